@@ -1,4 +1,4 @@
-"""A folder for the unit tests that is not on a disk."""
+"""Fixtures of the unit tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 @pytest.fixture
 def memory_folder() -> Iterator[Path]:
-    """Make a folder in memory, for tests that write to disk (fsync) or write a file thousands of times.
+    """Yield a folder in memory, for tests that call fsync or write a file thousands of times.
 
-    On a busy disk each of these writes can take a second: ext4 also forces a file to disk that was emptied
-    and written again.
+    On a busy disk each of these writes can take a second. ext4 also flushes a file that is truncated and
+    rewritten.
     """
-    place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="innoscope-unit-", dir=place) as name:
+    parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="innoscope-unit-", dir=parent) as name:
         yield Path(name)

@@ -1,4 +1,4 @@
-"""Made-up targets, threads and dumps for tests of everything above the native core."""
+"""Targets, threads and dumps for tests of everything above the native core."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from innoscope.target.model import Query, Target
 
 
 def target(**changes: object) -> Target:
-    """A MySQL 5.6 server."""
+    """Return a MySQL 5.6 server."""
     values: dict[str, object] = {
         "pid": 4242,
         "start_time": 77,
@@ -30,7 +30,7 @@ def target(**changes: object) -> Target:
 
 
 def frames(*names: str, module: str = "mysqld") -> tuple[Frame, ...]:
-    """A stack, innermost first; ``lib.so!name`` sets the module, an empty name has no symbol."""
+    """Return a stack, innermost first. ``lib.so!name`` sets the module; an empty name has no symbol."""
     made = []
     for number, name in enumerate(names):
         library, mark, function = name.rpartition("!")
@@ -53,18 +53,18 @@ def thread(
     query: str | None = None,
     state: str = "S",
 ) -> Thread:
-    """One thread."""
-    asked = Query(tid, "app", "localhost", "shop", "Query", "updating", 3, query) if query else None
-    return Thread(tid, tid, "mysqld", state, trust, wait, stack, 7, asked)
+    """Return a thread."""
+    statement = Query(tid, "app", "localhost", "shop", "Query", "updating", 3, query) if query else None
+    return Thread(tid, tid, "mysqld", state, trust, wait, stack, 7, statement)
 
 
 def dump(*threads: Thread, taken_at: float = 1_700_000_000.0, notes: tuple[str, ...] = ()) -> Dump:
-    """One look."""
+    """Return a snapshot of these threads."""
     return Dump(target(), "bpf", taken_at, 4.8, threads, notes)
 
 
 def mixed() -> Dump:
-    """Three idle threads, two waiting for a row, one of them torn, and one on a CPU with a stale stack."""
+    """Return three idle threads, two that wait for a row lock (one torn), and one on CPU (stale)."""
     return dump(
         thread(1),
         thread(2),

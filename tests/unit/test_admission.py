@@ -1,4 +1,4 @@
-"""Places are fair: nobody's servers keep another one's out, however many there are and whatever they do."""
+"""Each owner's servers get a fair share of the places, however many processes another owner starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACK_OFF = 3  # ticks
 
 @dataclass
 class Process:
-    """One with a server's name. One that never settles neither listens nor enters a data directory."""
+    """A process named like a server. Unless it settles, it never listens nor enters a data directory."""
 
     tenant: str
     home: DataDirectory | None = None
@@ -36,7 +36,7 @@ class Process:
 
 
 class World:
-    """A sensor's ticks without a sensor: who is watched, by pid, and who rests after a failure."""
+    """Simulate a sensor's ticks: the servers watched, by pid, and those backed off after a failure."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.processes: dict[int, Process] = {}
@@ -60,7 +60,7 @@ class World:
         self.processes[pid] = Process(tenant, DataDirectory(1, inode, 27) if inode else None, fails, settles)
 
     def crowd(self, tenant: str, count: int, *, fails: bool = False, settles: bool = True) -> None:
-        """Start so many servers, with the lowest pids."""
+        """Start ``count`` servers with the lowest pids."""
         for pid in range(1000, 1000 + count):
             self.start(pid, tenant, fails=fails, settles=settles)
 
@@ -89,7 +89,7 @@ class World:
             self.watched[pid] = admitted.name
 
     def of(self, tenant: str) -> int:
-        """How many servers of it are watched."""
+        """Return how many of the tenant's servers are watched."""
         return sum(self.processes[pid].tenant == tenant for pid in self.watched)
 
 
@@ -99,8 +99,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_processes_that_are_never_watched_keep_nobody_out(world: World, *, fails: bool) -> None:
-    """Those that fail rest and take no place; those that do not settle are asked in turn."""
+def test_processes_that_are_never_watched_take_no_places(world: World, *, fails: bool) -> None:
     world.crowd("a", 3 * PLACES, fails=fails, settles=fails)
     world.start(5000, "a")
     world.tick(4)
@@ -108,7 +107,7 @@ def test_processes_that_are_never_watched_keep_nobody_out(world: World, *, fails
     assert world.most_offered <= PLACES
 
 
-def test_a_crowd_gives_a_place_to_another_owner_s_server(world: World) -> None:
+def test_one_owner_cannot_take_all_places(world: World) -> None:
     world.crowd("a", 3 * PLACES)
     world.tick(2)
     assert world.of("a") == PLACES
@@ -120,7 +119,7 @@ def test_a_crowd_gives_a_place_to_another_owner_s_server(world: World) -> None:
     assert world.of("a") == PLACES - 1
 
 
-def test_owners_share_the_places(world: World) -> None:
+def test_owners_share_the_places_evenly(world: World) -> None:
     world.crowd("a", 3 * PLACES)
     world.tick(2)
     for number in range(PLACES):
@@ -129,11 +128,10 @@ def test_owners_share_the_places(world: World) -> None:
     assert (world.of("a"), world.of("b")) == (PLACES // 2, PLACES // 2)
     before = set(world.watched)
     world.tick(20)
-    assert set(world.watched) == before, "nobody is turned out for ever"
+    assert set(world.watched) == before, "servers keep replacing each other"
 
 
-def test_one_that_is_turned_out_for_nobody_is_not_turned_out(world: World) -> None:
-    """Who cannot be watched takes no place from one who is."""
+def test_watched_server_is_not_evicted_for_one_that_cannot_be_watched(world: World) -> None:
     world.crowd("a", PLACES)
     world.tick()
     before = set(world.watched)
@@ -144,7 +142,7 @@ def test_one_that_is_turned_out_for_nobody_is_not_turned_out(world: World) -> No
     assert set(world.watched) == before
 
 
-def test_newcomers_of_one_owner_turn_nobody_out(world: World) -> None:
+def test_new_server_does_not_evict_one_of_the_same_owner(world: World) -> None:
     world.crowd("a", PLACES)
     world.tick()
     before = set(world.watched)
@@ -153,23 +151,23 @@ def test_newcomers_of_one_owner_turn_nobody_out(world: World) -> None:
     assert set(world.watched) == before
 
 
-def test_a_server_that_is_restarted_has_its_place_again(world: World) -> None:
+def test_restarted_server_gets_its_place_back(world: World) -> None:
     world.start(5000, "a", inode=7)
     world.tick()
-    world.crowd("a", 2 * PLACES)  # with lower pids, and more than there are places
+    world.crowd("a", 2 * PLACES)  # with lower pids, and more than the limit
     world.tick()
     assert len(world.watched) == PLACES
 
     del world.processes[5000]
     world.tick(3)
-    assert len(world.watched) == PLACES - 1, "its place is held"
+    assert len(world.watched) == PLACES - 1, "its place is not reserved"
     world.start(6000, "a", inode=7)
     world.tick(2)
 
     assert 6000 in world.watched
 
 
-def test_a_place_is_not_held_for_ever(world: World) -> None:
+def test_reserved_place_expires(world: World) -> None:
     world.start(5000, "a", inode=7)
     world.tick()
     world.crowd("a", PLACES)
@@ -181,8 +179,7 @@ def test_a_place_is_not_held_for_ever(world: World) -> None:
     assert world.of("a") == PLACES
 
 
-def test_held_places_are_given_first(world: World) -> None:
-    """Servers that end keep no place from another owner's."""
+def test_reserved_places_are_given_to_another_owner(world: World) -> None:
     for number in range(PLACES):
         world.start(1000 + number, "a", inode=100 + number)
     world.tick()
@@ -193,21 +190,12 @@ def test_held_places_are_given_first(world: World) -> None:
     assert set(world.watched) == {5000}
 
 
-def test_what_is_known_of_processes_goes_with_them(world: World) -> None:
+def test_state_of_ended_processes_is_removed(world: World) -> None:
     for number in range(200):
         world.start(1000 + number, f"t{number % 7}", inode=1 + number)
         world.tick()
         world.processes.pop(1000 + number)
     world.tick(int(admission._RESERVED_S / TICK_S) + 1)
-    kept = vars(world._admission)
-    names = (
-        "_first_seen",
-        "_places",
-        "_reserved",
-        "_tenants",
-        "_offered",
-        "_not_before",
-        "_logged",
-        "_evicted",
-    )
-    assert {name: len(kept[name]) for name in names} == dict.fromkeys(names, 0)
+    state = {name: value for name, value in vars(world._admission).items() if isinstance(value, dict | set)}
+    assert {"_first_seen", "_places", "_reserved", "_tenants"} <= state.keys()
+    assert not any(state.values()), state

@@ -1,4 +1,4 @@
-"""The reckoning that our BPF programs share, compiled for this machine."""
+"""The arithmetic that our BPF programs share, compiled for this machine."""
 
 from __future__ import annotations
 
@@ -34,10 +34,6 @@ def highest_bit(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], int
 
 
 @pytest.mark.parametrize("bit", range(64))
-def test_the_highest_bit(highest_bit: Callable[[int], int], bit: int) -> None:
+def test_highest_bit(highest_bit: Callable[[int], int], bit: int) -> None:
     first, last = 1 << bit, (2 << bit) - 1
-    assert (highest_bit(first), highest_bit(last)) == (bit, bit)
-
-
-def test_nothing_has_the_lowest(highest_bit: Callable[[int], int]) -> None:
-    assert highest_bit(0) == 0
+    assert (highest_bit(first), highest_bit(last), highest_bit(0)) == (bit, bit, 0)

@@ -1,9 +1,11 @@
-"""Who holds up whom in the end: chains, circles and ties, on made-up evidence."""
+"""Find the root blocker in chains, circles and ties, on constructed evidence."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
+
+import pytest
 
 from innoscope.diagnose.blocking_chains import blockers
 from innoscope.diagnose.evidence import Evidence, Statement
@@ -23,7 +25,7 @@ INSIDE = (
     "open_tables",
     "do_command",
 )
-WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table", "open_tables", "do_command")
+WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table", "do_command")
 
 
 def held(owner: int | None, *waiters: int, **more: Any) -> HeldLock:
@@ -43,7 +45,7 @@ def evidence(*owners: HeldLock, **more: Any) -> Evidence:
     return Evidence({"flavour": "mysql", "version": "5.5.9", "pid": "1"}, 0.0, 1.0, owners=owners, **more)
 
 
-def test_the_holder_is_told_in_one_line() -> None:
+def test_holder_is_described_in_one_line() -> None:
     statements = (Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 1234),)
     seen = (ObservedStack(CLIENT, "opening_tables", WAITING, 8, (1, 2, 3)),)
     [found] = blockers(evidence(held(1234, 1, 2, 3), statements=statements, seen=seen), "opening_tables")
@@ -55,13 +57,8 @@ def test_the_holder_is_told_in_one_line() -> None:
     assert found.stack == INSIDE
 
 
-def test_more_waiters_than_were_kept_are_counted() -> None:
-    [found] = blockers(evidence(held(9, 1, 2, waiting=900)), "opening_tables")
-    assert found.waiting == 900
-
-
-def test_a_chain_leads_to_its_root() -> None:
-    """1, 2 and 3 wait for 4, which waits for 5."""
+def test_chain_leads_to_its_root() -> None:
+    """Threads 1, 2 and 3 wait for 4, which waits for 5."""
     other = held(5, 4, name="the metadata lock of table d.t", wait="metadata_lock", owner_wait="idle")
     [found] = blockers(evidence(held(4, 1, 2, 3), other), "opening_tables")
     assert found.thread == 5
@@ -72,8 +69,8 @@ def test_a_chain_leads_to_its_root() -> None:
     assert found.through == (4,)
 
 
-def test_a_row_lock_continues_a_chain() -> None:
-    """The metadata lock's holder waits for a row: whoever has that row is the root, though idle."""
+def test_row_lock_continues_a_chain() -> None:
+    """The metadata lock's holder waits for a row lock, whose idle holder is the root."""
     statements = (
         Statement(7, "app", "web1", "Query", "updating", 8, "UPDATE t", 70),
         Statement(8, "app", "web2", "Sleep", "", 31, "", 80),
@@ -89,7 +86,7 @@ def test_a_row_lock_continues_a_chain() -> None:
     )
 
 
-def test_who_waits_in_a_circle_is_told() -> None:
+def test_circular_wait_names_all_its_threads() -> None:
     first, second = held(2, 1, 9), held(1, 2, name="LOCK_log")
     [found] = blockers(evidence(first, second), "opening_tables")[:1]
     assert "in a circle: thread" in found.words
@@ -97,7 +94,7 @@ def test_who_waits_in_a_circle_is_told() -> None:
     assert "thread 2" in found.words
 
 
-def test_metadata_locks_that_the_server_tells() -> None:
+def test_metadata_locks_reported_by_the_server_have_a_root() -> None:
     row = {"schema": "d", "object": "t", "type": "SHARED_READ"}
     rows = (
         row | {"connection": "1", "status": "GRANTED"},
@@ -109,16 +106,14 @@ def test_metadata_locks_that_the_server_tells() -> None:
     assert (root.node, root.waiting, root.lock) == (-1, 2, "SHARED_READ on d.t")
 
 
-def test_without_an_owner_there_is_no_root() -> None:
+def test_locks_without_an_owner_or_of_another_wait_class_are_no_roots() -> None:
     assert blockers(evidence(held(None, 1, 2)), "opening_tables") == []
-
-
-def test_other_waits_have_other_roots() -> None:
     assert blockers(evidence(held(9, 1, wait="mutex_wait")), "opening_tables") == []
 
 
-def test_a_lock_that_goes_from_hand_to_hand_has_no_single_culprit() -> None:
-    [found] = blockers(evidence(held(9, 1, 2, owners=14)), "opening_tables")
+def test_changing_owners_and_unlisted_waiters_are_counted() -> None:
+    [found] = blockers(evidence(held(9, 1, 2, owners=14, waiting=900)), "opening_tables")
+    assert found.waiting == 900
     assert "LOCK_open (one of 14 that held it in turn)" in found.words
 
 
@@ -128,7 +123,7 @@ def _thread(tid: int, *functions: str, syscall: int = FUTEX, argument: int = 0x1
 
 
 class Locks:
-    """Memory with a few locks in it."""
+    """Memory that contains some locks."""
 
     def __init__(self, **at: bytes) -> None:
         self.at = {int(address[1:], 16): content for address, content in at.items()}
@@ -146,30 +141,30 @@ class Locks:
 MUTEX = struct.pack("<iIiIi", 2, 0, 77, 1, 0)
 
 
-def test_a_mutex_says_who_has_it() -> None:
-    threads = [_thread(5, "__lll_lock_wait", "pthread_mutex_lock", "open_table")]
-    [wait] = futexes.waits(threads, Locks(x1000=MUTEX).many)
-    assert (wait.waiter, wait.kind, wait.address, wait.owners) == (5, "mutex", 0x1000, (77,))
+RWLOCK = struct.pack("<IIIIIIii", 0x0E, 1, 3, 3, 0, 0, 88, 0)
 
 
-def test_an_rwlock_says_who_writes_wherever_its_sleepers_wait() -> None:
-    """Readers and writers sleep on different words of it."""
-    lock = struct.pack("<IIIIIIii", 0x0E, 1, 3, 3, 0, 0, 88, 0)
-    for offset in (8, 12, 0):
-        threads = [_thread(5, "pthread_rwlock_rdlock", "f", argument=0x1000 + offset)]
-        [wait] = futexes.waits(threads, Locks(x1000=lock).many)
-        assert (wait.kind, wait.address, wait.owners) == ("rwlock", 0x1000, (88,)), offset
+@pytest.mark.parametrize(
+    ("function", "lock", "offset", "expected"),
+    [
+        ("pthread_mutex_lock", MUTEX, 0, ("mutex", (77,))),
+        ("pthread_rwlock_rdlock", RWLOCK, 0, ("rwlock", (88,))),
+        ("pthread_rwlock_rdlock", RWLOCK, 8, ("rwlock", (88,))),
+        ("pthread_rwlock_rdlock", RWLOCK, 12, ("rwlock", (88,))),
+        ("pthread_mutex_lock", b"", 0, ("mutex", ())),
+    ],
+    ids=["mutex", "rwlock", "its readers' word", "its writers' word", "unreadable lock"],
+)
+def test_owner_of_a_futex(function: str, lock: bytes, offset: int, expected: tuple[str, Any]) -> None:
+    threads = [_thread(5, "__lll_lock_wait", function, "open_table", argument=0x1000 + offset)]
+    [wait] = futexes.waits(threads, Locks(x1000=lock).many)
+    assert (wait.waiter, wait.address, (wait.kind, wait.owners)) == (5, 0x1000, expected)
 
 
-def test_conditions_and_other_calls_are_no_locks() -> None:
+def test_conditions_and_other_calls_are_not_locks() -> None:
     threads = [
         _thread(5, "pthread_cond_wait", "os_event_wait_low"),
         _thread(6, "nanosleep", "pthread_mutex_lock", syscall=NANOSLEEP),
         _thread(7, "do_command", "a", "b", "c", "pthread_mutex_lock"),
     ]
     assert futexes.waits(threads, Locks(x1000=MUTEX).many) == []
-
-
-def test_a_lock_that_is_gone_has_no_owner() -> None:
-    [wait] = futexes.waits([_thread(5, "pthread_mutex_lock", "f", argument=0x9000)], Locks(x1000=MUTEX).many)
-    assert wait.owners == ()

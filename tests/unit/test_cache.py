@@ -1,4 +1,4 @@
-"""The cache returns whole what was written, from files that only we can have written, or nothing.
+"""The cache returns undamaged content from files that only we can have written, or nothing.
 
 tests/safety/test_program_cache.py gives a file to another user, for which it needs root.
 """
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def folder(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder that the cache uses for things."""
+    """Return the folder of the cache named things."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory_folder))
     return memory_folder / "innoscope" / "things"
 
 
-def test_what_was_written_comes_back(folder: Path) -> None:
+def test_content_that_was_written_can_be_read(folder: Path) -> None:
     things = Cache("things", 4)
     assert things.read("one") is None
     things.write("one", b"content")
@@ -36,7 +36,7 @@ def test_what_was_written_comes_back(folder: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["none", "one"]
 
 
-def test_it_can_be_removed() -> None:
+def test_content_can_be_removed() -> None:
     things = Cache("things", 4)
     things.write("one", b"content")
     assert things.remove("one")
@@ -44,7 +44,7 @@ def test_it_can_be_removed() -> None:
     assert things.read("one") is None
 
 
-def test_damage_anywhere_shows(folder: Path) -> None:
+def test_damaged_content_is_not_returned(folder: Path) -> None:
     things = Cache("things", 4)
     things.write("one", b"content")
     file = folder / "one"
@@ -70,14 +70,16 @@ def _a_folder(file: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_group_may_write, _folder_open_to_all, _a_folder])
-def test_what_others_could_have_written_is_not_read(folder: Path, spoil: Callable[[Path], None]) -> None:
+def test_files_that_others_could_have_written_are_not_read(
+    folder: Path, spoil: Callable[[Path], None]
+) -> None:
     things = Cache("things", 4)
     things.write("one", b"content")
     spoil(folder / "one")
     assert things.read("one") is None
 
 
-def test_the_oldest_make_room(folder: Path) -> None:
+def test_oldest_entries_are_removed_first(folder: Path) -> None:
     things = Cache("things", 2)
     for number in range(4):
         things.write(str(number), b"content")
@@ -85,7 +87,7 @@ def test_the_oldest_make_room(folder: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["2", "3"]
 
 
-def test_without_a_place_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_folder_disables_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     things = Cache("things", 4)
@@ -94,7 +96,7 @@ def test_without_a_place_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.M
     assert not things.remove("one")
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_depends_on_user_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(cache_folder({"XDG_CACHE_HOME": "/c"})) == "/c/innoscope"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert str(cache_folder({})) == "/var/cache/innoscope"
@@ -103,11 +105,8 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(cache_folder({})) == "/h/.cache/innoscope"
 
 
-def test_keys_differ_with_what_they_are_made_of() -> None:
+def test_keys_differ_by_their_parts_and_by_our_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({cache_key("ab", "c"), cache_key("a", "bc"), cache_key("abc"), cache_key()}) == 4
-
-
-def test_another_version_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     before = cache_key("ab")
     monkeypatch.setattr(cache, "__version__", "99.0")
     assert cache_key("ab") != before

@@ -1,4 +1,4 @@
-"""No account is named to a container's server that nobody chose, no password is told to one that was."""
+"""A container's server gets an account only if it was chosen, and a password only if it was verified."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 HOST, NESTED, IN_CGROUP, SHARED = 1, 2, 3, 4
-#: An option file that is missing would be an error, if it was looked for.
+#: A missing option file would be an error if it was opened.
 NO_FILE = "/nowhere/my.cnf"
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    """Process 1 of this host; 2 in another pid namespace; 3 in a container with the host's pids."""
+    """Return processes: 1 on this host, 2 in another pid namespace, 3 in a container with the host's pids."""
     for pid, inner in ((HOST, "1"), (NESTED, "2\t1"), (IN_CGROUP, "3")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(
@@ -48,7 +48,7 @@ def proc(tmp_path: Path) -> ProcFs:
 
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[str]:
-    """The path of a socket on which this process listens."""
+    """Yield the path of a socket on which this process listens."""
     path = str(tmp_path / "my.sock")
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(path)
@@ -57,12 +57,12 @@ def listening(tmp_path: Path) -> Iterator[str]:
 
 
 def contained(**changes: object) -> Target:
-    """This very process, as if it ran in a container."""
+    """Return this process as if it ran in a container."""
     return target(**{"pid": os.getpid(), "container": "ab" * 6, **changes})
 
 
 @pytest.mark.parametrize("pid", [NESTED, IN_CGROUP])
-def test_a_server_that_was_only_found_gets_no_account(proc: ProcFs, pid: int) -> None:
+def test_discovered_container_server_gets_no_account(proc: ProcFs, pid: int) -> None:
     found = target(pid=pid)
     with pytest.raises(choice.NotChosen, match=rf"in a container.*only when you name it.*--pid {pid}"):
         sql.connect(found, NO_FILE, proc=proc)
@@ -72,21 +72,21 @@ def test_a_server_that_was_only_found_gets_no_account(proc: ProcFs, pid: int) ->
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("container", "expected"),
     [(None, False), ("mnt", False), ("mnt,net", False), ("mnt,pid", True), ("user", True), ("ab" * 6, True)],
 )
-def test_what_the_sensor_says_of_a_container_counts(
-    proc: ProcFs, told: str | None, *, expected: bool
+def test_container_reported_by_the_sensor_counts(
+    proc: ProcFs, container: str | None, *, expected: bool
 ) -> None:
-    assert choice.in_container(proc, target(pid=HOST, container=told)) is expected
+    assert choice.in_container(proc, target(pid=HOST, container=container)) is expected
 
 
-def test_a_server_that_has_ended_is_not_asked(proc: ProcFs) -> None:
+def test_ended_server_is_not_queried(proc: ProcFs) -> None:
     with pytest.raises(SqlFailed, match="has ended"):
         sql.connect(target(pid=99), NO_FILE, proc=proc)
 
 
-def test_only_a_verified_server_of_this_host_may_be_told_the_password(proc: ProcFs) -> None:
+def test_password_is_sent_only_to_a_verified_server_of_this_host(proc: ProcFs) -> None:
     account, budget = Credentials("ann", "secret"), login.budget(1)
 
     ours = sql._to_target(proc, target(pid=HOST), account, budget, "localhost", None)
@@ -95,14 +95,14 @@ def test_only_a_verified_server_of_this_host_may_be_told_the_password(proc: Proc
     assert isinstance(ours, LocalConnection)
     assert ours._verified
     assert not isinstance(theirs, LocalConnection)
-    assert not vars(theirs).get("_secure", False), "PyMySQL would send it as it is"
+    assert not vars(theirs).get("_secure", False), "PyMySQL would send the password in the clear"
     assert not theirs._verified
     with pytest.raises(choice.NotChosen):
         sql._to_target(proc, target(pid=NESTED), account, budget, "localhost", None)
 
 
 @pytest.mark.parametrize("ca", [None, "/etc/ssl/certs/ca-certificates.crt"])
-def test_a_certificate_shows_which_server_of_a_container_it_is(
+def test_certificate_verifies_a_server_in_a_container(
     proc: ProcFs, monkeypatch: pytest.MonkeyPatch, ca: str | None
 ) -> None:
     monkeypatch.setattr(login, "_context", lambda _tls: None)
@@ -114,7 +114,7 @@ def test_a_certificate_shows_which_server_of_a_container_it_is(
     assert found._verified is (ca is not None)
 
 
-def test_connections_are_made_in_one_place() -> None:
+def test_connections_are_created_in_one_module() -> None:
     package = Path(sql.__file__).parents[1]
     making = re.compile(r"\b(?:Local)?Connection\((?!Driver|Connection\))")
     using = {
@@ -123,12 +123,12 @@ def test_connections_are_made_in_one_place() -> None:
     assert using - {"target/sql.py"} == set()
     text = (package / "target" / "sql.py").read_text()
     assert len(re.findall(r"\bLocalConnection\(", text)) == 1
-    assert len(re.findall(r"(?<!Local)\bConnection\(", text)) == 2, "to a target's container, to another host"
+    assert len(re.findall(r"(?<!Local)\bConnection\(", text)) == 2, (
+        "one for a container, one for another host"
+    )
 
 
-def test_a_pid_chooses_and_an_option_of_the_server_does_not(
-    monkeypatch: pytest.MonkeyPatch, listening: str
-) -> None:
+def test_pid_or_reachable_socket_chooses_a_server(monkeypatch: pytest.MonkeyPatch, listening: str) -> None:
     monkeypatch.setattr(discover, "_must_be_readable", lambda *_: None)
 
     def find(found: Target, **named: object) -> bool:
@@ -137,12 +137,12 @@ def test_a_pid_chooses_and_an_option_of_the_server_does_not(
 
     assert find(contained(), pid=os.getpid())
     assert not find(contained()), "the only server of the host"
-    assert find(contained(socket="/inside/my.sock"), socket=listening), "it listens there"
-    assert not find(contained(pid=1, socket=listening), socket=listening), "its own path is called the same"
+    assert find(contained(socket="/inside/my.sock"), socket=listening), "the same socket"
+    assert not find(contained(pid=1, socket=listening), socket=listening), "the same path in another root"
     assert not find(contained(socket="/nowhere/my.sock"), socket="/nowhere/my.sock")
 
 
-def test_a_port_chooses_in_our_own_network_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_chooses_only_in_our_network_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = contained(port=3306)
     assert choice.chosen_by(ProcFs(), ours, None, 3306)
     assert not choice.chosen_by(ProcFs(), ours, None, 3307)
@@ -151,7 +151,7 @@ def test_a_port_chooses_in_our_own_network_only(monkeypatch: pytest.MonkeyPatch)
     assert not choice.chosen_by(ProcFs(), ours, None, 3306)
 
 
-def test_an_entry_of_the_agent_chooses_the_server_that_it_leads_to(
+def test_agent_entry_chooses_only_the_server_behind_its_socket(
     monkeypatch: pytest.MonkeyPatch, listening: str
 ) -> None:
     seen: list[bool] = []
@@ -161,20 +161,20 @@ def test_an_entry_of_the_agent_chooses_the_server_that_it_leads_to(
     assert seen == [False, True, False, False]
 
 
-def test_the_sensor_chooses_nothing() -> None:
-    told = messages.encode_target(target(chosen=True))
-    assert "chosen" not in told
-    assert not messages.decode_target(told | {"chosen": True}).chosen
+def test_choice_is_never_sent_to_or_from_the_sensor() -> None:
+    sent = messages.encode_target(target(chosen=True))
+    assert "chosen" not in sent
+    assert not messages.decode_target(sent | {"chosen": True}).chosen
     assert "chosen" not in target(chosen=True).document()
 
 
-def test_who_takes_a_chosen_server_s_place_is_not_chosen() -> None:
+def test_successor_of_a_chosen_server_is_not_chosen() -> None:
     found = live._successor(target(chosen=True), lambda *_: target(pid=5, chosen=True))
     assert found is not None
     assert not found.chosen
 
 
-def test_the_agent_s_failure_has_the_next_command(proc: ProcFs) -> None:
+def test_refusal_of_the_agent_names_the_setting(proc: ProcFs) -> None:
     with pytest.raises(choice.NotChosen) as caught:
         choice.require_chosen(proc, target(pid=NESTED))
     failed = explain(caught.value)

@@ -1,11 +1,10 @@
-"""The rules of waits.yaml, and the machinery that applies them."""
+"""The rules of waits.yaml, and the code that applies them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from golden import store
 from innoscope.common.errors import BadFile
@@ -31,19 +30,51 @@ def rules(*given: dict[str, Any], libraries: tuple[str, ...] = ("libc.so*",)) ->
     return Classifier(convert(data, wait_catalog.Catalog, "waits.yaml"))
 
 
-def test_the_first_rule_that_matches_wins() -> None:
+def test_first_matching_rule_wins() -> None:
     classifier = rules({"class": "row_lock", "frames": ["a"]}, {"class": "io", "frames": ["b"]})
 
     assert classifier.classify(frames("b", "a")) == "row_lock"
 
 
-def test_a_frame_pattern_is_a_whole_name() -> None:
-    classifier = rules({"class": "io", "frames": ["lock_*wait", "/x[0-9]+/"]})
+@pytest.mark.parametrize(
+    ("rule", "stack", "matches"),
+    [
+        ({"frames": ["lock_*wait"]}, ("lock_rec_wait",), True),
+        ({"frames": ["lock_*wait"]}, ("my_lock_wait",), False),
+        ({"frames": ["/x[0-9]+/"]}, ("x12",), True),
+        ({"frames": ["/x[0-9]+/"]}, ("xy",), False),
+        ({"frames": ["a"], "also": ["b"], "not": ["c"]}, ("a", "b"), True),
+        ({"frames": ["a"], "also": ["b"], "not": ["c"]}, ("a",), False),
+        ({"frames": ["a"], "also": ["b"], "not": ["c"]}, ("a", "b", "c"), False),
+        ({"leaf": ["fsync"]}, ("libc.so.6!fsync", "my_sync"), True),
+        ({"leaf": ["inner"]}, ("libc.so.6!poll", "inner", "outer"), True),
+        ({"leaf": ["inner"]}, ("other_thing", "inner"), False),
+        ({"leaf": ["inner"]}, ("", "inner"), False),
+    ],
+)
+def test_rule_can_require_frames(rule: dict[str, Any], stack: tuple[str, ...], matches: bool) -> None:
+    classifier = rules({"class": "io"} | rule)
 
-    assert classifier.classify(frames("lock_wait")) == "io"
-    assert classifier.classify(frames("lock_rec_wait")) == "io"
-    assert classifier.classify(frames("x12")) == "io"
-    assert classifier.classify(frames("my_lock_wait", "xy")) == "other"
+    assert classifier.classify(frames(*stack)) == ("io" if matches else "other")
+
+
+@pytest.mark.parametrize(
+    ("rule", "thread", "matches"),
+    [
+        ({"syscall": ["fsync"], "file": ["redo"]}, {"syscall": "fsync", "file": "redo"}, True),
+        ({"syscall": ["fsync"], "file": ["redo"]}, {"syscall": "fsync", "file": "data"}, False),
+        ({"syscall": ["fsync"], "file": ["redo"]}, {"syscall": "pwrite64", "file": "redo"}, False),
+        ({"syscall": ["fsync"], "file": ["redo"]}, {}, False),
+        ({"comm": ["ib_log_*"]}, {"comm": "ib_log_flush"}, True),
+        ({"comm": ["ib_log_*"]}, {"comm": "mysqld"}, False),
+    ],
+)
+def test_rule_can_require_a_system_call_a_file_or_a_thread_name(
+    rule: dict[str, Any], thread: dict[str, str], matches: bool
+) -> None:
+    classifier = rules({"class": "io"} | rule)
+
+    assert classifier.classify((), **thread) == ("io" if matches else "other")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +88,7 @@ def test_a_frame_pattern_is_a_whole_name() -> None:
         (["/a(b|c)+/", "/d|e/"], ["abcb", "d", "e"], ["a", "de"]),
     ],
 )
-def test_a_list_matches_what_one_of_its_patterns_does(
+def test_list_matches_if_one_of_its_patterns_does(
     patterns: list[str], names: list[str], others: list[str]
 ) -> None:
     classifier = rules({"class": "io", "frames": patterns, "file": ["redo"]})
@@ -69,58 +100,25 @@ def test_a_list_matches_what_one_of_its_patterns_does(
     "suffix",
     [".isra.3", ".part.0.constprop.12", ".lto_priv.0", ".clone.3", " [clone .cold]", "@@GLIBC_2.3.2"],
 )
-def test_compiler_suffixes_do_not_matter(suffix: str) -> None:
+def test_compiler_suffixes_are_ignored(suffix: str) -> None:
     assert rules({"class": "io", "frames": ["fil_io"]}).classify(frames("fil_io" + suffix)) == "io"
 
 
-def test_leaf_is_the_servers_innermost_function_or_a_library_call_from_it() -> None:
-    classifier = rules({"class": "io", "leaf": ["fsync", "inner"]})
-
-    assert classifier.classify(frames("libc.so.6!fsync", "my_sync")) == "io"
-    assert classifier.classify(frames("libc.so.6!poll", "inner", "outer")) == "io"
-    assert classifier.classify(frames("other_thing", "inner")) == "other"
-    assert classifier.classify(frames("", "inner")) == "other"
-
-
-def test_frames_and_also_must_both_match_and_not_must_not() -> None:
-    classifier = rules({"class": "io", "frames": ["a"], "also": ["b"], "not": ["c"]})
-
-    assert classifier.classify(frames("a", "b")) == "io"
-    assert classifier.classify(frames("a")) == "other"
-    assert classifier.classify(frames("a", "b", "c")) == "other"
-
-
-def test_system_call_and_kind_of_file() -> None:
-    classifier = rules({"class": "io", "syscall": ["fsync"], "file": ["redo"]})
-
-    assert classifier.classify((), syscall="fsync", file="redo") == "io"
-    assert classifier.classify((), syscall="fsync", file="data") == "other"
-    assert classifier.classify((), syscall="pwrite64", file="redo") == "other"
-    assert classifier.classify(()) == "other"
-
-
-def test_thread_names() -> None:
-    classifier = rules({"class": "io", "comm": ["ib_log_*"]})
-
-    assert classifier.classify((), comm="ib_log_flush") == "io"
-    assert classifier.classify((), comm="mysqld") == "other"
-
-
-def test_the_state_of_a_class_limits_its_rules() -> None:
+def test_state_of_a_class_limits_its_rules() -> None:
     classifier = rules({"class": "row_lock", "frames": ["a"]}, {"class": "spin", "frames": ["a"]})
 
     assert classifier.classify(frames("a")) == "row_lock"
     assert classifier.classify(frames("a"), running=True) == "spin"
 
 
-def test_a_stale_stack_proves_no_wait() -> None:
+def test_stale_stack_of_a_running_thread_is_on_cpu() -> None:
     classifier = rules({"class": "io", "frames": ["a"]})
 
     assert classifier.classify(frames("a"), running=True) == "io"
     assert classifier.classify(frames("a"), running=True, stale=True) == "on_cpu"
 
 
-def test_nothing_matches() -> None:
+def test_thread_without_a_matching_rule_is_other_or_on_cpu() -> None:
     classifier = rules({"class": "io", "frames": ["a"]})
 
     assert classifier.classify(frames("b")) == "other"
@@ -131,21 +129,16 @@ def test_nothing_matches() -> None:
     ("rule", "problem"),
     [
         ({"class": "nothing", "frames": ["a"]}, "rules[0]: unknown class 'nothing'"),
-        ({"class": "io", "frame": ["a"]}, "rules[0]: Object contains unknown field `frame`"),
         ({"class": "io", "frames": ["/(/"]}, "rules[0]: malformed pattern '/(/'"),
         ({"class": "io", "frames": ["/(?P<a>b)/", "/(?P<a>c)/"]}, "rules[0]: malformed patterns: "),
         ({"class": "io", "comm": ["a", "/[/"]}, "rules[0]: malformed pattern '/[/'"),
-        ({"class": "io", "frames": "a"}, "rules[0].frames: Expected `array`, got `str`"),
-        ({"class": "io", "frames": [1]}, "rules[0].frames[0]: Expected `str`, got `int`"),
         ({"class": "io", "syscall": ["fsink"]}, "rules[0]: unknown system call 'fsink'"),
         ({"class": "io", "file": ["tape"]}, "rules[0]: unknown kind of file 'tape'"),
         ({"class": "io", "state": "dead", "frames": ["a"]}, "rules[0].state: Invalid enum value 'dead'"),
         ({"class": "io", "not": ["a"]}, "rules[0]: has no condition"),
-        ({"frames": ["a"]}, "rules[0]: Object missing required field `class`"),
-        ("io", "rules[0]: Expected `object`, got `str`"),
     ],
 )
-def test_an_invalid_rule_is_named(rule: Any, problem: str) -> None:
+def test_invalid_rule_is_named(rule: Any, problem: str) -> None:
     data = {"version": 1, "classes": CLASSES, "rules": [rule]}
 
     with pytest.raises(BadFile) as caught:
@@ -156,58 +149,28 @@ def test_an_invalid_rule_is_named(rule: Any, problem: str) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"more": 1}, "unknown field `more`"),
         ({"version": 2}, "version: Invalid enum value 2"),
         ({"classes": {}}, "class on_cpu is missing"),
         ({"classes": CLASSES | {"Bad-Name": {"label": "a", "about": "b"}}}, "classes.Bad-Name: "),
-        ({"classes": CLASSES | {"x": {"label": "x", "about": "y", "colour": "z"}}}, "classes.x: .*`colour`"),
-        ({"classes": CLASSES | {"x": {"label": "x"}}}, "classes.x: .*missing required field `about`"),
         ({"classes": CLASSES | {"x": {"label": "", "about": "y"}}}, "classes.x.label: .*length >= 1"),
         ({"classes": CLASSES | {"x": {"label": "a", "about": "b", "state": "c"}}}, "classes.x.state: "),
-        ({"rules": {}}, "rules: Expected `array`"),
     ],
 )
-def test_an_invalid_catalog_is_named(change: dict[str, Any], problem: str) -> None:
+def test_invalid_catalog_is_named(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadFile, match=problem):
         convert({"version": 1, "classes": CLASSES, "rules": []} | change, wait_catalog.Catalog, "waits.yaml")
 
 
-def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "waits.yaml"
-    path.write_text("rules: [")
-    with pytest.raises(BadFile, match="as YAML"):
-        wait_catalog.load(path)
-    path.write_text(
-        yaml.safe_dump({"version": 1, "classes": CLASSES, "rules": [{"class": "io", "frame": ["a"]}]})
-    )
-    with pytest.raises(BadFile, match=r"line \d+: rules\[0\]: .*`frame`"):
-        wait_catalog.load(path)
-    with pytest.raises(BadFile, match="cannot read"):
-        wait_catalog.load(tmp_path / "missing")
+def test_each_class_has_a_rule() -> None:
+    catalog = wait_catalog.load()
 
-
-def test_the_catalog_is_sound_and_each_class_has_a_rule() -> None:
-    given = wait_catalog.load()
-    given_out = {rule.wait for rule in given.rules}
-
-    assert given.classes.keys() - given_out == {"on_cpu", "other", "runnable"}
+    assert catalog.classes.keys() - {rule.wait for rule in catalog.rules} == {"on_cpu", "other", "runnable"}
     assert label("row_lock") == "row lock"
     assert label("from a newer version") == "from a newer version"
 
 
-def test_every_class_of_the_design_is_there() -> None:
-    wanted = (
-        "idle on_cpu row_lock metadata_lock opening_tables spin mutex_wait page_read page_write "
-        "doublewrite fsync_data fsync_redo fsync_binlog redo_space redo_write_wait free_page_wait "
-        "flush_wait change_buffer_merge read_ahead deadlock_search group_commit purge statistics "
-        "replication network_send recovery shutdown allocator background_idle user_sleep other"
-    )
-
-    assert set(wanted.split()) <= wait_catalog.load().classes.keys()
-
-
 @pytest.mark.parametrize("server", store.servers())
-def test_real_stacks_get_their_class(server: str) -> None:
+def test_recorded_stacks_get_their_class(server: str) -> None:
     wrong = []
     for item in store.read(server):
         got = default_classifier().classify(
@@ -251,11 +214,11 @@ def test_real_stacks_get_their_class(server: str) -> None:
         ("/var/log/mysql/slow.log", "other"),
     ],
 )
-def test_kinds_of_files(link: str, kind: str) -> None:
+def test_kind_of_file_follows_from_its_path(link: str, kind: str) -> None:
     assert descriptors.kind_of(link) == kind
 
 
-def test_descriptors_are_resolved_once_and_may_be_gone(tmp_path: Path) -> None:
+def test_descriptor_may_have_been_closed(tmp_path: Path) -> None:
     folder = tmp_path / "7" / "fd"
     folder.mkdir(parents=True)
     (folder / "3").symlink_to("/data/ib_logfile1")
@@ -263,7 +226,7 @@ def test_descriptors_are_resolved_once_and_may_be_gone(tmp_path: Path) -> None:
     assert descriptors.kinds(7, [3, 3, 4], proc=str(tmp_path)) == {3: "redo"}
 
 
-def test_both_architectures_know_the_calls_that_tell_of_files() -> None:
+def test_both_architectures_have_the_system_calls_on_files() -> None:
     for machine in ("x86_64", "aarch64"):
         names = {descriptors.syscall_names(machine)[number] for number in descriptors.file_calls(machine)}
         assert {"fsync", "fdatasync", "pread64", "pwrite64", "read", "write"} <= names

@@ -1,4 +1,4 @@
-"""`innoscope diagnose FILE`: what is printed of a file, and what is refused."""
+"""`innoscope diagnose FILE`: the output for an incident file, and the options that are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from innoscope.cli.main import main
 from innoscope.diagnose.incident import files
 from innoscope.diagnose.incident.capture import make_capture
 from innoscope.diagnose.incident.server_facts import fetch
-from unit.capturing import capture, evidence
+from unit.captures import capture, evidence
+from unit.sql_connection import FakeConnection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_findings_say_where_they_are_from(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_name_the_file_its_server_and_its_trigger(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["diagnose", str(file)]) == 18
     lines = capsys.readouterr().out.splitlines()
     assert (
@@ -40,7 +43,9 @@ def test_the_findings_say_where_they_are_from(file: Path, capsys: pytest.Capture
     assert "1.! 10 threads wait for row locks  [row_lock_convoy, 88]" in lines
 
 
-def test_what_other_rules_said_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_of_other_rules_at_capture_time_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a"
     files.save(path, capture(verdict={"findings": [{"name": "spinning"}]}))
     assert main(["diagnose", str(path), "--json"]) == 18
@@ -51,10 +56,17 @@ def test_what_other_rules_said_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert "findings at that time, by other rules: spinning" in capsys.readouterr().out
 
 
-def test_nothing_wrong_is_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_without_findings_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files.save(tmp_path / "a", capture(evidence=evidence({"idle": 3}), verdict={}))
     assert main(["diagnose", str(tmp_path / "a")]) == 0
     assert "Nothing wrong was found" in capsys.readouterr().out
+
+
+def test_impossible_time_is_shown_as_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    observed = replace(evidence({"idle": 3}), begun=1e300, ended=1e300)
+    files.save(tmp_path / "a", capture(evidence=observed))
+    main(["diagnose", str(tmp_path / "a")])
+    assert "observed at an unknown time" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -70,12 +82,12 @@ def test_nothing_wrong_is_status_0(tmp_path: Path, capsys: pytest.CaptureFixture
         ("variables", "innodb_buffer_pool_size  134217728"),
     ],
 )
-def test_each_part_is_to_be_had(part: str, line: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_part_can_be_shown(part: str, line: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(file), "--show", part]) == 0
     assert any(found.startswith(line) for found in capsys.readouterr().out.splitlines())
 
 
-def test_a_part_that_is_not_there_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_part_is_shown_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files.save(tmp_path / "a", capture(status=None))
     assert main(["diagnose", str(tmp_path / "a"), "--show", "status"]) == 0
     assert capsys.readouterr().out == "not in the file: root lacks a privilege\n"
@@ -88,7 +100,7 @@ def test_a_part_that_is_not_there_says_why(tmp_path: Path, capsys: pytest.Captur
         ["--no-probes"], ["-u", "root"], ["--defaults-file", "/f"], ["--save", "/f"],
     ],
 )  # fmt: skip
-def test_what_is_for_a_server_is_refused(
+def test_options_for_a_live_server_are_refused(
     options: list[str], file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diagnose", str(file), *options]) == USAGE
@@ -96,7 +108,9 @@ def test_what_is_for_a_server_is_refused(
     assert f"is for a live server, not for the file {file}" in said
 
 
-def test_other_wrong_command_lines(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_options_and_missing_files_are_refused(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["diagnose", "--show", "status"]) == USAGE
     assert "--show is for an incident file" in capsys.readouterr().err
     assert main(["diagnose", str(file), "--show", "status", "--json"]) == USAGE
@@ -104,42 +118,20 @@ def test_other_wrong_command_lines(file: Path, capsys: pytest.CaptureFixture[str
     assert main(["diagnose", str(file.with_name("none"))]) == 9
 
 
-def test_evidence_that_makes_no_sense_is_a_damaged_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    senseless = replace(evidence({"row_lock": 10}), server={})
-    files.save(tmp_path / "a", capture(evidence=senseless))
+def test_inconsistent_evidence_is_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files.save(tmp_path / "a", capture(evidence=replace(evidence({"row_lock": 10}), server={})))
     assert main(["diagnose", str(tmp_path / "a")]) == 9
     assert "invalid evidence" in capsys.readouterr().err
 
 
-def test_a_crowd_is_not_held_up_for_the_status() -> None:
-    asked: list[str] = []
+def test_status_is_not_queried_while_many_threads_wait_for_row_locks() -> None:
+    columns = ("Variable_name", "Value")
+    connection = FakeConnection({"SHOW GLOBAL VARIABLES": (columns, [("max_connections", "151")])})
 
-    class Connection:
-        user = "root"
+    fetched = fetch(lambda _: connection, 301)  # type: ignore[arg-type, return-value]
 
-        def cursor(self) -> Connection:
-            return self
-
-        def __enter__(self) -> Connection:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def execute(self, statement: str) -> None:
-            asked.append(statement)
-
-        def fetchall(self) -> list[tuple[str, ...]]:
-            return [("max_connections", "151")]
-
-        def abandon(self) -> None:
-            asked.append("closed")
-
-    fetched = fetch(lambda _: Connection(), 301)  # type: ignore[arg-type, return-value]
-
-    assert asked == ["SHOW GLOBAL VARIABLES", "closed"]
+    assert connection.statements == ["SHOW GLOBAL VARIABLES"]
+    assert connection.closed
     assert fetched.variables == {"max_connections": "151"}
     assert (
         fetched.missing["status"].words

@@ -1,4 +1,4 @@
-"""Errors become one line and an exit code, tables fit the terminal, start-up stays light."""
+"""Errors become one line and an exit code, tables fit the terminal, and start-up is fast."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from innoscope.cli.commands import targets
 from innoscope.cli.common import table
 from innoscope.common.errors import ExitCode, InnoscopeError, NoRights
 from innoscope.target.model import Target
+from unit.dumps import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,19 +26,9 @@ if TYPE_CHECKING:
 AGENT = Path(cli_main.__file__).parents[2]
 
 
-def target(**changes: Any) -> Target:
-    fields: dict[str, Any] = {
-        "pid": 42, "start_time": 1, "flavour": "mysql", "version": (9, 7, 4), "version_text": "9.7.4",
-        "version_from": "memory", "executable": "/usr/sbin/mysqld", "deleted": False, "build_id": "ab",
-        "socket": "/run/my.sock", "port": 3306, "datadir": "/data", "threads": 12, "root": "/",
-        "container": None, "symbols": "symtab",
-    }  # fmt: skip
-    return Target(**(fields | changes))
-
-
 @pytest.fixture
 def command_that(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception | int], None]:
-    """Put a command that raises or returns something in the place of ``targets``."""
+    """Replace ``targets`` by a command that raises or returns ``outcome``."""
 
     def install(outcome: Exception | int) -> None:
         @click.command("targets")
@@ -52,7 +43,7 @@ def command_that(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception | int],
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code", "says"),
+    ("outcome", "code", "message"),
     [
         (NoRights("no right", remedy="sudo"), 6, "innoscope: no right\n  sudo\n"),
         (InnoscopeError("odd", remedy="one\ntwo"), 1, "innoscope: odd\n  one\n  two\n"),
@@ -67,16 +58,16 @@ def test_outcomes_become_exit_codes(
     capsys: pytest.CaptureFixture[str],
     outcome: Exception | int,
     code: int,
-    says: str,
+    message: str,
 ) -> None:
     command_that(outcome)
     assert cli_main.main(["targets"]) == code
     error = capsys.readouterr().err
-    assert error.startswith(says)
+    assert error.startswith(message)
     assert "Traceback" not in error
 
 
-def test_an_interrupt_is_quiet(
+def test_interrupt_prints_nothing(
     command_that: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command_that(KeyboardInterrupt())
@@ -93,7 +84,7 @@ def test_debug_prints_the_traceback(
 
 
 @pytest.mark.parametrize("arguments", [["--nonsense"], ["nonsense"], ["targets", "--nonsense"]])
-def test_a_wrong_command_line_is_exit_code_2(
+def test_invalid_command_line_is_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli_main.main(arguments) == 2
@@ -113,7 +104,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_start_up_imports_nothing_heavy() -> None:
+def test_start_up_imports_no_expensive_modules() -> None:
     done = _python(
         "import sys; from innoscope.cli import main; main.main(['--version']);"
         "import innoscope.cli.commands.targets;"
@@ -124,19 +115,21 @@ def test_start_up_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_a_thread_inside_the_core_survives_the_end_of_python() -> None:
-    """Python ends before it; PyO3 then lets the thread hang, where Python would unwind it through Rust."""
+def test_thread_inside_the_core_survives_the_exit_of_python() -> None:
+    """PyO3 lets the thread hang; Python would unwind it through Rust."""
     done = _python(
-        "import threading, time; from innoscope import _native\n"
+        "import threading; from innoscope import _native\n"
+        "begun = threading.Barrier(3)\n"
         "def work():\n"
+        "    begun.wait()\n"
         "    while True: _native.demangle(['_ZN1aC1Ev'] * 1000)\n"
         "for _ in range(2): threading.Thread(target=work, daemon=True).start()\n"
-        "time.sleep(0.2)"
+        "begun.wait()"
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_core_that_is_not_built_is_said() -> None:
+def test_missing_core_is_reported_with_its_remedy() -> None:
     done = _python(
         "import sys; sys.modules['innoscope._native'] = None; from innoscope.cli import main;"
         "sys.exit(main.main(['stacks']))"
@@ -146,7 +139,7 @@ def test_a_core_that_is_not_built_is_said() -> None:
     assert done.stderr.endswith("\n  make setup\n")
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+def test_closed_pipe_prints_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
@@ -163,7 +156,7 @@ def test_targets_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert cli_main.main(["targets"]) == 0
     heading, first, second = capsys.readouterr().out.splitlines()
     assert heading.split() == ["PID", "SERVER", "THREADS", "SOCKET", "PORT", "DATADIR", "SYMBOLS", "NOTES"]
-    assert first.split() == ["42", "mysql", "9.7.4", "12", "/run/my.sock", "3306", "/data", "symtab"]
+    assert first.split() == f"4242 mysql 5.6.24 3 {target().socket} 3306 /var/lib/mysql symtab".split()
     assert "mysql ?" in second
     assert second.endswith("executable was replaced")
 
@@ -173,7 +166,7 @@ def test_targets_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert cli_main.main(["targets", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert set(found) == {field.name for field in fields(Target)} - {"chosen"}
-    assert found["version"] == [9, 7, 4]
+    assert found["version"] == [5, 6, 24]
 
 
 def test_no_targets_is_exit_code_3(
@@ -193,7 +186,7 @@ def test_notes_name_containers_namespaces_and_chroots() -> None:
     assert targets.notes(target()) == []
 
 
-def test_tables_are_cut_to_the_terminal_and_drop_empty_columns() -> None:
+def test_tables_fit_the_terminal_and_omit_empty_columns() -> None:
     rows = [("1", "/a/very/long/path/to/somewhere", ""), ("22", "/b", "")]
     lines = list(table(("ID", "PATH", "NOTES"), rows, right=frozenset({"ID"}), width=20))
     assert lines == ["ID  PATH", " 1  /a/very/long/pa…", "22  /b"]

@@ -16,7 +16,7 @@ from innoscope.cli.main import COMMANDS, cli, main
 from innoscope.cli.parameters import Duration, Option, did_you_mean
 from innoscope.common import errors
 from innoscope.common.errors import ExitCode, InnoscopeError
-from unit.test_cli_main import target
+from unit.dumps import target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,8 +148,8 @@ def completed(words: list[str], incomplete: str) -> dict[str, str | None]:
 
 def test_completion_of_pids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "find_all", lambda: [target(), target(pid=7)])
-    assert completed(["stacks", "--pid"], "") == {"42": "mysql 9.7.4", "7": "mysql 9.7.4"}
-    assert completed(["toggle", "list", "-p"], "4") == {"42": "mysql 9.7.4"}
+    assert completed(["stacks", "--pid"], "") == {"4242": "mysql 5.6.24", "7": "mysql 5.6.24"}
+    assert completed(["toggle", "list", "-p"], "4") == {"4242": "mysql 5.6.24"}
 
 
 def test_completion_offers_nothing_where_servers_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``innoscope probes status`` shows what the sensor says, and says what to do when there is none."""
+"""`innoscope probes status` shows the sensor's report, or the remedy if there is no sensor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def socket(tmp_path: Path) -> Iterator[str]:
     server.close()
 
 
-def test_a_table_of_each_server_the_busiest_probe_first(
+def test_table_lists_the_most_frequent_probe_first(
     socket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probes", "status", "--sensor-socket", socket]) == 0
@@ -49,13 +49,15 @@ def test_a_table_of_each_server_the_busiest_probe_first(
     assert "memory" in lines[4]
 
 
-def test_json_for_scripts(socket: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_all_fields_of_each_probe(socket: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probes", "status", "--sensor-socket", socket, "--json"]) == 0
     [first, *_] = json.loads(capsys.readouterr().out)["3306"]
     assert first["probe"] == "redo_write"
     assert first["hits"] == 1200
 
 
-def test_no_sensor_is_said_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_sensor_is_reported_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["probes", "status", "--sensor-socket", str(tmp_path / "none.sock")]) == SensorDown.exit_code
     assert "innoscope sensor" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Which processes `self-profile` takes for Innoscope's own, and what it says of py-spy's output."""
+"""Which processes `self-profile` accepts as Innoscope's own, and how it shows py-spy's output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def process(root: Path, pid: int, executable: str, *words: str) -> None:
         (("python3", "-P", "-m", "innoscope.cli.main", "sensor", "--socket", "/s"), "sensor"),
     ],
 )
-def test_own_process_is_known_by_its_command_line(
+def test_own_process_is_recognised_by_its_command_line(
     words: tuple[str, ...], command: str, tmp_path: Path
 ) -> None:
     process(tmp_path, 7, "/usr/bin/python3.11", *words)
@@ -89,13 +89,13 @@ def test_idle_process_gets_a_hint() -> None:
 
 
 @pytest.mark.parametrize("words", [("--pid", "1", "--sensor"), ("--format", "svg"), ("--seconds", "0")])
-def test_wrong_options(words: tuple[str, ...]) -> None:
+def test_invalid_options_are_refused(words: tuple[str, ...]) -> None:
     assert cli_main.main(["self-profile", *words]) == 2
 
 
 @pytest.fixture
 def agent_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only process of this host is an agent; what is a py-spy there says what it was started with."""
+    """Return a folder for a fake py-spy; the only process of this host is an agent."""
     (tmp_path / "proc").mkdir()
     process(tmp_path / "proc", 7, "/usr/bin/python3", *AGENT)
     monkeypatch.setattr("innoscope.cli.commands.selfprofile.ProcFs", lambda: ProcFs(tmp_path / "proc"))
@@ -121,7 +121,7 @@ def test_missing_py_spy_is_named_with_its_remedy(
     assert "-m pip install py-spy" in errors
 
 
-#: Writes its own arguments where its output should go: the last argument.
+#: Write the arguments to the output file, which is the last argument.
 _ARGUMENTS = 'words="$*"; for output; do :; done; printf "%s\\n" "$words" > "$output"'
 
 
@@ -150,7 +150,7 @@ def test_no_control_characters_reach_the_terminal(
     assert "\x1b" not in output
 
 
-def test_failure_of_py_spy_is_told_without_its_backtrace(
+def test_failure_of_py_spy_is_reported_without_its_backtrace(
     agent_7: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_py_spy(agent_7, monkeypatch, 'printf "Error: it\\nCaused by: that\\nStack backtrace: x" >&2; exit 1')

@@ -1,4 +1,4 @@
-"""The command line of `innoscope stacks`, over a made-up engine."""
+"""The command line of `innoscope stacks`, with a fake engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """Looks at the same six threads; ends when the test says so."""
+    """Return the same six threads each time; the server ends after ``ends_after`` snapshots."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99
@@ -47,7 +47,7 @@ def run(*arguments: str) -> int:
     return main(["stacks", *arguments])
 
 
-def test_the_list_is_what_one_gets_without_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("6 threads in 4.8 ms: 3 idle")
 
@@ -74,7 +74,7 @@ def test_library_functions_are_shown_when_asked_for(option: str, capsys: pytest.
     assert "pthread_cond_wait,os_event_wait_low" in capsys.readouterr().out
 
 
-def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_one_line_per_snapshot(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json", "--count", "2", "--interval", "0.01", "--wait", "row-lock") == 0
 
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -96,27 +96,24 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
     ]
 
 
-def test_output_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--format", "folded", "--output", str(tmp_path / "x")) == 0
     assert (tmp_path / "x").read_text().startswith("start_thread;")
     assert capsys.readouterr().out == ""
 
 
-def test_a_server_that_ends_leaves_what_was_gathered(
+def test_server_that_ends_leaves_the_snapshots_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(FakeEngine, "ends_after", 2)
+    arguments = ("--count", "5", "--interval", "0.01", "--output", str(tmp_path / "x"))
 
-    assert run("--count", "5", "--interval", "0.01", "--output", str(tmp_path / "x")) == 4
-    assert "2 of 5 snapshots" in (tmp_path / "x").read_text()
-    assert capsys.readouterr().err == "innoscope: process 4242 has ended\n"
-
-
-def test_a_server_that_is_gone_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(FakeEngine, "ends_after", 0)
-
-    assert run("--output", str(tmp_path / "x")) == 4
+    assert run(*arguments) == 4
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(FakeEngine, "ends_after", 2)
+    assert run(*arguments) == 4
+    assert "2 of 5 snapshots" in (tmp_path / "x").read_text()
+    assert capsys.readouterr().err == "innoscope: process 4242 has ended\n" * 2
 
 
 @pytest.mark.parametrize(
@@ -129,16 +126,8 @@ def test_a_server_that_is_gone_leaves_no_file(monkeypatch: pytest.MonkeyPatch, t
         (["--interval", "2"], "--interval needs --count"),
     ],
 )
-def test_contradictions_are_refused(
+def test_contradictory_options_are_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_help_shows_examples_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--help") == 0
-
-    out = capsys.readouterr().out
-    assert "innoscope stacks --by wait" in out
-    assert "Exit codes" in out

@@ -1,4 +1,4 @@
-"""Resuming a server: signals reach the process that was meant only, and the journal has each rescue."""
+"""Resuming a server: signals reach only the intended process, and the journal has each rescue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
-    """Return ourselves as a server, with a journal of our own."""
+    """Return this process as a server, with a journal in a temporary folder."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(tmp_path / "state"))
     return identify(ProcFs(), os.getpid())
 
@@ -53,21 +53,23 @@ def start_time(process: subprocess.Popen[bytes]) -> int:
     return ProcFs().stat(process.pid).start_time
 
 
-def test_a_signal_and_the_end(sleeper: subprocess.Popen[bytes]) -> None:
+def test_signal_is_sent_and_the_end_is_awaited(sleeper: subprocess.Popen[bytes]) -> None:
     began = start_time(sleeper)
     assert not unstick.send(sleeper.pid, began, 0)
     assert unstick.send(sleeper.pid, began, signal.SIGTERM, 10)
-    assert unstick.send(sleeper.pid, began, signal.SIGTERM), "a zombie"
+    assert unstick.send(sleeper.pid, began, signal.SIGTERM), "a zombie counts as ended"
     assert sleeper.wait() == -signal.SIGTERM
-    assert unstick.send(sleeper.pid, began, signal.SIGTERM), "no process"
+    assert unstick.send(sleeper.pid, began, signal.SIGTERM), "the process is reaped"
 
 
-def test_another_process_with_that_id_gets_no_signal(sleeper: subprocess.Popen[bytes]) -> None:
+def test_process_that_reuses_the_pid_gets_no_signal(sleeper: subprocess.Popen[bytes]) -> None:
     assert unstick.send(sleeper.pid, start_time(sleeper) + 1, signal.SIGKILL, 0.1)
     assert sleeper.poll() is None
 
 
-def test_a_kernel_without_pidfds(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_pidfds_is_refused_with_a_command(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(_: int) -> int:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
@@ -78,7 +80,7 @@ def test_a_kernel_without_pidfds(sleeper: subprocess.Popen[bytes], monkeypatch: 
     assert f"kill -CONT {sleeper.pid}" in str(refused.value.remedy)
 
 
-def test_a_stopped_server_is_resumed(target: Target, sleeper: subprocess.Popen[bytes]) -> None:
+def test_stopped_server_is_resumed(target: Target, sleeper: subprocess.Popen[bytes]) -> None:
     server = replace(target, pid=sleeper.pid, start_time=start_time(sleeper), socket=None)
     sleeper.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
@@ -92,7 +94,7 @@ def test_a_stopped_server_is_resumed(target: Target, sleeper: subprocess.Popen[b
     assert [entry.outcome for entry in Journal().entries()] == ["done"]
 
 
-def test_a_debugger_is_ended_on_request_only(target: Target) -> None:
+def test_debugger_is_killed_only_on_request(target: Target) -> None:
     with pytest.raises(Refused, match=r"held by gdb \(pid 12\) of root \(ann\)") as refused:
         unstick.check(target, FOUND, end_tracer=False)
     assert "--end-tracer" in str(refused.value.remedy)
@@ -102,7 +104,7 @@ def test_a_debugger_is_ended_on_request_only(target: Target) -> None:
         unstick.check(target, parent, end_tracer=True)
 
 
-def test_the_journal_has_it(target: Target) -> None:
+def test_rescue_is_in_the_journal(target: Target) -> None:
     steps = "SIGTERM to gdb (pid 12), SIGCONT to the server: well after 0.06 s"
     for outcome in ("done", "failed"):
         assert unstick.journal_rescue(target, 5.0, FOUND, outcome, steps) is None
@@ -117,7 +119,7 @@ def test_the_journal_has_it(target: Target) -> None:
     assert status_file.document([entry])["servers"] == []
 
 
-def test_a_damaged_journal_is_left_alone(target: Target) -> None:
+def test_damaged_journal_is_not_written(target: Target) -> None:
     journal = Journal()
     journal.folder.mkdir(mode=0o700)
     journal.path.write_bytes(b"?\n?\n")
@@ -128,7 +130,7 @@ def test_a_damaged_journal_is_left_alone(target: Target) -> None:
 
 
 @pytest.mark.parametrize("name", ["folder is a file", "folder is a device"])
-def test_a_journal_that_cannot_be_written(target: Target, tmp_path: Path, name: str) -> None:
+def test_unwritable_journal_is_reported(target: Target, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "state"
     if name == "folder is a file":
         folder.write_text("")
@@ -138,37 +140,42 @@ def test_a_journal_that_cannot_be_written(target: Target, tmp_path: Path, name: 
     assert str(folder) in str(unstick.journal_rescue(target, 5.0, FOUND, "done", ""))
 
 
+def listening(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
 @pytest.mark.parametrize(
-    ("says", "lives"),
+    ("greeting", "expected"),
     [(GREETING, True), (TOO_MANY, True), (b"", False), (b"\x01", False), (b"HTTP/1.1 200 OK", False)],
 )
-def test_what_it_says_first(target: Target, tmp_path: Path, says: bytes, lives: bool) -> None:
+def test_server_answers_if_it_sends_a_greeting(
+    target: Target, tmp_path: Path, greeting: bytes, expected: bool
+) -> None:
     path = tmp_path / "s.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
+    with listening(path) as listener:
 
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.sendall(says)
+                connection.sendall(greeting)
 
         server = threading.Thread(target=serve)
         server.start()
-        assert unstick.answers(replace(target, socket=str(path)), 5) is lives
+        assert unstick.answers(replace(target, socket=str(path)), 5) is expected
         server.join()
 
 
-def test_a_server_that_is_silent(target: Target, tmp_path: Path) -> None:
-    """The kernel takes the connection for it; nobody speaks."""
+def test_silent_server_does_not_answer(target: Target, tmp_path: Path) -> None:
+    """The kernel accepts the connection, but nothing is sent."""
     path = tmp_path / "s.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
+    with listening(path):
         assert unstick.answers(replace(target, socket=str(path)), 0.05) is False
 
 
-def test_nobody_listens(target: Target, tmp_path: Path) -> None:
+def test_server_without_a_socket_cannot_be_tested(target: Target, tmp_path: Path) -> None:
     assert unstick.answers(replace(target, socket=str(tmp_path / "none.sock")), 1) is None
     assert unstick.answers(replace(target, socket=str(tmp_path / "no folder" / "none.sock")), 1) is None
     assert unstick.answers(replace(target, socket=None), 1) is None

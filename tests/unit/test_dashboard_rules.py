@@ -1,4 +1,4 @@
-"""The rules of Grafana's dashboard-linter, by their names there, and ours: on the committed JSON."""
+"""The committed dashboards follow the rules of Grafana's dashboard-linter, named as there, and our own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BOARDS = grafana.dashboards()
 INTERVAL_S = 60
-#: Of what the linter knows, those that we use; a typo makes Grafana show a bare number.
+#: The units of Grafana that we use. With an unknown unit, Grafana shows a bare number.
 UNITS = {"none", "short", "percentunit", "bytes", "Bps", "ops", "s", "dateTimeAsIso"}
 
 
@@ -35,24 +35,19 @@ def queries(board: dict[str, Any]) -> Iterator[tuple[str, promql.Use]]:
                 yield f"{panel['title']}: {target['expr']}", use
 
 
-def test_template_datasource_rule(board: dict[str, Any]) -> None:
+def test_template_and_uneditable_dashboard_rules(board: dict[str, Any]) -> None:
+    """template-datasource, template-job, template-instance, template-on-time-change-reload."""
     [source] = variables(board, "datasource").values()
 
     assert (source["name"], source["label"], source["query"]) == ("datasource", "Data source", "prometheus")
-
-
-@pytest.mark.parametrize("name", ["job", "instance"])
-def test_template_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
-    variable = variables(board)[name]
-
-    assert variable["datasource"]["uid"] == "${datasource}"
-    assert variable["label"] == name.title()
-    assert variable["multi"]
-    assert variable["allValue"] == ".+"
-
-
-def test_template_on_time_change_reload_rule(board: dict[str, Any]) -> None:
+    for name in ("job", "instance"):
+        variable = variables(board)[name]
+        assert variable["datasource"]["uid"] == "${datasource}"
+        assert variable["label"] == name.title()
+        assert variable["multi"]
+        assert variable["allValue"] == ".+"
     assert all(variable["refresh"] == 2 for variable in variables(board).values())
+    assert board["editable"] is False
 
 
 def test_template_label_promql_rule(board: dict[str, Any]) -> None:
@@ -60,10 +55,6 @@ def test_template_label_promql_rule(board: dict[str, Any]) -> None:
         inner, _, label = variable["query"]["query"].removeprefix("label_values(").rpartition(", ")
         assert label == f"{name})"
         assert promql.uses(inner)
-
-
-def test_uneditable_dashboard_rule(board: dict[str, Any]) -> None:
-    assert board["editable"] is False
 
 
 def test_panel_rules(board: dict[str, Any]) -> None:
@@ -81,20 +72,15 @@ def test_panel_rules(board: dict[str, Any]) -> None:
             assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, title
 
 
-def test_target_promql_rule(board: dict[str, Any]) -> None:
-    for where, use in queries(board):
-        assert use.name, where
-
-
 def is_own(name: str) -> bool:
-    """Whether it is about Innoscope itself, or Prometheus' own."""
+    """Return whether a series is about Innoscope itself or a scrape."""
     own = {metric.exported for metric in default() if metric.own}
     return name in own | {"up"} or name.startswith(("instance:", "scrape_"))
 
 
 @pytest.mark.parametrize("name", ["job", "instance", "server"])
 def test_target_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
-    """Every selector is chosen by every variable; series about Innoscope itself have no server."""
+    """Every selector has every variable, except that series about Innoscope have no server."""
     for where, use in queries(board):
         if name == "server" and is_own(use.name):
             continue
@@ -108,7 +94,7 @@ def test_target_rate_interval_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
-    """Counters only in rates, and nothing but counters in rates."""
+    """Counters, and only they, are in rates."""
     for where, use in queries(board):
         counter = use.name.endswith(("_total", "_bucket", "_sum", "_count"))
         rated = bool(use.around) and use.around[-1] in promql.OF_COUNTERS
@@ -116,7 +102,7 @@ def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_histogram_rule(board: dict[str, Any]) -> None:
-    """Buckets in quantiles, or in a heatmap."""
+    """Buckets are in quantiles or in a heatmap."""
     heatmaps = {panel["title"] for panel in grafana.panels(board) if panel["type"] == "heatmap"}
     for where, use in queries(board):
         if use.name.endswith("_bucket"):
@@ -124,7 +110,7 @@ def test_target_histogram_rule(board: dict[str, Any]) -> None:
             assert "le" in use.grouped, where
 
 
-def test_links_keep_what_was_chosen(board: dict[str, Any]) -> None:
+def test_links_keep_variables_and_time_range(board: dict[str, Any]) -> None:
     [others] = [link for link in board["links"] if link["type"] == "dashboards"]
 
     assert (others["tags"], others["includeVars"], others["keepTime"]) == (["innoscope"], True, True)
@@ -140,7 +126,7 @@ def test_links_keep_what_was_chosen(board: dict[str, Any]) -> None:
             }
 
 
-def test_names_of_series_are_told_apart(board: dict[str, Any]) -> None:
+def test_legends_are_distinct(board: dict[str, Any]) -> None:
     for panel in grafana.panels(board):
         if panel["type"] != "table":
             legends = [target["legendFormat"] for target in panel["targets"]]

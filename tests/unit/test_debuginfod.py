@@ -1,4 +1,4 @@
-"""Debug files over HTTP, from a made-up server on the loopback."""
+"""Debug files are downloaded from a debuginfod server, here a fake one on the loopback."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BODY = b"\x7fELF" + b"debug" * 1000
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as the test has told the server to."""
+    """Return the answer that the test has set."""
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self.server.requests.append(self.path)  # type: ignore[attr-defined]
         status, body, length = self.server.answer  # type: ignore[attr-defined]
         self.send_response(status)
         self.send_header("Content-Length", str(length))
@@ -46,14 +46,14 @@ class Module:
 
 
 def modules(*given: Module) -> Any:
-    """The modules of a process, by default one that lacks symbols."""
+    """Return the modules of a process, by default one without symbols."""
     return list(given) or [Module()]
 
 
 @pytest.fixture
 def server() -> Iterator[Any]:
     made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.asked, made.answer = [], (200, BODY, len(BODY))  # type: ignore[attr-defined]
+    made.requests, made.answer = [], (200, BODY, len(BODY))  # type: ignore[attr-defined]
     thread = threading.Thread(target=made.serve_forever, daemon=True)
     thread.start()
     yield made
@@ -67,7 +67,7 @@ def settings(server: Any, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture(autouse=True)
-def _any_file_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def _any_file_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debuginfod, "_check", lambda path, build_id: None)
 
 
@@ -75,42 +75,40 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_file_is_fetched_once_into_elfutils_layout(server: Any, settings: Settings) -> None:
+def test_file_is_downloaded_once_into_the_cache_of_elfutils(server: Any, settings: Settings) -> None:
     seen: list[tuple[str, int, int | None]] = []
 
     first = fetch(modules(), settings, lambda *given: seen.append(given))
     second = fetch(modules(), settings)
 
     assert first.files == second.files == {BUILD_ID: str(settings.cache / BUILD_ID / "debuginfo")}
-    assert server.asked == [f"/buildid/{BUILD_ID}/debuginfo"]
+    assert server.requests == [f"/buildid/{BUILD_ID}/debuginfo"]
     assert files(settings.cache) == [f"{BUILD_ID}/debuginfo"]
     assert seen[-1] == ("mysqld", len(BODY), len(BODY))
 
 
-def test_nothing_is_asked_without_the_variable(server: Any, settings: Settings) -> None:
+def test_nothing_is_requested_without_the_variable_or_for_modules_with_symbols(
+    server: Any, settings: Settings
+) -> None:
     assert fetch(modules(), replace(settings, urls=())).files == {}
     assert Settings.of({}).urls == ()
-    assert server.asked == []
-
-
-def test_modules_with_symbols_are_not_asked_for(server: Any, settings: Settings) -> None:
     fetch(modules(Module(symbols_from="symtab"), Module(build_id=None)), settings)
 
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_a_missing_file_is_remembered_for_a_while(server: Any, settings: Settings) -> None:
+def test_missing_file_is_not_requested_again_for_a_while(server: Any, settings: Settings) -> None:
     server.answer = (404, b"", 0)
 
     assert [find(BUILD_ID, settings, "mysqld") for _ in range(3)] == [None] * 3
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     old = time.time() - 3600
     os.utime(settings.cache / BUILD_ID / "debuginfo", (old, old))
     find(BUILD_ID, settings, "mysqld")
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
-def test_a_failing_server_is_a_note_and_is_asked_again(server: Any, settings: Settings) -> None:
+def test_error_of_the_server_is_a_note_and_is_not_cached(server: Any, settings: Settings) -> None:
     server.answer = (500, b"", 0)
 
     found = fetch(modules(), settings)
@@ -118,30 +116,25 @@ def test_a_failing_server_is_a_note_and_is_asked_again(server: Any, settings: Se
 
     assert found.files == {}
     assert "500" in found.notes[0]
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     assert files(settings.cache) == []
 
 
-def test_a_cut_off_answer_leaves_nothing_behind(server: Any, settings: Settings) -> None:
+def test_truncated_answer_leaves_no_file(server: Any, settings: Settings) -> None:
     server.answer = (200, BODY, len(BODY) + 100)
 
     assert fetch(modules(), settings).files == {}
     assert files(settings.cache) == []
 
 
-def test_nobody_listens(settings: Settings) -> None:
-    found = fetch(modules(), replace(settings, urls=("http://127.0.0.1:1",)))
+def test_unreachable_server_is_a_note_and_the_next_one_is_tried(settings: Settings) -> None:
+    unreachable = "http://127.0.0.1:1"
 
-    assert "refused" in found.notes[0]
-
-
-def test_the_next_server_is_asked(settings: Settings) -> None:
-    found = fetch(modules(), replace(settings, urls=("http://127.0.0.1:1", *settings.urls)))
-
-    assert BUILD_ID in found.files
+    assert "refused" in fetch(modules(), replace(settings, urls=(unreachable,))).notes[0]
+    assert BUILD_ID in fetch(modules(), replace(settings, urls=(unreachable, *settings.urls))).files
 
 
-def test_a_file_that_is_too_large_is_left_out(settings: Settings) -> None:
+def test_file_that_is_too_large_is_not_downloaded(settings: Settings) -> None:
     found = fetch(modules(), replace(settings, largest=100))
 
     assert "DEBUGINFOD_MAXSIZE" in found.notes[0]
@@ -149,12 +142,12 @@ def test_a_file_that_is_too_large_is_left_out(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("build_id", ["../../etc/passwd", "xyz", "ABCDEF0123", "01234567/x", ""])
-def test_a_build_id_that_is_none_never_becomes_a_path(settings: Settings, build_id: str) -> None:
+def test_malformed_build_id_never_becomes_a_path(settings: Settings, build_id: str) -> None:
     with pytest.raises(ValueError, match="not a build-id"):
         find(build_id, settings, "mysqld")
 
 
-def test_interrupting_goes_on_with_what_is_there(settings: Settings) -> None:
+def test_interrupt_ends_the_downloads_without_an_error(settings: Settings) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -165,7 +158,7 @@ def test_interrupting_goes_on_with_what_is_there(settings: Settings) -> None:
     assert files(settings.cache) == []
 
 
-def test_a_file_with_another_build_id_is_refused(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+def test_file_with_another_build_id_is_refused(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     import_module("innoscope._native")
     monkeypatch.undo()
 

@@ -1,4 +1,4 @@
-"""Every relative link of README.md and docs/ leads to a file, and to a heading where it names one."""
+"""Relative links of README.md and docs/ point to existing files and headings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
 def links(text: str) -> list[str]:
-    """Targets of the links of a page, those in code left out."""
+    """Return the targets of the links of a page, except in code."""
     text = re.sub(r"`[^`\n]*`", lambda code: code[0] if "](" not in code[0] else "", _FENCE.sub("", text))
     return [target for target in _LINK.findall(text) if not _ELSEWHERE.match(target)]
 
 
 def anchors(text: str) -> set[str]:
-    """What GitHub makes of the headings: small letters, signs left out, a number where there are several."""
+    """Return the anchors that GitHub generates: lower case, no punctuation, numbered if not unique."""
     found: set[str] = set()
     for heading in _HEADING.findall(_FENCE.sub("", text)):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
@@ -40,19 +40,19 @@ def broken(page: Path) -> list[str]:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         if not target.exists() or not target.is_relative_to(ROOT):
-            found.append(f"{link}: there is no such file")
+            found.append(f"{link}: no such file")
         elif anchor and anchor not in anchors(target.read_text()):
-            found.append(f"{link}: there is no such heading")
+            found.append(f"{link}: no such heading")
     return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_of_a_page_are_valid(page: Path) -> None:
     assert broken(page) == []
 
 
-def test_every_page_can_be_reached() -> None:
-    """From the README and the index, by links alone."""
+def test_every_page_is_reachable_through_links() -> None:
+    """Follow the links from the README and the index."""
     ahead = [ROOT / "README.md", ROOT / "docs" / "README.md"]
     reached = set(ahead)
     while ahead:
@@ -66,7 +66,7 @@ def test_every_page_can_be_reached() -> None:
     assert {page for page in PAGES if page.parent == ROOT / "docs"} - reached == set()
 
 
-def test_what_is_found(tmp_path: Path) -> None:
+def test_links_and_anchors_are_recognised(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
         '# One [two](b.md)\n## One\n## One\n[x](#one-two) [y](a.md#one-1 "t") `[z](none.md)`\n'
         "```\n[w](none.md)\n# no heading\n```\n[v](https://example.net/) ![p](none.png) [q](#nothing)\n"

@@ -1,4 +1,4 @@
-"""The rule for the documentation's examples (docs/contributing.md): what is found, replaced and compared."""
+"""The rules for examples in the documentation (docs/contributing.md, Examples in the documentation)."""
 
 from __future__ import annotations
 
@@ -6,42 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from live.examples import Scene, There, difference, examples, placed
+from live.examples import difference, examples
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-THERE = There(42, "/tmp/s.sock", 3307, "/opt/mysqld", "/tmp/packs", 43, 44)  # noqa: S108
-PAGE = """\
-# A page
-<!-- example: mysql-5.5.9 row_lock=30 exit=14 -->
-```console
-$ innoscope stacks   # a remark
-94 threads
-
-$ innoscope top
-```
-    ```console
-    $ innoscope not this one
-    ```
-```sh
-$ innoscope nor this
-```
-```console
-$ innoscope targets
-```
-"""
-
-
-def test_what_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    first, second, third = examples(page)
-
-    assert (first.place, first.command) == ("page.md:4", "innoscope stacks   # a remark")
-    assert first.scene == second.scene == Scene("mysql-5.5.9", (("row_lock", 30),))
-    assert (first.code, first.shown) == (14, ("94 threads", ""))
-    assert (third.scene, third.code, third.shown) == (Scene(), 0, ())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +20,7 @@ def test_what_is_found(tmp_path: Path) -> None:
         "<!-- example: oracle -->\n```console\n$ innoscope targets\n```\n",
     ],
 )
-def test_what_is_against_the_rule(block: str, tmp_path: Path) -> None:
+def test_malformed_example_is_refused(block: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(block)
     with pytest.raises(ValueError, match=r"page\.md:"):
@@ -60,53 +28,16 @@ def test_what_is_against_the_rule(block: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "real"),
-    [
-        ("sudo innoscope stacks", "innoscope stacks --pid 42"),
-        ("innoscope stacks -p 4242 --by wait", "innoscope stacks --pid 42 --by wait"),
-        ("innoscope stacks --socket /run/my.sock", "innoscope stacks --socket /tmp/s.sock"),
-        ("innoscope toggle set read_ahead off", "innoscope toggle set read_ahead off --pid 42"),
-        ("innoscope targets", "innoscope targets"),
-        ("innoscope top --duration 1h", "innoscope top --duration 2 --pid 42"),
-        ("innoscope stacks -S /run/my.sock", "innoscope stacks --socket /tmp/s.sock"),
-        ("innoscope self-profile -s 1", "innoscope self-profile --seconds 1 --pid 43"),
-        ("innoscope self-profile --sensor --idle", "innoscope self-profile --idle --pid 44 --seconds 2"),
-        ("innoscope stacks --json | jq .waits", "innoscope stacks --json --pid 42 | jq .waits"),
-        (
-            "innoscope stacks -o /etc/innoscope/symbols.d/x /usr/sbin/mysqld",
-            "innoscope stacks -o /tmp/packs/x /opt/mysqld --pid 42",
-        ),
-    ],
-)
-def test_what_is_replaced(command: str, real: str) -> None:
-    assert placed(command, THERE) == real
-
-
-@pytest.mark.parametrize("command", ["rm -r x", "innoscope nothing", "sudo install x y"])
-def test_what_is_not_run(command: str) -> None:
-    with pytest.raises(ValueError, match="command"):
-        placed(command, THERE)
-
-
-@pytest.mark.parametrize(
-    ("shown", "real"),
+    ("shown", "real", "missing"),
     [
         (
             ("1,029 threads in 11.1 ms: 904 idle, … · not stopped",),
             "3 threads in 1.2 s: 1 idle · not stopped\nmore",
+            None,
         ),
-        (("pid 28817 at /run/mysqld/mysqld.sock",), "pid 1 at /tmp/a-b/s.sock"),
-        (("head 1", "not compared", "", "  table  of", "row"), "head 2\nother\n\ntable   of\n"),
-        ((), "anything"),
-    ],
-)
-def test_what_is_alike(shown: tuple[str, ...], real: str) -> None:
-    assert difference(shown, real) is None
-
-
-@pytest.mark.parametrize(
-    ("shown", "real", "missing"),
-    [
+        (("pid 28817 at /run/mysqld/mysqld.sock",), "pid 1 at /tmp/a-b/s.sock", None),
+        (("head 1", "not compared", "", "  table  of", "row"), "head 2\nother\n\ntable   of\n", None),
+        ((), "anything", None),
         (("1 thread",), "one thread", "1 thread"),
         (("head",), "before\nhead", "head"),
         (("head", "", "second"), "head\nthird", "second"),
@@ -115,5 +46,7 @@ def test_what_is_alike(shown: tuple[str, ...], real: str) -> None:
         (("904 idle, … done",), "904 idle, 3 others", "904 idle, … done"),
     ],
 )
-def test_what_is_not_alike(shown: tuple[str, ...], real: str, missing: str) -> None:
+def test_output_must_have_the_first_line_of_each_paragraph(
+    shown: tuple[str, ...], real: str, missing: str | None
+) -> None:
     assert difference(shown, real) == missing

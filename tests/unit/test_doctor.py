@@ -1,4 +1,4 @@
-"""The doctor's checks on made-up hosts, and its verdicts."""
+"""The doctor's checks on constructed hosts, and its verdicts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ from innoscope.common.errors import NoRights, SqlFailed
 from innoscope.probes import capabilities
 from innoscope.target import sql
 from innoscope.target.credentials import Account
-from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
+from unit.dumps import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-TARGET = Target(
-    42, 1, "mysql", (9, 7, 4), "9.7.4", "memory", "/usr/sbin/mysqld", False, "abcdef", "/run/my.sock", 3306,
-    "/data", 12, "/", None, "dynsym",
-)  # fmt: skip
+TARGET = target(pid=42, symbols="dynsym")
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., host.Host]:
-    """Make a host from ``path=text``."""
+    """Return a function that makes a host with these files."""
 
     def make(files: dict[str, str], **environment: str) -> host.Host:
         for path, text in files.items():
@@ -49,7 +46,9 @@ def write(tmp_path: Path) -> Callable[..., host.Host]:
         (f"{1 << 38 | 1 << 39 | 1 << 40:016x}", Status.FAIL, "missing CAP_SYS_PTRACE"),
     ],
 )
-def test_rights(write: Callable[..., host.Host], effective: str, status: Status, words: str) -> None:
+def test_missing_capabilities_are_named(
+    write: Callable[..., host.Host], effective: str, status: Status, words: str
+) -> None:
     check = host.rights(write({"proc/self/status": f"Name:\tx\nCapEff:\t{effective}\n"}))
     assert check.status is status
     assert words in check.detail
@@ -64,12 +63,14 @@ def test_rights(write: Callable[..., host.Host], effective: str, status: Status,
         ("none integrity [confidentiality]", Status.FAIL),
     ],
 )
-def test_lockdown(write: Callable[..., host.Host], text: str | None, status: Status) -> None:
+def test_lockdown_fails_only_with_confidentiality(
+    write: Callable[..., host.Host], text: str | None, status: Status
+) -> None:
     files = {} if text is None else {"sys/kernel/security/lockdown": text}
     assert host.lockdown(write(files)).status is status
 
 
-def test_a_host_without_anything_has_a_remedy_for_each_failure(
+def test_each_failure_of_a_host_has_a_remedy(
     write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "_try", lambda _probe: Feature(False, "EPERM"))
@@ -86,7 +87,7 @@ def test_a_host_without_anything_has_a_remedy_for_each_failure(
     assert any("ptrace_scope = 3" in check.detail for check in failed)
 
 
-def test_debuginfod_is_off_unless_it_is_set(write: Callable[..., host.Host]) -> None:
+def test_debuginfod_is_off_by_default(write: Callable[..., host.Host]) -> None:
     assert "not set" in host.debuginfod(write({})).detail
     assert host.debuginfod(write({}, DEBUGINFOD_URLS="https://x")).detail == "https://x"
 
@@ -116,7 +117,7 @@ def test_debuginfod_is_off_unless_it_is_set(write: Callable[..., host.Host]) -> 
         ("ID=arch\n", None, None, "set DEBUGINFOD_URLS"),
     ],
 )
-def test_the_package_that_brings_names(
+def test_missing_symbols_name_the_debug_package(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     release: str,
@@ -133,17 +134,17 @@ def test_the_package_that_brings_names(
     assert "/usr/lib/debug/.build-id/ab/cdef.debug" in remedy
 
 
-def test_dpkg_is_asked_with_both_names_of_merged_usr(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_dpkg_is_queried_with_both_paths_of_merged_usr(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = []
 
-    def ask(command: list[str]) -> str | None:
-        asked.append(command[-1])
+    def run(command: list[str]) -> str | None:
+        paths.append(command[-1])
         known = command[-1] == "/lib/x86_64-linux-gnu/libc.so.6"
         return "libc6:amd64: /lib/x86_64-linux-gnu/libc.so.6" if known else None
 
-    monkeypatch.setattr(packages, "_ask", ask)
+    monkeypatch.setattr(packages, "_ask", run)
     assert packages.owner("/usr/lib/x86_64-linux-gnu/libc.so.6", "debian") == "libc6"
-    assert asked == ["/usr/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libc.so.6"]
+    assert paths == ["/usr/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libc.so.6"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_dpkg_is_asked_with_both_names_of_merged_usr(monkeypatch: pytest.MonkeyP
         ("t (tracing stop)", "43", Status.WARN, "traced by process 43 (gdb)", "kill 43"),
     ],
 )
-def test_a_stopped_or_traced_server_is_said(
+def test_stopped_or_traced_server_is_a_warning(
     tmp_path: Path, state: str, tracer: str, status: Status, words: str, remedy: str | None
 ) -> None:
     for pid in ("42", "43"):
@@ -167,14 +168,14 @@ def test_a_stopped_or_traced_server_is_said(
     assert remedy is None or remedy in (check.remedy or "")
 
 
-def test_a_server_that_we_may_not_read_still_gets_its_other_checks(
+def test_inaccessible_server_still_gets_its_other_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> Any:
         raise NoRights("no right", remedy="sudo")
 
     def silent(*_: object, **__: object) -> Any:
-        raise SqlFailed("no SQL: nobody answers", remedy="look")
+        raise SqlFailed("no SQL: no answer", remedy="start it")
 
     monkeypatch.setattr(server, "_modules", refuse)
     monkeypatch.setattr(sql, "connect", silent)
@@ -204,19 +205,19 @@ READ, UNREAD = ok(server.ACCESS, "x"), fail(server.ACCESS, "x", "y")
         (_report(WORKS, HOLDS, None), Verdict.NO_SERVER),
     ],
 )
-def test_verdicts(made: report.Report, verdict: Verdict) -> None:
+def test_verdict_follows_from_the_checks(made: report.Report, verdict: Verdict) -> None:
     assert made.verdict is verdict
     assert report.document(made)["exit_code"] == verdict
 
 
-def test_each_line_that_is_not_ok_is_followed_by_its_remedy() -> None:
+def test_failed_check_is_followed_by_its_remedy() -> None:
     lines = list(report.text(_report(BROKEN, HOLDS, READ)))
     broken = next(index for index, line in enumerate(lines) if "FAIL" in line)
     assert lines[broken + 1].strip() == "→ y"
     assert lines[-1].startswith("Stacks work only with --method ptrace")
 
 
-def test_the_command_prints_the_host_when_no_server_runs(
+def test_host_is_checked_when_no_server_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("innoscope.cli.commands.doctor.survey", lambda: ([], ()))
@@ -234,7 +235,7 @@ def test_the_command_prints_the_host_when_no_server_runs(
         (False, "0000000000000000", {}, Status.WARN, "not tried"),
     ],
 )
-def test_doctor_says_whether_the_sensor_needs_sys_admin(
+def test_uprobes_say_whether_the_sensor_needs_sys_admin(
     write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch, *,
     links: bool, effective: str, files: dict[str, str], status: Status, words: str,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""The engine over a made-up core: interning, classes, notes, and a process that goes away."""
+"""The engine on a fake core: shared objects, classes, notes, and a process that ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FakeThread:
 
 
 @dataclass
-class FakeLook:
+class FakeSnapshot:
     threads: list[Any]
     stacks: dict[int, Any]
     method: str = "bpf"
@@ -63,19 +63,19 @@ class FakeModule:
 
 
 class FakeProcess:
-    """Gives the prepared looks, the last one for ever."""
+    """Return the prepared snapshots, the last one forever."""
 
     method = "bpf"
 
-    def __init__(self, *looks: FakeLook) -> None:
-        self.looks = list(looks)
-        self.asked = 0
+    def __init__(self, *snapshots: FakeSnapshot) -> None:
+        self.snapshots = list(snapshots)
+        self.module_queries = 0
 
     def look(self) -> Any:
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return self.snapshots.pop(0) if len(self.snapshots) > 1 else self.snapshots[0]
 
     def modules(self) -> Any:
-        self.asked += 1
+        self.module_queries += 1
         return [FakeModule("/usr/sbin/mysqld")]
 
 
@@ -90,52 +90,54 @@ def _alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "_same_process", lambda self: True)
 
 
-def engine(*looks: FakeLook) -> Engine:
-    return Engine.of(target(), FakeProcess(*looks), default_classifier())
+def engine(*snapshots: FakeSnapshot) -> Engine:
+    return Engine.of(target(), FakeProcess(*snapshots), default_classifier())
 
 
 def test_threads_are_classified_and_named() -> None:
-    look = engine(FakeLook([raw(1), raw(2, state="R", trust="stale")], {1: IDLE})).look()
+    found = engine(FakeSnapshot([raw(1), raw(2, state="R", trust="stale")], {1: IDLE})).look()
 
-    assert [(item.tid, item.ns_tid, item.wait, item.trust) for item in look.threads] == [
+    assert [(item.tid, item.ns_tid, item.wait, item.trust) for item in found.threads] == [
         (1, 1001, "idle", Trust.EXACT),
         (2, 1002, "on_cpu", Trust.STALE),
     ]
-    assert look.duration_ms == 4.8
-    assert [frame.label for frame in look.threads[0].frames] == ["poll", "vio_io_wait", "do_command"]
+    assert found.duration_ms == 4.8
+    assert [frame.label for frame in found.threads[0].frames] == ["poll", "vio_io_wait", "do_command"]
 
 
-def test_stacks_and_unchanged_threads_are_the_same_objects_at_the_next_look() -> None:
-    looks = engine(FakeLook([raw(1), raw(2)], {1: IDLE}), FakeLook([raw(1), raw(2, state="R")], {1: IDLE}))
-    first, second = looks.look(), looks.look()
+def test_stacks_and_unchanged_threads_are_shared_between_snapshots() -> None:
+    source = engine(
+        FakeSnapshot([raw(1), raw(2)], {1: IDLE}), FakeSnapshot([raw(1), raw(2, state="R")], {1: IDLE})
+    )
+    first, second = source.look(), source.look()
 
     assert first.threads[0] is second.threads[0]
     assert first.threads[1] is not second.threads[1]
     assert first.threads[1].frames is second.threads[1].frames
 
 
-def test_each_distinct_situation_is_classified_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = engine(FakeLook([raw(tid) for tid in range(50)], {1: IDLE}))
+def test_each_distinct_stack_and_state_is_classified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = engine(FakeSnapshot([raw(tid) for tid in range(50)], {1: IDLE}))
     calls: list[object] = []
 
     def classify(frames: object, **_: object) -> str:
         calls.append(frames)
         return "idle"
 
-    monkeypatch.setattr(looks._classifier, "classify", classify)
+    monkeypatch.setattr(source._classifier, "classify", classify)
 
-    looks.look()
-    looks.look()
+    source.look()
+    source.look()
 
     assert calls == [IDLE]
 
 
-def test_the_file_of_a_system_call_decides_without_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_a_system_call_classifies_without_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"machine": "x86_64"})())
-    asked: list[set[int]] = []
+    queries: list[set[int]] = []
 
     def kinds(pid: int, wanted: set[int]) -> dict[int, str]:
-        asked.append(wanted)
+        queries.append(wanted)
         return {9: "redo", 10: "binlog"}
 
     monkeypatch.setattr(descriptors, "kinds", kinds)
@@ -145,93 +147,95 @@ def test_the_file_of_a_system_call_decides_without_names(monkeypatch: pytest.Mon
         raw(3, call=FUTEX_CALL, arg=9),
     ]
 
-    look = engine(FakeLook(threads, {1: SYNC})).look()
+    found = engine(FakeSnapshot(threads, {1: SYNC})).look()
 
-    assert [item.wait for item in look.threads[:2]] == ["fsync_redo", "fsync_binlog"]
-    assert asked == [{9, 10}]
+    assert [item.wait for item in found.threads[:2]] == ["fsync_redo", "fsync_binlog"]
+    assert queries == [{9, 10}]
 
 
-def test_a_descriptor_that_now_is_another_file_is_classified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptor_that_became_another_file_is_classified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"machine": "x86_64"})())
     answers = iter([{9: "redo"}, {9: "data"}])
     monkeypatch.setattr(descriptors, "kinds", lambda pid, wanted: next(answers))
-    looks = engine(FakeLook([raw(1, call=FSYNC_CALL, arg=9)], {1: SYNC}))
+    source = engine(FakeSnapshot([raw(1, call=FSYNC_CALL, arg=9)], {1: SYNC}))
 
-    assert [looks.look().threads[0].wait for _ in range(2)] == ["fsync_redo", "fsync_data"]
+    assert [source.look().threads[0].wait for _ in range(2)] == ["fsync_redo", "fsync_data"]
 
 
-def test_memory_stays_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_stacks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "SPARE_WAITS", 8)
-    looks = engine(*[FakeLook([raw(1, stack)], {stack: IDLE}) for stack in range(100)])
+    source = engine(*[FakeSnapshot([raw(1, stack)], {stack: IDLE}) for stack in range(100)])
     for _ in range(100):
-        looks.look()
+        source.look()
 
-    assert len(looks._waits) <= 11
-    assert len(looks._last) == 1
+    assert len(source._waits) <= 11
+    assert len(source._last) == 1
 
 
-def test_missing_names_are_said_once_asked_and_with_a_remedy() -> None:
-    process = FakeProcess(FakeLook([raw(1)], {1: SYNC}))
-    looks = Engine.of(target(), process, default_classifier())
+def test_missing_symbols_are_a_note_with_a_remedy() -> None:
+    process = FakeProcess(FakeSnapshot([raw(1)], {1: SYNC}))
+    source = Engine.of(target(), process, default_classifier())
 
-    notes = looks.look().notes
-    looks.look()
+    notes = source.look().notes
+    source.look()
 
-    assert process.asked == 1
+    assert process.module_queries == 1
     assert "100 % of mysqld's frames have no name (stripped" in notes[0]
     assert "DEBUGINFOD_URLS" in notes[0]
 
 
-def test_a_reused_pid_is_no_such_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_threads_or_with_a_reused_pid_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoSuchProcess):
+        engine(FakeSnapshot([], {})).look()
     monkeypatch.setattr(Engine, "_same_process", lambda self: False)
     with pytest.raises(NoSuchProcess, match="4242"):
-        engine(FakeLook([raw(1)], {1: IDLE})).look()
+        engine(FakeSnapshot([raw(1)], {1: IDLE})).look()
 
 
-def test_a_process_without_threads_is_gone() -> None:
-    with pytest.raises(NoSuchProcess):
-        engine(FakeLook([], {})).look()
-
-
-def test_queries_are_attached_by_the_id_inside_the_servers_namespace() -> None:
+def test_queries_are_attached_by_the_thread_id_in_the_servers_namespace() -> None:
     query = Query(1, "app", None, None, "Query", None, 0, "SELECT ?")
-    looks = engine(FakeLook([raw(1), raw(2)], {1: IDLE}))
+    source = engine(FakeSnapshot([raw(1), raw(2)], {1: IDLE}))
 
-    look = attach_queries(looks.look(), {1002: query, 1: query})
+    found = attach_queries(source.look(), {1002: query, 1: query})
 
-    assert [item.query for item in look.threads] == [None, query]
+    assert [item.query for item in found.threads] == [None, query]
 
 
-class Eyes:
-    """Gives dumps and raises errors, in order."""
+class FakeEngine:
+    """Return dumps and raise errors, in this order."""
 
-    def __init__(self, *looks: Dump | BaseException) -> None:
-        self.looks = list(looks)
+    def __init__(self, *results: Dump | BaseException) -> None:
+        self.results = list(results)
 
     def look(self) -> Dump:
-        item = self.looks.pop(0)
+        item = self.results.pop(0)
         if isinstance(item, BaseException):
             raise item
         return item
 
 
-def test_many_looks_are_gathered() -> None:
+def test_snapshots_are_added_to_the_report() -> None:
     report = Report(target())
-    seen: list[Dump] = []
+    dumps: list[Dump] = []
     numbers: list[int] = []
 
     error = take_snapshots(
-        Eyes(mixed(), mixed()), report, count=2, interval_s=0, each=seen.append, progress=numbers.append
+        FakeEngine(mixed(), mixed()),
+        report,
+        count=2,
+        interval_s=0,
+        each=dumps.append,
+        progress=numbers.append,
     )
 
-    assert (error, report.looks, len(seen), numbers) == (None, 2, 2, [1, 2])
+    assert (error, report.looks, len(dumps), numbers) == (None, 2, 2, [1, 2])
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
-def test_what_was_gathered_survives_an_early_end(end: BaseException) -> None:
+def test_early_end_leaves_the_snapshots_so_far(end: BaseException) -> None:
     report = Report(target())
 
-    error = take_snapshots(Eyes(mixed(), end), report, count=5, interval_s=0)
+    error = take_snapshots(FakeEngine(mixed(), end), report, count=5, interval_s=0)
 
     assert error is (end if isinstance(end, InnoscopeError) else None)
     assert report.looks == 1
@@ -240,21 +244,22 @@ def test_what_was_gathered_survives_an_early_end(end: BaseException) -> None:
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
-def test_an_end_before_the_first_look_comes_through(end: BaseException) -> None:
+def test_end_before_the_first_snapshot_is_raised(end: BaseException) -> None:
     with pytest.raises(type(end)):
-        take_snapshots(Eyes(end), Report(target()))
+        take_snapshots(FakeEngine(end), Report(target()))
 
 
-def test_a_server_that_does_not_answer_is_asked_once_and_said() -> None:
-    report, asked = Report(target()), []
+def test_failed_query_of_statements_is_a_note_and_not_repeated() -> None:
+    report, calls = Report(target()), []
 
-    def ask() -> dict[int, Query]:
-        asked.append(1)
+    def fetch() -> dict[int, Query]:
+        calls.append(1)
         raise SqlFailed("no SQL: too many connections", remedy="leave out --queries")
 
-    take_snapshots(Eyes(dump(thread(1)), dump(thread(1))), report, count=2, interval_s=0, fetch_queries=ask)
+    source = FakeEngine(dump(thread(1)), dump(thread(1)))
+    take_snapshots(source, report, count=2, interval_s=0, fetch_queries=fetch)
 
-    assert asked == [1]
+    assert calls == [1]
     assert list(report.notes) == ["no queries: no SQL: too many connections (leave out --queries)"]
 
 
@@ -273,7 +278,7 @@ def test_a_server_that_does_not_answer_is_asked_once_and_said() -> None:
         ("", "/usr/sbin/mysqld", "/", "/usr/lib/debug/.build-id/ab/"),
     ],
 )
-def test_the_remedy_for_missing_names_fits_the_servers_distribution(
+def test_remedy_for_missing_symbols_fits_the_distribution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, executable: str, root: str, advice: str
 ) -> None:
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md, applied to a copy of the tree and used."""
+"""The examples of docs/extending.md work when they are applied to a copy of the tree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unit.toggling import World
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 EXAMPLES = dict(re.findall(r"<!-- extending: (\w+) -->\n```diff\n(.*?)```", PAGE, re.S))
-#: Nothing else has to be edited by hand, except tests and generated pages.
+#: The most files to edit by hand, not counting tests and generated pages.
 MOST_FILES = 3
 
 
@@ -82,17 +82,17 @@ def run(script: str, tree: Path) -> str:
     return done.stdout
 
 
-def test_every_section_has_an_example() -> None:
+def test_each_section_has_an_example() -> None:
     assert list(EXAMPLES) == ["version", "probe", "wait", "finding", "toggle", "metric"]
     assert len(re.findall("^## ", PAGE, re.M)) == len(EXAMPLES)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_touches_few_files(example: str) -> None:
+def test_example_changes_few_files(example: str) -> None:
     assert 1 <= len(changes(example)) <= MOST_FILES
 
 
-def test_a_server_version(tree: Path) -> None:
+def test_example_of_a_server_version_works(tree: Path) -> None:
     folder = apply("version", tree)
 
     site = probe_catalog.load(folder / "probes.yaml").probes["purge"].site("mysql", (10, 0, 1))
@@ -102,7 +102,7 @@ def test_a_server_version(tree: Path) -> None:
     assert [way.kind for way in toggle_catalog.generation(flush_sync, "mysql", (10, 0, 1)).ways] == ["sql"]
 
 
-def test_a_probe_with_a_metric(tree: Path) -> None:
+def test_example_of_a_probe_works(tree: Path) -> None:
     apply("probe", tree)
 
     text = run(
@@ -122,7 +122,7 @@ def test_a_probe_with_a_metric(tree: Path) -> None:
     assert "int table_close_enter(struct pt_regs *ctx)" in program
 
 
-def test_a_wait_class(tree: Path) -> None:
+def test_example_of_a_wait_class_works(tree: Path) -> None:
     folder = apply("wait", tree)
 
     catalog = wait_catalog.load(folder / "waits.yaml")
@@ -134,7 +134,7 @@ def test_a_wait_class(tree: Path) -> None:
     assert set(documented) >= catalog.classes.keys()
 
 
-def test_a_finding(tree: Path) -> None:
+def test_example_of_a_finding_works(tree: Path) -> None:
     folder = apply("finding", tree)
 
     counts = {(CLIENT, "allocator"): 20, (CLIENT, "on_cpu"): 4}
@@ -144,7 +144,7 @@ def test_a_finding(tree: Path) -> None:
     assert ("allocator", "20 threads wait in malloc or free") in [(one.name, one.title) for one in found]
 
 
-def test_a_toggle(tree: Path, memory_folder: Path) -> None:
+def test_example_of_a_toggle_works(tree: Path, memory_folder: Path) -> None:
     folder = apply("toggle", tree)
 
     (memory_folder / "server.json").write_text('{"innodb_print_all_deadlocks": false}')
@@ -157,7 +157,7 @@ def test_a_toggle(tree: Path, memory_folder: Path) -> None:
     assert planned.refusals == ()
 
 
-def test_a_metric(tree: Path) -> None:
+def test_example_of_a_metric_works(tree: Path) -> None:
     apply("metric", tree)
 
     text = run(

@@ -1,4 +1,4 @@
-"""Findings of locks, read-ahead and history, on made-up evidence."""
+"""Findings about locks, read-ahead and the history list, on constructed evidence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.verdict import judge
-from unit.test_diagnose import evidence, names
+from unit.evidence import evidence, names
 
 WAITS = {"row_lock_waits": 0}, {"row_lock_waits": 40_000}
 SEARCHES = {"deadlock_searches": 1_000.0, "deadlock_search_seconds": 0.1}
 OLD = {"connection": "2", "state": "RUNNING", "seconds": "13", "rows_locked": "0", "text": ""}
 
 
-def test_deadlock_searches_are_weighed_by_the_waits_that_begin() -> None:
-    """The probe saw a few searches of 0.1 ms; 4,000 waits begin per second."""
+def test_deadlock_searches_are_estimated_from_the_rate_of_waits() -> None:
+    """The probe measured some searches of 0.1 ms; 4,000 waits begin per second."""
     begun, ended = WAITS
     before, after = begun | SEARCHES, ended | SEARCHES
     [first, second] = judge(evidence({"row_lock": 100, "on_cpu": 3}, before, after)).findings
@@ -27,21 +27,19 @@ def test_deadlock_searches_are_weighed_by_the_waits_that_begin() -> None:
     assert (second.name, second.follows_from) == ("row_lock_convoy", "deadlock_search")
 
 
-def test_without_the_probe_a_convoy_is_a_convoy() -> None:
+def test_convoy_without_the_probe_is_not_a_deadlock_search() -> None:
     begun, ended = WAITS
     assert names(judge(evidence({"row_lock": 100}, begun, ended))) == ["row_lock_convoy"]
     with pytest.raises(Unknown):
         Signals(evidence({"row_lock": 100}, begun, ended))["fact.deadlock_search_load"]
 
 
-def _read_ahead(linear: int, random: int, evicted: int, read: int) -> list[str]:
-    keys = (
-        "read_ahead_pages.linear", "read_ahead_pages.random", "read_ahead_evicted_pages",
-        "buffer_pool_pages_read",
-    )  # fmt: skip
-    numbers = (linear, random, evicted, read)
-    none, all_of_it = dict.fromkeys(keys, 0), dict(zip(keys, numbers, strict=True))
-    return names(judge(evidence({"on_cpu": 4}, none, all_of_it)))
+READ_AHEAD = (
+    "read_ahead_pages.linear",
+    "read_ahead_pages.random",
+    "read_ahead_evicted_pages",
+    "buffer_pool_pages_read",
+)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +55,11 @@ def _read_ahead(linear: int, random: int, evicted: int, read: int) -> list[str]:
     ],
     ids=["wasted", "useful", "little", "random", "a little random", "random and wasted", "mostly linear"],
 )
-def test_read_ahead(numbers: tuple[int, int, int, int], found: list[str]) -> None:
-    """Pages by linear and random read-ahead, those evicted unread, all that are read."""
-    assert _read_ahead(*numbers) == found
+def test_read_ahead_that_is_wasted_or_random_is_found(
+    numbers: tuple[int, int, int, int], found: list[str]
+) -> None:
+    before, after = dict.fromkeys(READ_AHEAD, 0), dict(zip(READ_AHEAD, numbers, strict=True))
+    assert names(judge(evidence({"on_cpu": 4}, before, after))) == found
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,16 @@ def test_read_ahead(numbers: tuple[int, int, int, int], found: list[str]) -> Non
     [((OLD,), 90_000, True), ((), 90_000, False), ((), 900_000, True), ((OLD,), 9_000, False)],
     ids=["old snapshot", "between two purges", "purge is too slow", "short"],
 )
-def test_history(transactions: tuple[dict[str, str], ...], length: int, found: bool) -> None:
+def test_long_history_needs_an_old_snapshot_or_a_slow_purge(
+    transactions: tuple[dict[str, str], ...], length: int, found: bool
+) -> None:
     first, last = {"history_list_length": length // 2}, {"history_list_length": length}
     verdict = judge(evidence({"on_cpu": 4}, first, last, answers={"transactions": transactions}))
     assert ("history_list" in names(verdict)) is found
 
 
-class _Told:
-    """A collector that always says the same."""
+class _ConstantCollector:
+    """A collector that always returns the same value."""
 
     timeout = 1.0
 
@@ -85,8 +87,8 @@ class _Told:
         return (Sample("read_ahead_pages", self._value, ("linear",)),)
 
 
-def test_an_exact_count_is_preferred_to_an_estimate() -> None:
-    readings = ReadingHistory((_Told("probes", 214_000.0), _Told("sql", 11_600.0)))
+def test_exact_count_is_preferred_to_an_estimate() -> None:
+    readings = ReadingHistory((_ConstantCollector("probes", 214_000.0), _ConstantCollector("sql", 11_600.0)))
     for _ in range(2):
         readings.read(5)
     snapshots, _ = readings.between(0, float("inf"))

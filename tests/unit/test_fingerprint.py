@@ -1,4 +1,4 @@
-"""No literal survives in a fingerprint, whatever version or sql_mode the server has that reads the text."""
+"""Fingerprints contain no literals, whatever the version and the sql_mode of the server."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ ROUNDS = 20_000
         ("INSERT INTO t VALUES (1,2),(3,4)", "INSERT INTO t VALUES (…)"),
     ],
 )
-def test_examples(statement: str, expected: str) -> None:
+def test_literals_are_replaced(statement: str, expected: str) -> None:
     assert fingerprint(statement) == expected
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        # a body of MySQL 9, with and without a tag, and what an older server makes of it
+        # a body of MySQL 9, with and without a tag, and the same text on an older server
         f"CREATE FUNCTION f() RETURNS INT LANGUAGE JAVASCRIPT AS $$ let password = {SECRET} $$",
         f"CREATE FUNCTION f() LANGUAGE JAVASCRIPT AS $js$ $$ '{SECRET} $js$",
         f"SELECT $$ FROM t WHERE x='a $$ {SECRET}'",
         f"AS $\N{GRINNING FACE}$ {SECRET} $\N{GRINNING FACE}$",
-        # comments that some servers run
+        # comments that some servers execute
         f"/*!50000 SELECT '*/' */ '{SECRET}'",
         f"/*!99999 /* a */ don't */ '{SECRET}'",
         f"/*! # */ ' \n '{SECRET}' */",
         f"/*M!100000 -- */ ' \n '{SECRET}' */",
         f"SELECT /*+ QB_NAME(`*/`) */ ' */ ` {SECRET}'",
-        # what begins a comment depends on the character set
+        # the start of a comment depends on the character set
         f"SELECT 1--\xa0'x\n{SECRET}', '",
         f"SELECT 1--\x01 ' \n, '{SECRET}'",
-        # no backslash escapes; half a character took the backtick with it
+        # no backslash escapes; a truncated character that includes the backtick
         f"SELECT 'a\\', ' {SECRET}'",
         f"SELECT \ufffd` , '{SECRET}', `b`",
         f"SELECT `\ufffd`, '{SECRET}', `b`",
@@ -59,12 +59,12 @@ def test_examples(statement: str, expected: str) -> None:
         f"SELECT q'[it's {SECRET}]'",
     ],
 )
-def test_where_servers_differ_the_rest_is_cut_off(statement: str) -> None:
+def test_ambiguous_statement_is_cut_off(statement: str) -> None:
     assert SECRET not in fingerprint(statement)
 
 
-def test_planted_secrets_never_survive() -> None:
-    """Join random pieces; secrets are where the sql_mode of the whole statement has literals."""
+def test_planted_secrets_never_appear() -> None:
+    """Join random pieces; the secrets are in literals of the statement's sql_mode."""
     chance = random.Random(17)  # noqa: S311
     for _ in range(ROUNDS):
         escapes = chance.random() < 0.5
@@ -88,7 +88,7 @@ def _literal(chance: random.Random, escapes: bool) -> str:
 
 
 def _body(chance: random.Random, escapes: bool) -> str:
-    """A body as of MySQL 9."""
+    """Return a body as in MySQL 9."""
     del escapes
     tag = chance.choice(("$$", "$js$", "$\xe9$"))
     inside = "".join(chance.choice(("'", '"', "`", "/*", "a$", "--", "#", " ", "\n", "\\")) for _ in range(4))
@@ -96,13 +96,13 @@ def _body(chance: random.Random, escapes: bool) -> str:
 
 
 def _run(chance: random.Random, escapes: bool) -> str:
-    """A comment that is run: its literals may hold what would end a comment."""
+    """Return an executable comment; its literals may contain the end of a comment."""
     begin = chance.choice(("/*!", "/*!50000 ", "/*M!100000 ", "/*!99999 /* a */ "))
     return f"{begin}{_literal(chance, escapes)} {chance.choice(('', '# */ '))}\n{_literal(chance, escapes)}*/"
 
 
 def _inside(quote: str, escapes: bool) -> tuple[str, ...]:
-    """What may be within a literal, in this mode."""
+    """Return the pieces that a literal may contain in this mode."""
     other = '"' if quote == "'" else "'"
     always = (quote * 2, other, "`", "/*", "*/", "-- ", "#", "$$", "$a$", ";", "\n", "(", ",", "a")
     return (*always, f"\\{quote}", "\\\\", "\\n") if escapes else (*always, "\\" + other, "\\a")
@@ -120,8 +120,8 @@ def _name(chance: random.Random, escapes: bool) -> str:
     return f" {chance.choice(names)} "
 
 
-def test_a_string_that_ends_with_a_backslash() -> None:
-    """With NO_BACKSLASH_ESCAPES it is closed there, and what comes then is a literal of its own."""
+def test_string_that_ends_with_a_backslash_cuts_off_the_rest() -> None:
+    """With NO_BACKSLASH_ESCAPES the string ends there, and another literal follows."""
     assert fingerprint(f"SELECT 'c:\\', '{SECRET}'") == "SELECT ? …"
 
 
@@ -130,20 +130,28 @@ def test_a_string_that_ends_with_a_backslash() -> None:
     [
         ("SELECT 'a", True),
         ("SELECT 'a'", False),
+        ("SELECT 'a\\'", True),
+        ("SELECT 'a''", True),
+        ("SELECT 'a'''", False),
+        ('SELECT "', True),
+        ("-- 'a", False),
+        ("", False),
         ("AS $$ let x = 'a'", True),
         ("AS $$ let x = 'a' $$", False),
         ("AS $js$ $$", True),
         ("SELECT /* a", True),
+        ("SELECT /* a */", False),
         ("SELECT `a", True),
+        ("SELECT `a`", False),
         ("SELECT $x", False),
     ],
 )
-def test_unfinished(text: str, open_: bool) -> None:
+def test_unfinished_literals_and_comments_are_recognised(text: str, open_: bool) -> None:
     assert unfinished(text) is open_
 
 
 @pytest.mark.parametrize("piece", ["'", "''", "$$", "$a", "/*", "`", "(?,", "((1,", "1e", "\\'", "a\ufffd"])
-def test_a_long_statement_takes_no_time(piece: str) -> None:
+def test_long_statement_takes_less_than_a_second(piece: str) -> None:
     began = time.process_time()
 
     fingerprint(piece * (4_000_000 // len(piece)))

@@ -1,25 +1,20 @@
-"""Adding threads up, and keeping only the wanted ones."""
+"""Fold threads into groups, and filter them."""
 
 from __future__ import annotations
 
-from innoscope.sampling.fold import Filter, Fold, Report, fold
+import pytest
+
+from innoscope.sampling.fold import Filter, Report, fold
 from innoscope.sampling.model import Frame, Trust
 from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
 
 
-def test_most_threads_come_first() -> None:
+def test_largest_group_is_first() -> None:
     groups = fold([mixed()])
 
     assert [(group.count, group.wait) for group in groups] == [(3, "idle"), (2, "row_lock"), (1, "on_cpu")]
     assert list(groups[1].tids) == [4, 5]
     assert groups[1].queries == {"UPDATE `t` SET `a` = ?": 2}
-
-
-def test_looks_add_up() -> None:
-    groups = fold([mixed(), mixed()])
-
-    assert groups[0].count == 6
-    assert list(groups[0].tids) == [1, 2, 3]
 
 
 def test_same_functions_at_other_addresses_are_one_stack() -> None:
@@ -28,17 +23,17 @@ def test_same_functions_at_other_addresses_are_one_stack() -> None:
     assert [group.count for group in fold([dump(thread(1), thread(2, moved))])] == [2]
 
 
-def test_nameless_functions_at_other_addresses_are_different_stacks() -> None:
+def test_functions_without_symbols_are_distinguished_by_address() -> None:
     one, two = (Frame(None, "mysqld", 16),), (Frame(None, "mysqld", 32),)
 
     assert len(fold([dump(thread(1, one), thread(2, two))])) == 2
 
 
-def test_one_stack_in_two_classes_stays_two_groups() -> None:
+def test_one_stack_in_two_classes_is_two_groups() -> None:
     assert len(fold([dump(thread(1, ROW_LOCK, "row_lock"), thread(2, ROW_LOCK, "on_cpu"))])) == 2
 
 
-def test_by_wait_holds_the_stacks_as_parts() -> None:
+def test_groups_by_wait_have_the_stacks_as_parts() -> None:
     groups = fold([mixed()], "wait")
 
     assert [(group.wait, group.count, len(group.parts)) for group in groups] == [
@@ -49,7 +44,7 @@ def test_by_wait_holds_the_stacks_as_parts() -> None:
     assert groups[1].trust == {Trust.EXACT: 1, Trust.TORN: 1}
 
 
-def test_by_thread_follows_one_thread_over_looks() -> None:
+def test_groups_by_thread_add_the_snapshots() -> None:
     busy = dump(thread(1, ROW_LOCK, "row_lock"))
 
     (group,) = fold([dump(thread(1)), busy, busy], "thread")
@@ -59,45 +54,39 @@ def test_by_thread_follows_one_thread_over_looks() -> None:
     assert group.thread is busy.threads[0]
 
 
-def test_marks_say_how_many_stacks_are_doubtful() -> None:
+def test_marks_count_the_unreliable_stacks() -> None:
     groups = fold([mixed()])
 
     assert [group.marks for group in groups] == ["", "[1 of 2 torn]", "[stale]"]
 
 
-def test_an_empty_fold_has_no_groups() -> None:
-    assert Fold().groups("stack") == []
+@pytest.mark.parametrize(
+    ("chosen", "tids"),
+    [
+        (Filter(["row_lock"]), [4, 5]),
+        (Filter(grep="nth_level"), [6]),
+        (Filter(grep="UPDATE .t"), [4, 5]),
+        (Filter(grep="^mysqld$"), [1, 2, 3, 4, 5, 6]),
+        (Filter(["idle"], "UPDATE"), []),
+    ],
+)
+def test_filter_selects_by_class_and_by_name_or_statement(chosen: Filter, tids: list[int]) -> None:
+    assert [item.tid for item in chosen.apply(mixed()).threads] == tids
 
 
-def test_filter_by_class() -> None:
-    kept = Filter(["row_lock"]).apply(mixed())
-
-    assert [item.tid for item in kept.threads] == [4, 5]
-
-
-def test_filter_by_function_name_or_statement() -> None:
-    assert [item.tid for item in Filter(grep="nth_level").apply(mixed()).threads] == [6]
-    assert [item.tid for item in Filter(grep="UPDATE .t").apply(mixed()).threads] == [4, 5]
-    assert len(Filter(grep="^mysqld$").apply(mixed()).threads) == 6
-
-
-def test_filters_are_both_needed() -> None:
-    assert not Filter(["idle"], "UPDATE").apply(mixed()).threads
-
-
-def test_no_filter_gives_the_dump_itself() -> None:
+def test_empty_filter_returns_the_dump_itself() -> None:
     whole = mixed()
 
     assert Filter().apply(whole) is whole
 
 
-def test_report_counts_all_threads_and_folds_the_wanted_ones() -> None:
+def test_report_counts_all_threads_and_folds_the_filtered_ones() -> None:
     report = Report(target(), Filter(["row_lock"]))
 
-    kept = report.add(mixed())
+    filtered = report.add(mixed())
     report.add(mixed())
 
-    assert len(kept.threads) == 2
+    assert len(filtered.threads) == 2
     assert (report.looks, report.threads, report.shown) == (2, 12, 4)
     assert report.waits == {"idle": 6, "row_lock": 4, "on_cpu": 2}
     assert report.tally == {"exact": 8, "torn": 2, "stale": 2}

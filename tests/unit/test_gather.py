@@ -1,4 +1,4 @@
-"""Gathering with made-up sensors: what is missing is said, names are ours, and nobody waits for ever."""
+"""The agent's scrapes with fake sensors: missing sources have reasons and nothing blocks."""
 
 from __future__ import annotations
 
@@ -29,38 +29,40 @@ from innoscope.metrics.merge import ServerOutcomes
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, Stack
 from innoscope.target.proc import ProcFs
-from unit.test_target_sql import target
+from unit.dumps import target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from innoscope.daemon.agent.collect import Scrape
 
-#: No SQL, and so much time for a sensor's answer that no busy host exceeds it.
+#: No SQL, and a timeout for the sensor that is long enough for a busy host.
 QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=60.0))
 IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
 _AMPLE_S = 60.0
-#: Beyond the kernel's most (4 Mi).
+#: Larger than the kernel's maximum (4 Mi).
 NO_PID = 1 << 23
-#: Ourselves, as a process that is there.
-ALIVE = target(start_time=ProcFs().stat(os.getpid()).start_time, socket="/run/a.sock")
+#: This process, as a running server.
+ALIVE = target(
+    pid=os.getpid(), start_time=ProcFs().stat(os.getpid()).start_time, socket="/run/a.sock", port=None
+)
 
 
-def reply(*samples: Sample, pid: int = 7, told: Any = ALIVE, reason: str | None = None) -> Reply:
+def reply(*samples: Sample, pid: int = 7, server: Any = ALIVE, reason: str | None = None) -> Reply:
     outcome = Outcome("waits", reason is None, 0.1, samples, reason)
-    return Reply("boot", pid, 1.5, 4096, "0.1.0", (ServerReply("3306", told, (outcome,)),), 0.0)
+    return Reply("boot", pid, 1.5, 4096, "0.1.0", (ServerReply("3306", server, (outcome,)),), 0.0)
 
 
 class Sensor:
-    """Answers with the next reply, raises it, or waits until it may go on."""
+    """Return or raise the next reply, or block until ``released`` is set."""
 
     def __init__(self, *replies: Reply | Exception) -> None:
         self.replies = list(replies)
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
+        self.released = threading.Event()
+        self.released.set()
 
     def collect(self) -> Reply:
-        self.may_go_on.wait()
+        self.released.wait()
         answer = self.replies.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -68,7 +70,7 @@ class Sensor:
 
 
 class Clock:
-    """A second passes between two gatherings."""
+    """A clock that the test sets."""
 
     now = 0.0
 
@@ -76,25 +78,25 @@ class Clock:
         return self.now
 
 
-def gathered(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Scrape]:
+def scrapes_of(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Scrape]:
     clock = Clock()
     gatherer = Gatherer(sensor, Servers(settings), registry.default(), clock)
     found = []
     for _ in range(count):
         clock.now += 1
-        picture = gatherer.gather(_AMPLE_S)
-        assert picture is not None
-        found.append(picture)
+        scrape = gatherer.gather(_AMPLE_S)
+        assert scrape is not None
+        found.append(scrape)
     return found
 
 
-def values(picture: Scrape) -> dict[tuple[str, ...], Any]:
-    return {(one.metric.name, one.server, *one.labels): one.value for one in picture.series}
+def values(scrape: Scrape) -> dict[tuple[str, ...], Any]:
+    return {(one.metric.name, one.server, *one.labels): one.value for one in scrape.series}
 
 
-def test_what_the_sensor_tells_is_told_on_with_what_follows() -> None:
-    (picture,) = gathered(Sensor(reply(Sample("look_seconds", 0.5))))
-    found = values(picture)
+def test_samples_of_the_sensor_are_exported_with_derived_ones() -> None:
+    (scrape,) = scrapes_of(Sensor(reply(Sample("look_seconds", 0.5))))
+    found = values(scrape)
 
     assert found["look_seconds", "3306"] == 0.5
     assert found["collector_success", "3306", "waits"] == 1
@@ -104,7 +106,7 @@ def test_what_the_sensor_tells_is_told_on_with_what_follows() -> None:
     assert ("sql_up", "3306") not in found
 
 
-def test_changes_by_hand_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toggles_in_force_are_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
     changed = {
         "id": "a", "toggle": "read_ahead", "value": "off", "way": "sql", "since": 5.0, "until": None,
@@ -116,16 +118,16 @@ def test_changes_by_hand_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     }  # fmt: skip
     content = {"version": 1, "written_at": 6.0, "servers": [server]}
     (tmp_path / "toggles.json").write_text(json.dumps(content))
-    (picture,) = gathered(Sensor(reply()))
+    (scrape,) = scrapes_of(Sensor(reply()))
     (tmp_path / "toggles.json").write_text("?")
-    (damaged,) = gathered(Sensor(reply()))
+    (damaged,) = scrapes_of(Sensor(reply()))
 
-    assert values(picture)["toggle_in_force", "3306", "read_ahead", "sql"] == 1
-    assert values(picture)["toggle_changes", "3306", "done"] == 1
+    assert values(scrape)["toggle_in_force", "3306", "read_ahead", "sql"] == 1
+    assert values(scrape)["toggle_changes", "3306", "done"] == 1
     assert values(damaged)["collector_success", "3306", "toggles"] == 0
 
 
-def test_a_configured_name_wins_and_others_can_be_left_out() -> None:
+def test_configured_name_is_preferred_and_others_can_be_omitted() -> None:
     named = config.Config(
         sql=QUIET.sql, server=(config.Server("orders", socket="/run/a.sock"),), only_named=True
     )
@@ -133,25 +135,25 @@ def test_a_configured_name_wins_and_others_can_be_left_out() -> None:
         sql=QUIET.sql, server=(config.Server("orders", socket="/run/b.sock"),), only_named=True
     )
 
-    assert [view.name for view in gathered(Sensor(reply()), settings=named)[0].servers] == ["orders"]
-    assert gathered(Sensor(reply()), settings=other)[0].servers == ()
+    assert [view.name for view in scrapes_of(Sensor(reply()), settings=named)[0].servers] == ["orders"]
+    assert scrapes_of(Sensor(reply()), settings=other)[0].servers == ()
 
 
-def test_a_server_that_we_found_ourselves_takes_the_sensors_name() -> None:
-    """Without rights we do not learn its port; once under each name would be two servers."""
+def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
+    """Without privileges the port is unknown, but the server must not appear under two names."""
     gatherer = Gatherer(Sensor(reply()), servers := Servers(QUIET), registry.default(), Clock())
     servers.register([ALIVE])
     assert [server.name for server in servers] == ["/run/a.sock"]
 
-    picture = gatherer.gather(_AMPLE_S)
+    scrape = gatherer.gather(_AMPLE_S)
 
-    assert picture is not None
-    assert [view.name for view in picture.servers] == ["3306"]
-    assert {one.server for one in picture.series} == {"3306", ""}
+    assert scrape is not None
+    assert [view.name for view in scrape.servers] == ["3306"]
+    assert {one.server for one in scrape.series} == {"3306", ""}
 
 
-def test_a_sensor_that_is_gone_leaves_reasons_not_holes() -> None:
-    before, after = gathered(Sensor(reply(), SensorDown("it is gone", remedy="start it")), 2)
+def test_failed_sensor_leaves_a_failure_reason() -> None:
+    before, after = scrapes_of(Sensor(reply(), SensorDown("the sensor is down", remedy="start it")), 2)
     found = values(after)
 
     assert values(before)["sensor_up", ""] == 1
@@ -161,31 +163,31 @@ def test_a_sensor_that_is_gone_leaves_reasons_not_holes() -> None:
     assert ("own_cpu_seconds", "", "sensor") not in found
 
 
-def test_another_sensor_is_counted() -> None:
-    pictures = gathered(Sensor(reply(), reply(), reply(pid=8)), 3)
+def test_restart_of_the_sensor_is_counted() -> None:
+    scrapes = scrapes_of(Sensor(reply(), reply(), reply(pid=8)), 3)
 
-    assert [values(picture)["sensor_restarts", ""] for picture in pictures] == [0, 0, 1]
-
-
-def test_a_server_that_ended_is_down() -> None:
-    (picture,) = gathered(Sensor(reply(told=target(start_time=1))))
-
-    assert values(picture)["mysqld_up", "3306"] == 0
-    assert picture.servers[0].up is False
+    assert [values(scrape)["sensor_restarts", ""] for scrape in scrapes] == [0, 0, 1]
 
 
-def test_a_sensor_that_hangs_holds_nobody_up() -> None:
+def test_ended_server_is_down() -> None:
+    (scrape,) = scrapes_of(Sensor(reply(server=target(pid=os.getpid(), start_time=1))))
+
+    assert values(scrape)["mysqld_up", "3306"] == 0
+    assert scrape.servers[0].up is False
+
+
+def test_hanging_sensor_does_not_delay_the_scrape() -> None:
     sensor = Sensor(reply())
-    sensor.may_go_on.clear()
+    sensor.released.clear()
     began = time.monotonic()
-    (picture,) = gathered(sensor, settings=IMPATIENT)
-    sensor.may_go_on.set()
+    (scrape,) = scrapes_of(sensor, settings=IMPATIENT)
+    sensor.released.set()
 
     assert time.monotonic() - began < 0.5
-    assert values(picture)["sensor_up", ""] == 0
+    assert values(scrape)["sensor_up", ""] == 0
 
 
-def test_who_comes_while_another_gathers_gets_the_last_picture_in_time() -> None:
+def test_concurrent_scrape_returns_the_last_result() -> None:
     sensor = Sensor(reply(), reply())
     gatherer = Gatherer(sensor, Servers(QUIET), registry.default())
     first = gatherer.gather(_AMPLE_S)
@@ -201,11 +203,11 @@ def test_who_comes_while_another_gathers_gets_the_last_picture_in_time() -> None
 @pytest.mark.parametrize(
     ("header", "seconds"), [(None, 0.8), ("10", 0.8), ("0.5", 0.35), ("0.01", 0.05), ("soon", 0.8)]
 )
-def test_prometheus_says_how_long_it_waits(header: str | None, seconds: float) -> None:
+def test_time_budget_follows_the_timeout_of_prometheus(header: str | None, seconds: float) -> None:
     assert budget(header) == pytest.approx(seconds)
 
 
-def test_what_we_cost_ourselves() -> None:
+def test_own_cost_is_exported() -> None:
     found = {(one.metric, one.labels): one.value for one in own(SensorState(), 3).samples}
 
     assert float(found["own_resident_memory_bytes", ("agent",)]) > 1 << 20  # type: ignore[arg-type]
@@ -218,69 +220,69 @@ def test_what_we_cost_ourselves() -> None:
     [("now", 1000.0), ("-1.5m", 910.0), ("-1h", -2600.0), ("12.5", 12.5), ("1970-01-01T00:01:00Z", 60.0),
      ("1970-01-01T00:01:00", 60.0)],
 )  # fmt: skip
-def test_moments(text: str, expected: float) -> None:
+def test_time_can_be_relative_or_absolute(text: str, expected: float) -> None:
     assert moment(text, 1000.0) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-m", "-5", "1.2.3"])
-def test_moments_that_are_none(text: str) -> None:
+def test_malformed_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time"):
         moment(text, 1000.0)
 
 
 class Profiler:
-    """Tells of one chunk of two servers, once."""
+    """Return one chunk of two servers, once."""
 
     def __init__(self, end: float) -> None:
         stack = Stack.of("idle", Trust.EXACT, (Frame("poll", "libc.so.6", 1),))
         chunks = [Chunk(end - 10, end, 10, 5.0, {stack: 30})]
-        self.told = {name: ServerProfiles(ALIVE, chunks) for name in ("3306", "3307")}
+        self.chunks = {name: ServerProfiles(ALIVE, chunks) for name in ("3306", "3307")}
 
     def profiles(self, cursor: Any) -> tuple[Any, dict[str, ServerProfiles]]:
-        told, self.told = self.told, {}
-        return cursor, told
+        chunks, self.chunks = self.chunks, {}
+        return cursor, chunks
 
 
-def asked(store: ProfileStore, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:
+def get(store: ProfileStore, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:
     response = store.answer(Request("/api/stacks", query, None, trusted))  # type: ignore[arg-type]
     return int(response.status), response.body
 
 
-def test_stacks_are_served_by_our_names_to_those_who_may_see_them() -> None:
+def test_stacks_are_served_by_configured_name_to_trusted_users() -> None:
     clock = Clock()
     clock.now = 5000.0
     names = {"3306": "orders"}
     store = ProfileStore(Profiler(4990.0), lambda name, _: names.get(name), 3600, clock)
-    assert asked(store, {})[0] == 503
+    assert get(store, {})[0] == 503
     store.poll()
 
-    status, body = asked(store, {"format": "folded"})
+    status, body = get(store, {"format": "folded"})
     assert (status, body.split(b" ")[-1]) == (200, b"30\n")
-    assert asked(store, {"server": "3307"})[0] == 400
-    assert asked(store, {}, trusted=False)[0] == 403
+    assert get(store, {"server": "3307"})[0] == 400
+    assert get(store, {}, trusted=False)[0] == 403
     clock.now += 3700
     store.poll()
-    assert asked(store, {})[0] == 503
+    assert get(store, {})[0] == 503
 
 
-def test_each_chunk_is_told_on_once_by_our_name() -> None:
-    told: list[tuple[str, int]] = []
+def test_each_chunk_is_forwarded_once_under_the_configured_name() -> None:
+    forwarded: list[tuple[str, int]] = []
     names = {"3306": "orders"}
     store = ProfileStore(
         Profiler(4990.0),
         lambda name, _: names.get(name),
         3600,
         Clock(),
-        lambda name, _, chunks: told.append((name, len(chunks))) if chunks else None,
+        lambda name, _, chunks: forwarded.append((name, len(chunks))) if chunks else None,
     )
     store.poll()
     store.poll()
 
-    assert told == [("orders", 1)]
+    assert forwarded == [("orders", 1)]
 
 
-def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
-    """Each is another process, which has ended by the next second."""
+def test_memory_stays_constant_over_ten_thousand_names() -> None:
+    """Each name is another process that has ended one second later."""
     counted = tuple(
         Sample(metric.name, 1, tuple(label.values[0] if label.values else "one" for label in metric.labels))
         for metric in registry.default()
@@ -301,12 +303,12 @@ def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
         if number % 20 == 19:
             gatherer.maintain()
         if number % 1000 == 999:
-            gc.collect()  # what waits for a collection is not kept
+            gc.collect()  # do not count garbage
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()
     assert len(list(servers)) == len(servers._own_names) == len(gatherer._merger._servers) <= 64
-    # The second thousand fills what remembers 1,024 names; from then on nothing may grow.
+    # The second thousand fills the caches of 1,024 names; after that nothing may grow.
     assert sizes[-1] < sizes[1] * 1.01, sizes
 
     clock.now += 2 * 3600

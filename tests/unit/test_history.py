@@ -1,4 +1,4 @@
-"""The hour of numbers for the live page: in order, bounded, readable from any time on."""
+"""The hour of values for the live page: ordered, bounded, and readable from any time on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gauge(name: str, value: float, server: str = "a", labels: tuple[str, ...] = 
     return Series(registry.default()[name], server, labels, value)
 
 
-def test_rows_have_what_was_missing_and_end_with_the_span() -> None:
+def test_rows_fill_missing_columns_and_expire() -> None:
     ring = Ring(20, missing=0.0)
     ring.add(100, {"a": 1})
     ring.add(110, {"b": 2.5})
@@ -34,7 +34,7 @@ def test_rows_have_what_was_missing_and_end_with_the_span() -> None:
     assert ring.since(0)[0] == [110, 125]
 
 
-def test_a_clock_that_is_set_back_forgets_what_was_the_future() -> None:
+def test_clock_that_is_set_back_removes_rows_of_the_future() -> None:
     ring = Ring(HOUR, missing=math.nan)
     for at in (100, 110, 120):
         ring.add(at, {"a": at})
@@ -52,7 +52,7 @@ def test_threads_are_averages_of_ten_seconds() -> None:
     assert history.rows_since("b") == {"waits": {"at": [], "threads": {}}, "gauges": {"at": [], "values": {}}}
 
 
-def test_gauges_are_those_that_are_drawn_and_of_their_server() -> None:
+def test_gauges_are_those_of_the_charts_by_server() -> None:
     history = History(HOUR, clock=lambda: 1000)
     history.add_scrape(
         1000.5,
@@ -67,7 +67,7 @@ def test_gauges_are_those_that_are_drawn_and_of_their_server() -> None:
     assert history.rows_since("b")["gauges"]["values"] == {METRICS[0]: [8]}
 
 
-def test_an_hour_is_small_and_a_server_that_is_gone_is_forgotten() -> None:
+def test_an_hour_takes_little_memory_and_ended_servers_none() -> None:
     now = [0.0]
     history = History(HOUR, clock=lambda: now[0])
     for step in range(500):

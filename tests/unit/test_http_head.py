@@ -1,4 +1,4 @@
-"""What of a request's head is refused, because somebody before us could understand it in another way."""
+"""Request heads that a proxy could interpret differently are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = b"Host: localhost\r\n"
 
 
 def status(raw: bytes) -> HTTPStatus | None:
-    """None if it is taken."""
+    """Return the status of a refused request head, or None."""
     source = io.BytesIO(raw)
     line = source.readline()
     try:
@@ -36,7 +36,7 @@ def status(raw: bytes) -> HTTPStatus | None:
         b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\nX-Empty:\r\nX-Name: m\xfcller\r\n\r\n",
     ],
 )
-def test_what_is_taken(raw: bytes) -> None:
+def test_valid_request_heads_are_accepted(raw: bytes) -> None:
     assert status(raw) is None
 
 
@@ -63,7 +63,7 @@ def test_what_is_taken(raw: bytes) -> None:
         (b"GET /" + b"x" * request_parser.LINE_BYTES + b" HTTP/1.1", 414),
     ],
 )
-def test_request_lines(line: bytes, expected: int) -> None:
+def test_malformed_request_line_is_refused(line: bytes, expected: int) -> None:
     assert status(line + b"\r\n" + HOST + b"\r\n") == expected
 
 
@@ -92,10 +92,10 @@ def test_request_lines(line: bytes, expected: int) -> None:
         (HOST + b"X: " + b"x" * request_parser.HEADER_BYTES + b"\r\n", 431),
     ],
 )
-def test_header_lines(lines: bytes, expected: int) -> None:
+def test_malformed_header_line_is_refused(lines: bytes, expected: int) -> None:
     assert status(b"GET / HTTP/1.1\r\n" + lines + b"\r\n") == expected
 
 
-def test_a_connection_that_ends_within_a_head_is_no_request() -> None:
+def test_connection_that_ends_within_a_head_is_not_a_request() -> None:
     with pytest.raises(ConnectionAbortedError):
         status(b"GET / HTTP/1.1\r\nHost: lo")

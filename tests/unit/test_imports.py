@@ -1,4 +1,4 @@
-"""The architecture holds: imports go one way (docs/architecture.md)."""
+"""Imports follow the layers of docs/architecture.md, and the daemons cannot change a server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_architecture_names_the_layers_in_this_order() -> None:
     assert " -> ".join(LAYERS) in " ".join(text.split())
 
 
-def test_few_imports_are_local_to_a_function_and_each_says_why() -> None:
+def test_local_imports_are_few_and_have_a_reason() -> None:
     found = []
     for path in PACKAGE.rglob("*.py"):
         lines = path.read_text().splitlines()
@@ -72,9 +72,9 @@ def file_of(module: str) -> Path:
 
 
 def modules_from(*starts: str) -> set[str]:
-    """All modules of innoscope that these import, directly or not, wherever in them.
+    """Return all modules of innoscope that these import, directly or indirectly.
 
-    Also those whose names they have as text: what they import by name, and what they start with ``-m``.
+    This includes modules named in strings: imported by name, or started with ``-m``.
     """
     found: set[str] = set()
     waiting = list(starts)
@@ -95,38 +95,32 @@ def modules_from(*starts: str) -> set[str]:
 
 
 def starting(modules: set[str]) -> set[str]:
-    """Those of them that can start another program."""
-    means = re.compile(
+    """Return those of the modules that can start another program."""
+    calls = re.compile(
         r"\b(subprocess|multiprocessing|pty|posix_spawn\w*|os\.(exec|spawn|system|popen)\w*)\b"
     )
-    return {name for name in modules if means.search(file_of(name).read_text())}
+    return {name for name in modules if calls.search(file_of(name).read_text())}
 
 
-#: A process that lives long: who in it starts what. It begins in cli.main, which imports its command only.
+#: The daemons: which of their modules starts which other module. cli.main imports only their command.
 DAEMONS = {
-    "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # a sensor, by hand as root
+    "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # a sensor, if run as root
     "sensor": {"innoscope.probes.build_cache": "innoscope.probes.bcc_worker"},
 }
 
 
 @pytest.mark.parametrize("process", DAEMONS)
-def test_neither_long_lived_process_can_change_a_server(process: str) -> None:
+def test_neither_a_daemon_nor_programs_that_it_starts_can_change_a_server(process: str) -> None:
     reached = modules_from("innoscope.cli.main", f"innoscope.cli.commands.{process}")
 
-    assert f"innoscope.daemon.{process}.main" in reached, "the graph is not followed"
+    assert f"innoscope.daemon.{process}.main" in reached, "modules_from must follow this import"
     assert not {name for name in reached if name.startswith("innoscope.toggles")}
     assert not reached & {"innoscope.cli.commands.toggle", "innoscope.cli.commands.unstick"}
+    assert starting(reached) == set(DAEMONS[process]), "another module can start programs"
+    assert set(DAEMONS[process].values()) <= reached, "modules_from must follow the started module"
 
 
-@pytest.mark.parametrize("process", DAEMONS)
-def test_nor_can_what_they_start(process: str) -> None:
-    reached = modules_from("innoscope.cli.main", f"innoscope.cli.commands.{process}")
-
-    assert starting(reached) == set(DAEMONS[process]), "somebody else can start programs"
-    assert set(DAEMONS[process].values()) <= reached, "what is started is not followed"
-
-
-def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
+def test_agent_starts_only_the_sensor() -> None:
     words = [
         [item.value for item in node.elts if isinstance(item, ast.Constant)]
         for node in ast.walk(ast.parse(file_of("innoscope.daemon.agent.child").read_text()))
@@ -137,7 +131,7 @@ def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
     assert ["sensor", "--sensor-socket"] in words
 
 
-def test_no_long_lived_process_starts_py_spy() -> None:
+def test_no_daemon_starts_py_spy() -> None:
     commands = (f"innoscope.cli.commands.{process}" for process in DAEMONS)
     reached = modules_from(*commands, "innoscope.cli.main")
     naming = {
@@ -150,15 +144,15 @@ def test_no_long_lived_process_starts_py_spy() -> None:
     assert "innoscope.cli.py_spy" not in reached
 
 
-def test_the_agent_uses_nothing_of_what_has_privileges() -> None:
+def test_agent_imports_nothing_of_the_sensor() -> None:
     reached = modules_from("innoscope.cli.commands.agent")
 
-    assert "innoscope.daemon.protocol.client" in reached, "the graph is not followed"
+    assert "innoscope.daemon.protocol.client" in reached, "modules_from must follow this import"
     assert not {name for name in reached if name.startswith("innoscope.daemon.sensor")}
 
 
-def test_what_we_start_is_not_looked_for_in_the_current_folder() -> None:
-    """``python -m`` looks there first, and root may stand in /tmp: -P."""
+def test_started_modules_are_not_searched_in_the_current_folder() -> None:
+    """``python -m`` searches the current folder first, unless -P is given."""
     started = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""What differs between two sides is told, whatever they came from; noise is not."""
+"""Significant differences between two captures, dumps or recordings are shown; noise is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from innoscope.sampling.model import Dump
 from innoscope.sampling.recording import Recorder
 from innoscope.sampling.render.json import line, profile_line
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
-from unit.capturing import capture, evidence
+from unit.captures import capture, evidence
 from unit.dumps import IDLE, ROW_LOCK, frames, thread
 from unit.dumps import target as made_target
 
@@ -51,12 +51,7 @@ def counter(rate: float, looks: int = 10) -> list[float]:
     return [1000 + number * rate for number in range(looks)]
 
 
-def test_the_same_has_no_differences(tmp_path: Path) -> None:
-    told = evidence(STALLED, row_lock_waits=counter(300))
-    assert not differences(tmp_path, told, told)
-
-
-def test_a_stall_is_told_by_all_of_its_signs(tmp_path: Path) -> None:
+def test_stall_differs_in_findings_waits_stacks_metrics_and_variables(tmp_path: Path) -> None:
     before = evidence(CALM, row_lock_waits=counter(2), connections=22, history_list_length=50)
     after = evidence(STALLED, row_lock_waits=counter(300), connections=22, history_list_length=55)
 
@@ -80,7 +75,7 @@ def test_a_stall_is_told_by_all_of_its_signs(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-def test_one_look_and_twenty_are_compared_by_their_means(tmp_path: Path) -> None:
+def test_different_numbers_of_snapshots_are_compared_by_their_means(tmp_path: Path) -> None:
     waits = {"idle": 400, "row_lock": 30}
     assert not differences(tmp_path, evidence(waits, looks=1), evidence(waits, looks=20))
     grown = differences(tmp_path, evidence(CALM, looks=1), evidence(waits, looks=20))
@@ -88,14 +83,14 @@ def test_one_look_and_twenty_are_compared_by_their_means(tmp_path: Path) -> None
     assert any("a single snapshot is one moment" in note for note in grown.notes)
 
 
-def test_a_few_threads_of_one_look_are_no_difference(tmp_path: Path) -> None:
+def test_few_threads_of_a_single_snapshot_are_no_difference(tmp_path: Path) -> None:
     busier = CALM | {"row_lock": 5}
     assert not differences(tmp_path, evidence(CALM, looks=1), evidence(busier, looks=1)).waits
     assert differences(tmp_path, evidence(CALM), evidence(busier)).waits
 
 
-def test_noise_is_not_told(tmp_path: Path) -> None:
-    """Looks and counts of one busy server, drawn by chance."""
+def test_noise_is_no_difference(tmp_path: Path) -> None:
+    """Compare random snapshots and counters of one busy server."""
     draw = random.Random(5)  # noqa: S311
     for _ in range(PAIRS):
         found = differences(tmp_path, _drawn(draw), _drawn(draw))
@@ -103,7 +98,7 @@ def test_noise_is_not_told(tmp_path: Path) -> None:
 
 
 def _drawn(draw: random.Random) -> Evidence:
-    """Up to 16 threads in each of three classes, which come and go in bursts."""
+    """Return random evidence with up to 16 threads in each of three classes."""
     looks = draw.choice((1, 3, 10, 20))
     total, counts = 0.0, []
     for _ in range(looks + 1):
@@ -123,7 +118,7 @@ def _drawn(draw: random.Random) -> Evidence:
     return replace(base, looks=each)
 
 
-def test_levels_rates_and_means_want_to_be_apart_and_much(tmp_path: Path) -> None:
+def test_metrics_must_differ_by_more_than_their_spread(tmp_path: Path) -> None:
     quick, slow = (
         [Histogram((number,), number * each) for number in range(0, 200, 20)] for each in (1_000, 9_000_000)
     )
@@ -158,7 +153,7 @@ def dumps(waiting: int, count: int) -> list[Dump]:
 
 
 @pytest.mark.parametrize("kind", ["json", "json.gz", "rec", "profile"])
-def test_dumps_recordings_and_profiles_are_sides_too(kind: str, tmp_path: Path) -> None:
+def test_dumps_recordings_and_profiles_can_be_compared(kind: str, tmp_path: Path) -> None:
     found = []
     for waiting in (0, 40):
         path, looks = tmp_path / f"{waiting}.{kind}", dumps(waiting, 3)
@@ -176,30 +171,30 @@ def test_dumps_recordings_and_profiles_are_sides_too(kind: str, tmp_path: Path) 
             path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
         found.append(diff_inputs.open_side(path))
     a, b = found
-    told = compare(a, b)
+    result = compare(a, b)
 
     assert [side.looks for side in found] == [3, 3]
-    assert [(one.wait, one.a, one.b) for one in told.waits] == [("row_lock", 0.0, 40.0)]
-    assert told.stacks[0].functions == tuple(frame.label for frame in ROW_LOCK)
-    assert IDLE[0].label not in str(told.stacks)
-    assert told.notes == ()
+    assert [(one.wait, one.a, one.b) for one in result.waits] == [("row_lock", 0.0, 40.0)]
+    assert result.stacks[0].functions == tuple(frame.label for frame in ROW_LOCK)
+    assert IDLE[0].label not in str(result.stacks)
+    assert result.notes == ()
 
 
 @pytest.mark.parametrize("as_profile", [False, True])
-def test_a_forged_dump_does_nothing_to_a_terminal(as_profile: bool, tmp_path: Path) -> None:
-    nasty = frames("poll\x1b[2J", "do_command\u202e")
-    look = replace(dumps(0, 1)[0], threads=tuple(thread(n, nasty, "\x1b]0;x\x07") for n in range(50)))
+def test_control_characters_of_a_forged_dump_are_escaped(as_profile: bool, tmp_path: Path) -> None:
+    hostile = frames("poll\x1b[2J", "do_command\u202e")
+    look = replace(dumps(0, 1)[0], threads=tuple(thread(n, hostile, "\x1b]0;x\x07") for n in range(50)))
     report = Report(made_target())
     report.add(look)
     (tmp_path / "a").write_text((profile_line(report) if as_profile else line(look)) + "\n")
     (tmp_path / "b").write_text(line(dumps(0, 1)[0]) + "\n")
     a, b = (diff_inputs.open_side(tmp_path / name) for name in "ab")
-    told = "\n".join(diff_report.text(a, b, compare(a, b), 9))
-    assert r"poll\x1b[2J,do_command\u202e" in told
-    assert not set(told) & {"\x1b", "\x07", "\u202e"}
+    output = "\n".join(diff_report.text(a, b, compare(a, b), 9))
+    assert r"poll\x1b[2J,do_command\u202e" in output
+    assert not set(output) & {"\x1b", "\x07", "\u202e"}
 
 
-def test_other_versions_and_kinds_are_compared_as_far_as_that_goes(tmp_path: Path) -> None:
+def test_different_versions_and_kinds_are_compared_partially(tmp_path: Path) -> None:
     other = replace(evidence(STALLED), server={"flavour": "mariadb", "version": "11.4.5", "pid": "1"})
     found = differences(
         tmp_path, evidence(CALM), other, variables=({"x": "1", "y": "1"}, {"x": "2", "z": "1"})
@@ -213,14 +208,16 @@ def test_other_versions_and_kinds_are_compared_as_far_as_that_goes(tmp_path: Pat
     assert sum("are not compared" in note for note in mixed.notes) == 4
 
 
-def test_what_the_healthy_one_could_not_tell_is_not_called_new(tmp_path: Path) -> None:
+def test_finding_that_the_other_side_cannot_have_is_uncertain(tmp_path: Path) -> None:
     blind = replace(evidence({}, 0), missing={"looks": Missing("denied", "no rights")})
     found = differences(tmp_path, blind, evidence(STALLED))
     assert [(one.name, one.change) for one in found.findings] == [("row_lock_convoy", "new?")]
     assert any("has no snapshots" in note for note in found.notes)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_shows_the_differences_as_text_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     calm, stall = str(tmp_path / "calm"), str(tmp_path / "stall")
     files.save(tmp_path / "calm", capture(evidence=evidence(CALM)))
     files.save(tmp_path / "stall", capture(evidence=evidence(STALLED), before=evidence(CALM)))

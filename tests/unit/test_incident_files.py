@@ -1,4 +1,4 @@
-"""Incident files: what is saved comes back exactly; whatever else they are given, they refuse it at once."""
+"""Incident files: a saved capture can be loaded unchanged; any other content is refused quickly."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.diagnose.incident import codec, diff_inputs, files
 from innoscope.diagnose.incident import text as incident_text
 from innoscope.diagnose.incident.model import Capture
-from unit.capturing import capture, drawn
+from unit.captures import capture, drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MUTANTS = 2000
-#: For one damaged file of some kilobytes: a hang is what this is for.
+MUTANTS = 1000
+#: Limit for one damaged file of some kilobytes, to detect hangs.
 READ_S = 20
 MEMORY_BYTES = 1 << 30
-_NASTY: tuple[Any, ...] = (
+_HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1 << 63, 1 << 70, 1.5, 1e308, -0.0, "", "nan", "\x1b]0;x\x07", "\ud800", "x" * 9999, [],
     {}, [[]], {"": 1}, [None], ["a", 1],
 )  # fmt: skip
@@ -41,7 +41,7 @@ def packed(value: object, **more: Any) -> bytes:
     return gzip.compress(json.dumps(whole).encode(), 1)
 
 
-def test_whatever_the_types_allow_comes_back_exactly(tmp_path: Path) -> None:
+def test_any_capture_can_be_saved_and_loaded(tmp_path: Path) -> None:
     draw = random.Random(7)  # noqa: S311
     for number in range(40):
         original = drawn(Capture, draw)
@@ -50,7 +50,7 @@ def test_whatever_the_types_allow_comes_back_exactly(tmp_path: Path) -> None:
         assert files.load(path) == original
 
 
-def test_a_file_is_its_owners_whole_and_never_written_over(tmp_path: Path) -> None:
+def test_file_is_private_complete_and_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / files.name_for(capture())
     files.save(path, capture())
 
@@ -74,7 +74,7 @@ def test_a_file_is_its_owners_whole_and_never_written_over(tmp_path: Path) -> No
     assert sorted(tmp_path.iterdir()) == sorted([path, link]), "something was left behind"
 
 
-def test_without_hard_links_it_is_not_written_over_either(
+def test_file_is_never_overwritten_without_hard_links_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_links(*_: object, **__: object) -> None:
@@ -89,9 +89,9 @@ def test_without_hard_links_it_is_not_written_over_either(
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_what_a_terminal_obeys_does_not_get_in(tmp_path: Path) -> None:
-    nasty = capture(status="a\x1b[2Jb\x9bc\u202ed\ud800e\nf")
-    files.save(tmp_path / "a", nasty)
+def test_control_characters_are_escaped_and_refused(tmp_path: Path) -> None:
+    hostile = capture(status="a\x1b[2Jb\x9bc\u202ed\ud800e\nf")
+    files.save(tmp_path / "a", hostile)
     assert files.load(tmp_path / "a").status == "a\\x1b[2Jb\\x9bc\\u202ed\\ud800e\nf"
     value = codec.encode(capture())
     for text in ("\x1b[2J", "\x07", "\u202e", "\ud800"):
@@ -101,7 +101,7 @@ def test_what_a_terminal_obeys_does_not_get_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "problem"),
     [
         (b"", "truncated"),
         (b"\x1f\x8b", "truncated"),
@@ -123,28 +123,29 @@ def test_what_a_terminal_obeys_does_not_get_in(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{len(value)} bytes",
 )
-def test_what_is_no_incident_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
+def test_malformed_file_is_refused(data: bytes, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "a.innoscope"
     path.write_bytes(data)
-    with pytest.raises(BadFile, match=said):
+    with pytest.raises(BadFile, match=problem):
         files.load(path)
 
 
-def test_what_could_keep_us_waiting_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("pipe", "not a regular file"), (".", "cannot read|not a regular"), ("none", "No such file")],
+)
+def test_only_regular_files_are_read(name: str, problem: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, said in ((tmp_path / "pipe", "not a regular file"), (tmp_path, "cannot read|not a regular")):
-        with pytest.raises(BadFile, match=said):
-            files.load(path)
-    with pytest.raises(BadFile, match="No such file"):
-        files.load(tmp_path / "none")
+    with pytest.raises(BadFile, match=problem):
+        files.load(tmp_path / name)
 
 
 @pytest.mark.parametrize("much", ["looks", "seen", "waits", "numbers", "rows"])
-def test_more_than_any_server_shows_is_refused(much: str, tmp_path: Path) -> None:
-    """Rules go through all of it over and over."""
+def test_excessive_evidence_is_refused(much: str, tmp_path: Path) -> None:
     value = codec.encode(capture())
-    told = value["evidence"]
-    look, seen, row = told["looks"][0], told["seen"][0], told["answers"]["transactions"][0]
+    recorded = value["evidence"]
+    look, seen = recorded["looks"][0], recorded["seen"][0]
+    row = recorded["answers"]["transactions"][0]
     more: dict[str, dict[str, Any]] = {
         "looks": {"looks": [look] * 5_001},
         "seen": {"seen": [seen] * 5_001},
@@ -152,13 +153,13 @@ def test_more_than_any_server_shows_is_refused(much: str, tmp_path: Path) -> Non
         "numbers": {"snapshots": [{"at": 0, "values": {str(n): 1 for n in range(126)}}] * 4_001},
         "rows": {"answers": {"transactions": [row] * 200_001}},
     }
-    value["before"] = told | more[much]
+    value["before"] = recorded | more[much]
     (tmp_path / "a").write_bytes(packed(value))
     with pytest.raises(BadFile, match=f"too many {much}"):
         files.load(tmp_path / "a")
 
 
-def test_a_later_field_is_passed_over_and_an_earlier_file_has_it_not(tmp_path: Path) -> None:
+def test_unknown_and_missing_fields_are_compatible(tmp_path: Path) -> None:
     value = codec.encode(capture())
     value["evidence"]["of_tomorrow"] = [1]
     del value["evidence"]["host"], value["trigger"]
@@ -172,54 +173,48 @@ def test_a_later_field_is_passed_over_and_an_earlier_file_has_it_not(tmp_path: P
     [(b" ", 100 << 20), (b"[],", 20_000_000), (b"1,", 5_000_000)],
     ids=["big", "lists", "numbers"],
 )
-def test_a_bomb_takes_little_memory(text: bytes, times: int, tmp_path: Path) -> None:
+def test_compression_bomb_takes_bounded_memory(text: bytes, times: int, tmp_path: Path) -> None:
     path = tmp_path / "bomb.innoscope"
     path.write_bytes(gzip.compress(b"[" + text * times, 1))
-    command = [sys.executable, "-m", "innoscope.cli.main", "diagnose", str(path)]
 
-    done = subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=_limit, timeout=120, check=False
-    )
+    done = _diagnose_with_limited_memory(str(path))
 
     assert done.returncode == BadFile.exit_code, done.stderr
     assert "contains more than" in done.stderr
+
+
+def _diagnose_with_limited_memory(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "innoscope.cli.main", "diagnose", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=_limit, timeout=120, check=False
+    )
 
 
 def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
-def test_the_most_that_is_let_in_takes_bounded_memory(tmp_path: Path) -> None:
+def test_largest_accepted_file_takes_bounded_memory(tmp_path: Path) -> None:
     value = codec.encode(capture())
     value["verdict"] = {"lists": [{"a": []}] * (files.MAX_ITEMS // 3 - 1000)}
     path = tmp_path / "full.innoscope"
     path.write_bytes(packed(value))
-    command = [sys.executable, "-m", "innoscope.cli.main", "diagnose", str(path), "--show", "status"]
 
-    done = subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=_limit, timeout=120, check=False
-    )
+    done = _diagnose_with_limited_memory(str(path), "--show", "status")
 
     assert done.returncode == 0, done.stderr
 
 
-def test_mutants_are_read_or_refused(memory_folder: Path) -> None:
-    """Bytes of the file, bytes of the JSON in it, and whole values of it, changed at random."""
+def test_damaged_file_is_read_or_refused(memory_folder: Path) -> None:
+    """Replace values at random. tests/fuzz changes bytes of the file and of its JSON."""
     draw, path, refused, slowest = random.Random(11), memory_folder / "mutant.innoscope", 0, 0.0  # noqa: S311
     files.save(memory_folder / "good", capture(before=capture().evidence))
-    original = (memory_folder / "good").read_bytes()
-    text = gzip.decompress(original)
-    for number in range(MUTANTS):
-        if number % 4 == 0:
-            path.write_bytes(_damaged(original, draw, bytes(range(256))))
-        elif number % 4 == 1:
-            signs = b'0123456789[]{},:"-.eEnulltrue\\\x00\xff'
-            path.write_bytes(gzip.compress(_damaged(text, draw, signs), 1))
-        else:
-            value = json.loads(text)
-            for _ in range(draw.choice((1, 1, 3))):
-                _twist(value["capture"], draw)
-            path.write_bytes(gzip.compress(json.dumps(value).encode(), 1))
+    text = gzip.decompress((memory_folder / "good").read_bytes())
+    for _ in range(MUTANTS):
+        value = json.loads(text)
+        for _ in range(draw.choice((1, 1, 3))):
+            _replace_value(value["capture"], draw)
+        path.write_bytes(gzip.compress(json.dumps(value).encode(), 1))
         began = time.monotonic()
         try:
             _read_all_of(path)
@@ -238,18 +233,11 @@ def _read_all_of(path: Path) -> None:
     diff_inputs.of_capture(path, found)
 
 
-def _damaged(data: bytes, draw: random.Random, signs: bytes) -> bytes:
-    changed = bytearray(data)
-    for _ in range(draw.choice((1, 2, 8))):
-        changed[draw.randrange(len(changed))] = draw.choice(signs)
-    return bytes(changed[: draw.randrange(len(changed))] if draw.random() < 0.1 else changed)
-
-
-def _twist(value: Any, draw: random.Random) -> None:
-    """Put something nasty, or something from elsewhere, in one place of it."""
+def _replace_value(value: Any, draw: random.Random) -> None:
+    """Replace one value, at a random place, by a hostile one."""
     while isinstance(value, dict | list) and value:
         key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
         if not isinstance(value[key], dict | list) or not value[key] or draw.random() < 0.15:
-            value[key] = copy.deepcopy(draw.choice(_NASTY))
+            value[key] = copy.deepcopy(draw.choice(_HOSTILE))
             return
         value = value[key]

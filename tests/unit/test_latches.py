@@ -1,24 +1,17 @@
-"""Which latch a thread wants, told from its stack."""
+"""The latch that a thread waits for, derived from its stack."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.common.errors import BadFile
 from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.latches import load, named, wanted
-from innoscope.diagnose.rules import default_rules
-from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 SLEEPS = ("__futex_abstimed_wait_common", "pthread_cond_wait", "os_event_wait_low", "sync_array_wait_event")
-#: As seen on the servers: the innermost functions, and what they want.
+#: Recorded on servers: the innermost functions, and the latch.
 STACKS = {
     (
         *SLEEPS,
@@ -54,28 +47,18 @@ STACKS = {
         "some_plugin_function",
         "sub_select",
     ): "a mutex, in some_plugin",
+    # The names of these functions end like system calls.
+    ("sched_yield", "rw_lock_s_lock_spin", "buf_page_get_gen", "rr_sequential"): "in buf_page_get_gen",
 }
 
 
 @pytest.mark.parametrize(("functions", "words"), STACKS.items(), ids=STACKS.values())
-def test_a_latch_has_a_name(functions: tuple[str, ...], words: str) -> None:
+def test_latch_is_named_by_its_caller(functions: tuple[str, ...], words: str) -> None:
     assert words in named(functions)
 
 
-def test_functions_whose_names_end_like_a_system_call_belong_to_no_lock() -> None:
-    scanning = (
-        "sched_yield",
-        "rw_lock_s_lock_spin",
-        "buf_page_get_gen",
-        "rr_sequential",
-        "sub_select",
-        "do_select",
-    )
-    assert named(scanning).endswith("in buf_page_get_gen")
-
-
-def test_the_most_wanted_come_first_and_rare_ones_are_left_out() -> None:
-    index, page, *_, unknown = STACKS
+def test_most_wanted_latch_is_first_and_rare_ones_are_omitted() -> None:
+    index, page, *_, unknown, _ = STACKS
     seen = (
         ObservedStack(CLIENT, "mutex_wait", index, 30),
         ObservedStack(CLIENT, "spin", page, 66),
@@ -90,30 +73,12 @@ def test_the_most_wanted_come_first_and_rare_ones_are_left_out() -> None:
     assert wanted(evidence, ()) == []
 
 
-def test_what_has_no_names_is_not_guessed() -> None:
+def test_stack_without_symbols_is_not_guessed() -> None:
     nameless = ObservedStack(CLIENT, "mutex_wait", ("syscall", "mariadbd+0x1234", "mariadbd+0x2345"), 10)
     assert wanted(Evidence({}, 0.0, 10.0, seen=(nameless,)), ("mutex_wait",)) == []
 
 
-def test_each_pattern_is_a_function_name() -> None:
+def test_patterns_are_function_names() -> None:
     for latch in load():
         for pattern in latch.callers:
             assert re.fullmatch(r"[\w:<>*~]+", pattern), pattern
-
-
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    broken = tmp_path / "latches.yaml"
-    broken.write_text("version: 1\nlatches: [{latch: a page}]\n")
-    with pytest.raises(BadFile, match=r"latches\.yaml, line 2: latches\[0\]: .*required field `callers`"):
-        load(broken)
-    broken.write_text("version: 1\nlatches:\n- {latch: a page, callers: [f], kind: spin}\n")
-    with pytest.raises(BadFile, match=r"line 3: latches\[0\]\.kind: Invalid enum value 'spin'"):
-        load(broken)
-
-
-def test_findings_name_latches_of_wait_classes_there_are() -> None:
-    classes = default_classifier().catalog.classes
-    naming = [rule for rule in default_rules() if rule.latches]
-    assert naming
-    for rule in naming:
-        assert set(rule.latches) <= set(classes), rule.name

@@ -1,4 +1,4 @@
-"""Log lines that machines read, and what systemd is told."""
+"""Structured log lines, and notifications to systemd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(message: str, **extra: object) -> logging.LogRecord:
     return made
 
 
-def test_logfmt() -> None:
+def test_logfmt_quotes_and_escapes() -> None:
     line = Structured("logfmt").format(record('said "no"\n', pid=7, reason="", path="/a b"))
 
     assert line == (
@@ -42,16 +42,13 @@ def test_json_is_one_line() -> None:
     assert json.loads(line)["pid"] == 7
 
 
-def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notification_reaches_systemd_if_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(path))
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
         assert notify("READY=1")
         assert listener.recv(100) == b"READY=1"
-
-
-def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert not notify("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))

@@ -55,7 +55,7 @@ def test_the_delay_doubles_up_to_an_hour_and_success_ends_it() -> None:
     assert "60 s" in backoff.failed([FILE], BadFile("damaged")).what
 
 
-def test_a_bounded_number_of_files_is_remembered() -> None:
+def test_number_of_failed_files_is_bounded() -> None:
     backoff = Backoff(Clock())
     for inode in range(2000):
         backoff.failed([(1, inode, 3, 4)], BadFile("damaged"))
@@ -64,7 +64,7 @@ def test_a_bounded_number_of_files_is_remembered() -> None:
         backoff.check([(1, 1999, 3, 4)])
 
 
-def test_touching_the_file_is_no_way_around() -> None:
+def test_touched_file_is_still_delayed() -> None:
     backoff = Backoff(Clock())
     process = (7, 8)
     backoff.failed([FILE, process], BadFile("damaged"))
@@ -73,24 +73,24 @@ def test_touching_the_file_is_no_way_around() -> None:
     assert "120 s" in backoff.failed([(1, 2, 3, 5), process], BadFile("damaged")).what
 
 
-def test_a_file_that_failed_is_not_read_at_each_scrape(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_failed_file_is_not_read_at_each_scrape(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     native = Native(monkeypatch)
 
     def fail(*_: object) -> object:
-        native.asked += 1
+        native.reads += 1
         raise _native.NativeError("elf", "/mysqld: debug information: exceeds")
 
     monkeypatch.setattr(_native, "members_in_process", fail)
     for _ in range(3):
         with pytest.raises(NotRead, match="/mysqld: debug information: exceeds; retried after 60 s"):
             layout.learn(TARGET, ["pool"], PATHS, Debug(), NO_CACHE)
-    assert native.asked == 1
+    assert native.reads == 1
     clock.now += 60
     monkeypatch.setattr(_native, "members_in_process", lambda *_: MEMBERS)
     assert layout.learn(TARGET, ["pool"], PATHS, Debug(), NO_CACHE).described
 
 
-def test_another_servers_child_is_waited_for_but_not_long(
+def test_child_of_another_server_blocks_only_until_its_timeout(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     Native(monkeypatch)

@@ -1,4 +1,4 @@
-"""memory.yaml: what it must be, and that what is installed is it."""
+"""The installed memory.yaml is valid, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data() -> Any:
     return yaml.safe_load(catalog_path("memory.yaml").read_bytes())
 
 
-def test_the_installed_catalog_is_good() -> None:
+def test_installed_catalog_is_valid() -> None:
     loaded = catalog.load()
 
     assert "buf_pool_ptr[*].flush_list.count" in loaded.paths
@@ -33,7 +33,7 @@ def test_the_installed_catalog_is_good() -> None:
     assert loaded.values["row_lock_waits"][2].bits == (19, 64)
 
 
-def test_every_value_is_a_metric_that_memory_may_tell() -> None:
+def test_values_are_metrics_with_memory_as_a_source() -> None:
     metrics = yaml.safe_load(METRICS.read_bytes())["metrics"]
 
     for value in catalog.load().values:
@@ -43,10 +43,10 @@ def test_every_value_is_a_metric_that_memory_may_tell() -> None:
 
 
 def _set(*path: Any) -> Callable[[Any], None]:
-    *way, key, value = path
+    *parents, key, value = path
 
     def change(data: Any) -> None:
-        for step in way:
+        for step in parents:
             data = data[step]
         data[key] = value
 
@@ -54,21 +54,17 @@ def _set(*path: Any) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "problem"),
     [
         (_set("version", 2), "version: Invalid enum value 2"),
-        (_set("more", 1), "unknown field `more`"),
-        (_set("values", []), "values: Expected `object`, got `array`"),
         (_set("values", "Upper", [{"paths": ["a"]}]), "values.Upper: Expected `str` matching regex"),
         (_set("values", "a", []), "values.a: Expected `array` of length >= 1"),
-        (_set("values", "a", ["b"]), "values.a[0]: Expected `object`, got `str`"),
         (_set("values", "a", [{"paths": ["b"], "status": "c"}]), "values.a[0]: needs exactly one of"),
         (_set("values", "a", [{"settled": True}]), "values.a[0]: needs exactly one of"),
         (_set("values", "a", [{"symbol": "b"}]), "values.a[0]: a symbol, and only that, needs a kind"),
         (_set("values", "a", [{"paths": ["b"], "kind": "float"}]), "values.a[0]: a symbol, and only that"),
         (_set("values", "a", [{"symbol": "b", "kind": "int"}]), "values.a[0].kind: Invalid enum value"),
         (_set("values", "a", [{"paths": ["b c"]}]), "values.a[0].paths[0]: Expected `str` matching regex"),
-        (_set("values", "a", [{"paths": "b"}]), "values.a[0].paths: Expected `array`"),
         (_set("values", "a", [{"paths": ["b"], "when": "c."}]), "values.a[0].when: Expected `str` matching"),
         (_set("values", "a", [{"paths": ["b[*].c"]}]), "how many b there are"),
         (_set("values", "a", [{"paths": ["b"], "when": "c[*].d"}]), "how many c there are"),
@@ -77,36 +73,21 @@ def _set(*path: Any) -> Callable[[Any], None]:
             _set("values", "a", [{"paths": ["b"], "bits": [8]}]),
             "values.a[0].bits: Expected `array`",
         ),
-        (_set("values", "a", [{"paths": ["b"], "scale": "2"}]), "values.a[0].scale: Expected `float"),
-        (_set("values", "a", [{"paths": ["b"], "percona": "8.0"}]), "values.a[0]: .* field `percona`"),
         (
             _set("values", "a", [{"paths": ["b"], "mysql": "new"}]),
             "values.a[0].mysql: malformed version",
         ),
-        (_set("tables", {}), "tables: Object missing required field `status`"),
         (
             _set("tables", "status", "types", "mysql", {1: "char"}),
             "tables.status.types.mysql[1]: Invalid",
         ),
         (_set("tables", "status", "types", {}), "tables.status: types and live need mysql and mariadb"),
-        (_set("tables", "status", "live", "mariadb", None), "tables.status.live.mariadb: Expected `array`"),
-        (_set("tables", "variables", "suffix", "x"), "tables.variables: .*unknown field `suffix`"),
     ],
 )
-def test_an_invalid_catalog_is_named(data: Any, change: Callable[[Any], None], said: str) -> None:
+def test_invalid_catalog_is_named(data: Any, change: Callable[[Any], None], problem: str) -> None:
     broken = copy.deepcopy(data)
     change(broken)
 
-    pattern = said.replace("[", r"\[").replace("]", r"\]")
+    pattern = problem.replace("[", r"\[").replace("]", r"\]")
     with pytest.raises(BadFile, match=f"memory.yaml: .*{pattern}"):
         convert(broken, catalog.Catalog, "memory.yaml")
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "memory.yaml"
-    for text, said in (("a: [", "as YAML"), ("[]", "Expected `object`, got `array`")):
-        file.write_text(text)
-        with pytest.raises(BadFile, match=said):
-            catalog.load(file)
-    with pytest.raises(BadFile, match="cannot read"):
-        catalog.load(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""One value a series: the best source wins, labels stay within bounds, and what promtool has to say."""
+"""Merging sources: one value per series, the best source wins, and labels stay within bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def merged(*outcomes: Outcome, merger: Merger | None = None) -> dict[tuple[str, 
     return {(one.metric.name, one.labels): one.value for one in made}
 
 
-def test_the_first_declared_source_wins_series_by_series() -> None:
+def test_first_declared_source_wins_for_each_series() -> None:
     sql = outcome(
         "sql", Sample("read_ahead_pages", 7, ("linear",)), Sample("read_ahead_pages", 8, ("random",))
     )
@@ -39,21 +39,21 @@ def test_the_first_declared_source_wins_series_by_series() -> None:
     [
         Sample("no_such_metric", 1),
         Sample("connections", 1, ("extra",)),
-        Sample("fsync_seconds", Histogram((1,), 1), ("data",)),  # not sql's to tell
+        Sample("fsync_seconds", Histogram((1,), 1), ("data",)),  # sql is not a source of it
     ],
 )
-def test_what_is_not_declared_is_left_out(sample: Sample) -> None:
+def test_undeclared_sample_is_dropped(sample: Sample) -> None:
     assert merged(outcome("sql", sample, Sample("uptime_seconds", 3))) == {("uptime_seconds", ()): 3}
 
 
-def test_listed_labels_take_no_other_value() -> None:
+def test_unlisted_label_value_is_dropped() -> None:
     merger = Merger(registry.default())
 
     assert merged(outcome("probes", Sample("checkpoints", 1, ("sudden",))), merger=merger) == {}
     assert merger.dropped == 1
 
 
-def test_counted_labels_keep_those_that_came_first() -> None:
+def test_number_of_label_values_is_limited() -> None:
     merger = Merger(registry.default())
     sites = [
         outcome("probes", *(Sample("latch_spin_waits", 1, (f"a.c:{number}",)) for number in numbers))
@@ -67,7 +67,7 @@ def test_counted_labels_keep_those_that_came_first() -> None:
     assert merger.dropped == 20
 
 
-def test_outcomes_tell_why_they_failed() -> None:
+def test_failed_outcome_has_its_reason() -> None:
     denied = outcome("sql", reason="denied: access denied for ann: yes")
 
     assert failure(denied) == ("denied", "access denied for ann: yes")
@@ -76,7 +76,7 @@ def test_outcomes_tell_why_they_failed() -> None:
     assert [sample.labels for sample in about([outcome("sql")])] == [("sql",), ("sql",)]
 
 
-def test_buckets_are_cumulative_and_fixed() -> None:
+def test_buckets_are_cumulative_with_fixed_bounds() -> None:
     counts = [0] * 40
     counts[13], counts[14], counts[39] = 1, 2, 4  # below 16 µs, below 33 µs, beyond all bounds
     found = families.buckets(Histogram(tuple(counts), 1))
@@ -98,7 +98,7 @@ def every_series() -> list[Series]:
     return found
 
 
-def test_text_and_openmetrics() -> None:
+def test_each_metric_is_in_both_formats() -> None:
     text, plain = families.expose(every_series(), "text/plain")
     openmetrics, other = families.expose(every_series(), "application/openmetrics-text; version=1.0.0")
 

@@ -1,4 +1,4 @@
-"""The InnoDB monitor's text, as five real servers print it (tests/golden/monitor)."""
+"""The text of the InnoDB monitor, recorded on five servers (tests/golden/monitor)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from innoscope.metrics.collectors.sql_plan import Answers
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor"
 SERVERS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
 
-#: What a person reads there: LSN, flushed up to, last checkpoint, change buffer merges, history list.
+#: Values read by a person: LSN, flushed up to, last checkpoint, change buffer merges, history list.
 SEEN: dict[str, tuple[int | None, ...]] = {
     "mysql-5.5.9": (1595675, 1595675, 1595675, 0, 0),
     "mysql-5.6.24": (1643552, 0, 1643542, 0, 5),
@@ -21,7 +21,7 @@ SEEN: dict[str, tuple[int | None, ...]] = {
 
 
 def values(text: str) -> dict[str, float | None]:
-    """What the catalog's monitor sources find."""
+    """Return the values that the catalog's monitor sources find."""
     answers = Answers(monitor=monitor.sections(text))
     return {
         entry.metric: answers.value(source)
@@ -32,7 +32,7 @@ def values(text: str) -> dict[str, float | None]:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_sections_of_every_generation(server: str) -> None:
+def test_sections_and_values_of_each_generation(server: str) -> None:
     text = (GOLDEN / f"{server}.txt").read_text()
     parts = monitor.sections(text)
 
@@ -57,16 +57,22 @@ def test_five_servers_are_recorded() -> None:
 
 
 @pytest.mark.parametrize("server", SEEN)
-def test_numbers_that_a_person_read(server: str) -> None:
+def test_values_match_those_read_by_a_person(server: str) -> None:
     found = values((GOLDEN / f"{server}.txt").read_text())
 
     assert tuple(found.values()) == SEEN[server]
 
 
-def test_two_halves_make_a_number() -> None:
-    text = "---\nLOG\n---\nLog sequence number 2 5\n"
-
-    assert values(text)["redo_written_bytes"] == (2 << 32) + 5
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("---\nLOG\n---\nLog sequence number 2 5\n", (2 << 32) + 5),
+        ("---\nNEW IN 10.0\n---\na\n---\nLOG\n---\nb\nLog sequence number     7\nc\n---\nEND\n", 7),
+    ],
+    ids=["two halves", "unknown sections and lines"],
+)
+def test_number_is_found(text: str, number: int) -> None:
+    assert values(text)["redo_written_bytes"] == number
 
 
 @pytest.mark.parametrize(
@@ -80,11 +86,5 @@ def test_two_halves_make_a_number() -> None:
         "---\nLOG\n---\n   Log sequence number 5\n",  # a line of a query, say
     ],
 )
-def test_what_is_not_there_is_none(text: str) -> None:
+def test_missing_value_is_none(text: str) -> None:
     assert set(values(text).values()) == {None}
-
-
-def test_unknown_sections_and_lines_do_no_harm() -> None:
-    text = "---\nNEW IN 10.0\n---\nwords\n---\nLOG\n---\nwords\nLog sequence number     7\nmore\n---\nEND\n"
-
-    assert values(text)["redo_written_bytes"] == 7

@@ -1,6 +1,6 @@
-"""A made-up server whose settings are a file, so that faults can be injected where real ones cannot have any.
+"""A fake server whose settings are a file, for faults that a real server cannot have.
 
-The file outlives whoever writes to it, as a server does; the process that stands for the server is real.
+The file survives the process that writes to it, as a server does. The server's process is a real one.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def toggle(name: str = "spin", *ways: Way, **changes: Any) -> Toggle:
 
 @dataclass
 class World:
-    """The server, its journal, and how its writers behave."""
+    """The server, its journal, and the behaviour of its writers."""
 
     folder: Path
     process: subprocess.Popen[bytes]
     toggles: dict[str, Toggle] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    broken: dict[str, Exception] = field(default_factory=dict)  # way -> what prepare raises
+    broken: dict[str, Exception] = field(default_factory=dict)  # by backend, raised by prepare
     on_write: Callable[[Step], None] = lambda _: None
     after_write: Callable[[Step], None] = lambda _: None
     armed: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class World:
 
 
 class FileWriter:
-    """Writes to the file instead of a server."""
+    """Write to the file instead of a server."""
 
     def __init__(self, kind: str, world: World) -> None:
         self.kind = kind
@@ -146,7 +146,7 @@ class FileWriter:
 
 @contextmanager
 def made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A server with spin 30 and delay 6; a catalog that knows one toggle for both."""
+    """Yield a server with spin 30 and delay 6, and a catalog with one toggle for both."""
     monkeypatch.setattr(catalog, "generation", _generation)
     monkeypatch.setattr(
         catalog, "raws", lambda way, _toggle, value: tuple(int(value) for _ in way.assignments)
@@ -167,7 +167,7 @@ def _generation(found: Toggle, _flavour: str, _version: tuple[int, ...]) -> Gene
 
 
 def killed_at(name: str, work: Callable[[Callable[[str], None]], object]) -> bool:
-    """Run it in a process that dies by SIGKILL at that fault point; whether it came to it."""
+    """Run ``work`` in a process that kills itself at a fault point; return whether it reached the point."""
 
     def fault(reached: str) -> None:
         if reached == name:
@@ -191,7 +191,7 @@ def entry(ident: str = "0a1b2c3d", **changes: Any) -> Entry:
 
 
 def expanded(names: tuple[str, ...], order: tuple[int, ...] = (0, 1)) -> list[str]:
-    """The fault points of a change with two settings."""
+    """Return the fault points of a change with two settings."""
     head = list(names[: _first_numbered(names)])
     tail = [name for name in names[_first_numbered(names) :] if not name.endswith("-N")]
     numbered = [name for name in names if name.endswith("-N")]

@@ -1,4 +1,4 @@
-"""Made-up captures: by hand, and drawn at random from the types, so that new fields are in them too."""
+"""Captures for tests: constructed ones, and random ones of their types, so that new fields are included."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ TAKEN = Taken("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
 
 
 def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
-    """So many looks a second apart that each saw these clients; values are told at each, lists one by one."""
+    """Return evidence of ``looks`` snapshots, one per second, with these clients by wait class.
+
+    ``values`` are metric readings: one for all snapshots, or a list with one for each.
+    """
     counts = {(CLIENT, wait): count for wait, count in waits.items()}
     each = [
         {key: value[number] if isinstance(value, list) else value for key, value in values.items()}
@@ -49,11 +52,11 @@ def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
 
 
 def capture(**changes: Any) -> Capture:
-    """A convoy."""
-    told = evidence({"row_lock": 10, "idle": 3}, hist=Histogram((0, 3, 4), 99), connections=13)
+    """Return the capture of a row lock convoy."""
+    observed = evidence({"row_lock": 10, "idle": 3}, hist=Histogram((0, 3, 4), 99), connections=13)
     values: dict[str, Any] = {
         "taken": TAKEN,
-        "evidence": told,
+        "evidence": observed,
         "verdict": {"findings": [{"name": "row_lock_convoy", "score": 88.5, "follows_from": None}]},
         "status": "TRANSACTIONS\n------------\nTrx id counter 7",
         "variables": {"innodb_buffer_pool_size": "134217728"},
@@ -63,7 +66,7 @@ def capture(**changes: Any) -> Capture:
 
 
 def drawn(hint: Any, draw: random.Random, depth: int = 0) -> Any:
-    """A value of that type."""
+    """Return a random value of the type ``hint``."""
     if is_dataclass(hint) and isinstance(hint, type):
         hints = typing.get_type_hints(hint, localns=codec._NAMES)
         return hint(**{one.name: drawn(hints[one.name], draw, depth + 1) for one in fields(hint)})

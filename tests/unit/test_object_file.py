@@ -1,4 +1,4 @@
-"""What the compiler made comes back from its bytes, and from no others."""
+"""Compiled programs are packed and unpacked; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from innoscope.probes.object_file import Compiled, Shape
 COMPILED = Compiled({"one": bytes(range(16)), "two": b""}, (Shape("counters", 6, 4, 8, 97, 0),))
 
 
-def test_what_was_packed_comes_back() -> None:
+def test_packed_programs_and_maps_can_be_unpacked() -> None:
     assert Compiled.unpack(COMPILED.pack()) == COMPILED
 
 
 @pytest.mark.parametrize("size", [0, 1, 32, 60])
-def test_a_piece_is_refused(size: int) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011, any words do
+def test_truncated_file_is_refused(size: int) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011, with any message
         Compiled.unpack(COMPILED.pack()[:size])
 
 
@@ -35,6 +35,6 @@ def test_a_piece_is_refused(size: int) -> None:
         b" " * (64 << 20),
     ],
 )
-def test_what_another_version_made_is_refused(record: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011, any words do
+def test_other_formats_are_refused(record: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011, with any message
         Compiled.unpack(zlib.compress(record))

@@ -1,0 +1,38 @@
+"""Evidence for tests of the rules of ``diagnose``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from innoscope.diagnose.evidence import Evidence, MetricReadings
+from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from innoscope.diagnose.verdict import Verdict
+
+SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
+SECONDS = 10.0
+SNAPSHOTS = 10
+
+
+def evidence(
+    threads: Mapping[str, int] | Mapping[tuple[str, str], int] | None,
+    *readings: Mapping[str, Any],
+    **more: Any,
+) -> Evidence:
+    """Return evidence of ten seconds.
+
+    ``threads`` are counts by wait class, of clients unless the key has a group too. All ten snapshots have
+    the same counts; with None there are no snapshots. Metric readings are spread evenly over the time.
+    """
+    counts = {(CLIENT, key) if isinstance(key, str) else key: count for key, count in (threads or {}).items()}
+    looks = tuple(SnapshotSummary(at, counts) for at in range(SNAPSHOTS)) if threads is not None else ()
+    step = SECONDS / max(len(readings) - 1, 1)
+    snapshots = tuple(MetricReadings(number * step, one) for number, one in enumerate(readings))
+    return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, **more)
+
+
+def names(verdict: Verdict) -> list[str]:
+    return [finding.name for finding in verdict.findings]
