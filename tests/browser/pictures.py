@@ -1,4 +1,4 @@
-"""The pictures of docs/live-page.md: ``PYTHONPATH=tests .venv/bin/python -m browser.pictures``."""
+"""Make the screenshots of docs/live-page.md: ``PYTHONPATH=tests .venv/bin/python -m browser.pictures``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DESKTOP = {"width": 1280, "height": 800}
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all screenshots."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -36,7 +36,7 @@ def main() -> None:
 def take(
     browser: Browser, agent: scene.Running, name: str, span: tuple[float, float] | None = None, **options: Any
 ) -> None:
-    """One picture; with a span, given in seconds before the end of the hour, of its stacks."""
+    """Take one screenshot. With a span, in seconds before the end of the hour, select it first."""
     with scene.opened(browser, agent.address, **options) as (page, _):
         scene.drawn(page)
         if span is not None:
@@ -50,7 +50,7 @@ def take(
 
 
 def _point_at(page: Page) -> None:
-    """Say what is pointed at, as a person would."""
+    """Select a frame with the keyboard, so that its details are shown."""
     page.focus("#flame")
     for _ in range(8):
         page.keyboard.press("ArrowDown")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from live import figures
 from safety.netspace import HERE
 from safety.units import Unit
 from servers import Keeper
@@ -144,12 +143,6 @@ def attack(
                 scraper.end()
     told.outcomes = json.loads(said)
     told.seconds, told.failed, told.peak = scraper.seconds, scraper.failed, peak(pid)
-    figures.record(
-        "attacks", name,
-        f"{len(told.seconds)} scrapes, {max(told.seconds, default=0):.2f} s at most, {len(told.failed)} lost;"
-        f" memory {told.peak >> 20} MiB at most; {told.outcomes}",
-        scrape_s=max(told.seconds, default=0), lost=len(told.failed), peak=told.peak, outcomes=told.outcomes,
-    )  # fmt: skip
 
 
 def say(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:

@@ -16,7 +16,6 @@ import pytest
 from innoscope.cli.main import main
 from innoscope.diagnose.incident import files
 from innoscope.diagnose.incident import text as incident_text
-from live import figures
 from safety.command import innoscope, run
 from safety.planted import SECRETS, leaks, planted, told
 from safety.privileges import nobody
@@ -76,10 +75,6 @@ def test_a_file_has_no_secret_and_says_the_same_elsewhere(
         assert printed.out.strip()
         assert leaks(printed.out + printed.err) == [], part
     _says_the_same_elsewhere(path, public, json.loads(live.stdout))
-    figure = (
-        f"0 of {len(SECRETS)} planted secrets in {path.stat().st_size:,} bytes; the same findings elsewhere"
-    )
-    figures.record("incident file", name, figure, bytes=path.stat().st_size, secrets=0)
 
 
 def _has_all_but_the_secrets(path: Path) -> None:

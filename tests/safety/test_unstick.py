@@ -19,7 +19,6 @@ import pytest
 from innoscope.common.errors import NoRights, NoSuchProcess
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused
-from live import figures
 from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
 from safety.debugging import Client, Gdb, stand, threads, until, well
 from safety.pretender import Pretender
@@ -79,7 +78,6 @@ def _rescued(server: Server, client: Client, how: str, *options: str) -> dict[st
     assert process.returncode == 0, complaint
     assert well(server.pid)
     document: dict[str, Any] = json.loads(said)
-    figures.record("unstick", f"{server.name} {how}", f"serves after {served:.2f} s", seconds=served)
     print(f"{server.name} {how}: {served:.2f} s, {document['rescue']}")
     assert served <= SERVES_AGAIN_S
     assert document["rescue"]["answered"] is True
@@ -260,7 +258,6 @@ def test_the_guard_waits_so_long_and_rescues(
         assert guard.poll() is None, "it goes on guarding"
         assert [entry.outcome for entry in Journal().entries()] == ["done"]
         how = stop.__name__.strip("_").replace("_", " ")
-        figures.record("unstick --watch 3", f"{server.name} {how}", f"after {served:.2f} s", seconds=served)
         print(f"{server.name} {how}: {served:.2f} s")
         assert WATCH_S - 0.2 < served <= WATCH_S + 1
     finally:

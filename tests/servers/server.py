@@ -95,9 +95,7 @@ class Server:
     @property
     def version(self) -> str:
         """What ``SELECT VERSION()`` says."""
-        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT VERSION()")
-            return str(cursor.fetchone()[0])
+        return str(self.sql("SELECT VERSION()")[0][0])
 
     def connect(self, **changes: Any) -> Connection[Any]:
         """A connection as root over the socket, in autocommit; ``autocommit=None`` sends nothing at all."""
@@ -109,6 +107,13 @@ class Server:
             "connect_timeout": 30,
         }
         return pymysql.connect(**{**settings, **changes})
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run the statements on one new connection; return the rows of the last one."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
 
     def start(self, *, wait: bool = True, timeout: float = 60) -> None:
         """Start it, on the data folder that is there or on a fresh one, and wait until it answers SQL."""

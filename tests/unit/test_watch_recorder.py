@@ -21,7 +21,6 @@ from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Stack
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotHistory, SnapshotSummary
-from live import figures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,8 +76,6 @@ def test_looks_of_a_busy_server_stay_small() -> None:
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    text = f"{used / 1e6:.1f} MB for {SPAN_S} s of {THREADS:,} threads with {STACKS} stacks"
-    figures.record("recorder", "looks", text, bytes=used, estimated=looks.used_bytes)
     assert used < _MOST_MB * 1e6
     assert used / 4 < looks.used_bytes < used * 4
 
