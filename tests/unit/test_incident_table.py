@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from incidents import table
-from incidents.every import BY_NAME, INCIDENTS
+from incidents.all_incidents import BY_NAME, INCIDENTS
 
 _ROW = re.compile(r"^\| ([\w-]+) \| ([\w.-]+) \| `(\w+)` \d+ \|", re.M)
 
