@@ -76,13 +76,13 @@ class Prometheus:
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Any]:
         """Return the series of a range query: ``metric`` and ``values``, pairs of time and text."""
-        asked = {"query": query, "start": start, "end": end, "step": step}
-        return list(self.get(f"/api/v1/query_range?{urllib.parse.urlencode(asked)}")["result"])
+        parameters = {"query": query, "start": start, "end": end, "step": step}
+        return list(self.get(f"/api/v1/query_range?{urllib.parse.urlencode(parameters)}")["result"])
 
     def instant(self, query: str, at: float) -> list[Any]:
         """Return the series of an instant query: ``metric`` and ``value``, a pair of time and text."""
-        asked = {"query": query, "time": at}
-        return list(self.get(f"/api/v1/query?{urllib.parse.urlencode(asked)}")["result"])
+        parameters = {"query": query, "time": at}
+        return list(self.get(f"/api/v1/query?{urllib.parse.urlencode(parameters)}")["result"])
 
     def _until(self, query: str) -> list[Any]:
         deadline = time.monotonic() + self._patience_s

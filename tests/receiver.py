@@ -177,10 +177,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _parca(self, body: bytes) -> Received:
         assert self.headers["Content-Type"] == "application/json"
-        asked = json.loads(body)
-        assert asked.keys() <= {"tenant", "series", "normalized"}
-        assert isinstance(asked.get("normalized", False), bool)
-        (series,) = asked["series"]
+        request = json.loads(body)
+        assert request.keys() <= {"tenant", "series", "normalized"}
+        assert isinstance(request.get("normalized", False), bool)
+        (series,) = request["series"]
         assert series.keys() == {"labels", "samples"}
         assert series["labels"].keys() == {"labels"}
         labels: dict[str, str] = {}

@@ -176,10 +176,10 @@ def test_command_line_stops_on_sigterm_and_leaves_nothing() -> None:
     command = [sys.executable, "-m", "servers", "start", "mysql-5.5.9", *options]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(5)]
-        assert "expected wait class: user_sleep" in said[4]
-        pid = int(said[0].split("pid ")[1].split(",")[0])
-        folder = Path(said[1].split()[1]).parent
+        output = [process.stdout.readline() for _ in range(5)]
+        assert "expected wait class: user_sleep" in output[4]
+        pid = int(output[0].split("pid ")[1].split(",")[0])
+        folder = Path(output[1].split()[1]).parent
         assert folder.exists()
         assert b"--port-open-timeout=1" in Path(f"/proc/{pid}/cmdline").read_bytes()
         process.terminate()
@@ -215,7 +215,7 @@ def test_two_processes_fetch_a_server_only_once(tmp_path: Path, monkeypatch: pyt
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-m", "servers", "fetch", "mariadb-10.11"]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=240)[0] for process in both]
+    output = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert sum("fetching" in text for text in said) == 1
+    assert sum("fetching" in text for text in output) == 1
     assert fetch("mariadb-10.11").mysqld.is_file()

@@ -42,7 +42,7 @@ class Helper:
 
     def __enter__(self) -> Self:
         try:
-            self._reply(_PATIENCE)  # it says when it is ready
+            self._reply(_PATIENCE)  # sent when it is ready
         except BaseException:
             self.__exit__()
             raise

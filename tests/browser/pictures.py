@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from browser import made, scene
+from browser import scene, synthetic
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -21,16 +21,16 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        hour = {"orders": list(made.hour(time.time()))}
+        hour = {"orders": list(synthetic.hour(time.time()))}
         with (
-            made.MadeSensor(folder / "sensor.sock", hour) as sensor,
+            synthetic.FakeSensor(folder / "sensor.sock", hour) as sensor,
             scene.agent_of(sensor) as agent,
             scene.chromium() as browser,
         ):
             take(browser, agent, "light", viewport=DESKTOP)
             take(browser, agent, "dark", viewport=DESKTOP, color_scheme="dark")
             take(browser, agent, "phone", viewport={"width": 360, "height": 1500})
-            take(browser, agent, "spike", made.CONVOY, viewport={"width": 1280, "height": 1120})
+            take(browser, agent, "spike", synthetic.CONVOY, viewport={"width": 1280, "height": 1120})
 
 
 def take(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from playwright.sync_api import sync_playwright
 
-from browser import made
+from browser import synthetic
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.main import Agent
 from innoscope.metrics import registry
@@ -52,7 +52,7 @@ class Running:
             return bytes(answer.read())
 
 
-def settings(sensor: made.MadeSensor, address: str, watch: config.Watch) -> config.Config:
+def settings(sensor: synthetic.FakeSensor, address: str, watch: config.Watch) -> config.Config:
     """Return the configuration of an agent that knows the sensor's servers and uses no SQL."""
     return config.Config(
         only_named=True,
@@ -67,7 +67,7 @@ def settings(sensor: made.MadeSensor, address: str, watch: config.Watch) -> conf
 
 @contextmanager
 def agent_of(
-    sensor: made.MadeSensor,
+    sensor: synthetic.FakeSensor,
     address: str = "127.0.0.1:0",
     *,
     past: bool = True,
@@ -92,7 +92,7 @@ def agent_of(
 def _remember(agent: Agent, names: Iterable[str], ends: float) -> None:
     declared = registry.default()
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
-        gauges = made.gauges(step * CHUNK_S)
+        gauges = synthetic.gauges(step * CHUNK_S)
         series = [
             Series(declared[name], server, (), value) for server in names for name, value in gauges.items()
         ]

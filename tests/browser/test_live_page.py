@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser import made, scene
+from browser import scene, synthetic
 from npm import package
 from safety.agenting import Running
 from safety.sensing import Sensing
@@ -58,13 +58,16 @@ CONTRASTS = """async () => {
 
 @pytest.fixture(scope="module")
 def chunks() -> list[Chunk]:
-    return list(made.hour(time.time()))
+    return list(synthetic.hour(time.time()))
 
 
 @pytest.fixture(scope="module")
 def agent(chunks: list[Chunk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
     folder = tmp_path_factory.mktemp("page")
-    with made.MadeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor, scene.agent_of(sensor) as one:
+    with (
+        synthetic.FakeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor,
+        scene.agent_of(sensor) as one,
+    ):
         yield one
 
 
@@ -116,9 +119,9 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
 ) -> None:
     before = page.locator("#flame g.frame").count()
     page.evaluate(FRAMES)
-    with page.expect_response("**/api/flame?*") as told:
-        scene.drag(page, agent, (made.CONVOY[0] - 15, made.CONVOY[1] + 15))
-    document = told.value.json()
+    with page.expect_response("**/api/flame?*") as pending:
+        scene.drag(page, agent, (synthetic.CONVOY[0] - 15, synthetic.CONVOY[1] + 15))
+    document = pending.value.json()
     page.locator("#top li:first-child", has_text="row lock").wait_for()
     page.wait_for_timeout(200)
     frames = page.evaluate("frames_ms")
@@ -146,7 +149,7 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
 def test_selection_is_shown_in_all_charts_and_in_the_url(
     page: Page, agent: scene.Running, browser: Browser
 ) -> None:
-    scene.drag(page, agent, made.FULL, "age")
+    scene.drag(page, agent, synthetic.FULL, "age")
     span = linked_span(page)
     widths = page.evaluate("[...document.querySelectorAll('.u-select')].map(one => one.clientWidth)")
     assert len(widths) == 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browser import made, scene
+from browser import scene, synthetic
 from browser.test_live_page import NAME, PHONE, accessibility_violations, until
 from innoscope.daemon.agent import config
 from innoscope.diagnose.incident.files import load
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 NEWS = f"""async () => {{
   const main = document.querySelector('script[type=module]').src;
   const {{ findings }} = await import(main.replace('main.js', 'findings.js'));
-  const told = await (await fetch('/api/findings?server={NAME}')).json();
-  told.findings[0].title = '241 threads';
-  findings(...['list', 'about'].map((name) => document.getElementById(`findings-${{name}}`)), told); }}"""
+  const news = await (await fetch('/api/findings?server={NAME}')).json();
+  news.findings[0].title = '241 threads';
+  findings(...['list', 'about'].map((name) => document.getElementById(`findings-${{name}}`)), news); }}"""
 RULE = "share.row_lock>0.3"
 
 
@@ -35,8 +35,8 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
     """Yield an agent that has captured the convoy, which continues."""
     folder = tmp_path_factory.mktemp("page")
     watch = config.Watch((RULE,), for_seconds=0, seconds=1, directory=str(folder / "kept"))
-    chunks = list(made.hour(time.time()))
-    with made.MadeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor:
+    chunks = list(synthetic.hour(time.time()))
+    with synthetic.FakeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor:
         sensor.convoy = True
         with scene.agent_of(sensor, watch=watch) as one:
             deadline = time.monotonic() + 60
@@ -72,9 +72,9 @@ def test_captured_stall_can_be_downloaded(browser: Browser, agent: scene.Running
         row.wait_for()
         assert RULE in row.inner_text()
         assert "threads wait for row locks" in row.inner_text()
-        with page.expect_download() as told:
+        with page.expect_download() as pending:
             row.get_by_role("link").click()
-        told.value.save_as(tmp_path / "stall.innoscope")
+        pending.value.save_as(tmp_path / "stall.innoscope")
     capture = load(tmp_path / "stall.innoscope")
     assert (capture.trigger or "").startswith(RULE)
     assert capture.verdict["findings"][0]["name"] == "row_lock_convoy"

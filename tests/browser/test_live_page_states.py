@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browser import made, scene
+from browser import scene, synthetic
 from innoscope.daemon.http.server import Address
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import CHUNK_S, Chunk, Stack
@@ -32,17 +32,17 @@ def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> lis
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[tuple[made.MadeSensor, scene.Running]]:
+def small(tmp_path: Path) -> Iterator[tuple[synthetic.FakeSensor, scene.Running]]:
     """Yield a server with few samples, and its agent."""
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor,
         scene.agent_of(sensor) as agent,
     ):
         yield sensor, agent
 
 
 def test_page_has_text_without_javascript(
-    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
     sensor, agent = small
     sensor.failing["memory"] = "rights: no capability SYS_PTRACE"
@@ -56,7 +56,7 @@ def test_page_has_text_without_javascript(
 
 @long("the quick suite has a smoke test of the page")
 def test_failing_collectors_show_their_reason(
-    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
     sensor, agent = small
     sensor.failing["memory"] = f"rights: {HOSTILE}"
@@ -70,7 +70,7 @@ def test_failing_collectors_show_their_reason(
 
 def test_markup_in_names_is_escaped(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(function=HOSTILE)}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief(function=HOSTILE)}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -81,7 +81,9 @@ def test_markup_in_names_is_escaped(browser: Browser, tmp_path: Path) -> None:
         seen.require_silence(agent.address)
 
 
-def test_missing_sensor_is_reported(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
+def test_missing_sensor_is_reported(
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
+) -> None:
     sensor, agent = small
     sensor.close()
     agent.gather()
@@ -98,7 +100,7 @@ def test_missing_sensor_is_reported(browser: Browser, small: tuple[made.MadeSens
 
 @long("the quick suite has a smoke test of the page")
 def test_stacks_are_hidden_from_untrusted_requests(
-    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
     """Use a host name that is not this host's, so that the request is not trusted."""
     _, agent = small
@@ -113,7 +115,7 @@ def test_stacks_are_hidden_from_untrusted_requests(
 @long("the quick suite has a smoke test of the page")
 def test_page_says_that_no_server_runs(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -125,7 +127,7 @@ def test_page_says_that_no_server_runs(browser: Browser, tmp_path: Path) -> None
 @long("the quick suite has a smoke test of the page")
 def test_page_says_that_there_are_no_samples_yet(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": []}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": []}) as sensor,
         scene.agent_of(sensor, past=False) as agent,
         scene.opened(browser, agent.address, viewport={"width": 360, "height": 740}) as (page, seen),
     ):
@@ -139,7 +141,7 @@ def test_page_says_that_there_are_no_samples_yet(browser: Browser, tmp_path: Pat
 @long("the quick suite has a smoke test of the page")
 def test_idle_threads_of_an_idle_server_can_be_shown(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -154,7 +156,7 @@ def test_idle_threads_of_an_idle_server_can_be_shown(browser: Browser, tmp_path:
 
 
 def test_served_report_runs_in_a_sandbox(
-    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
     """Its scripts run in an origin of their own, from which requests are refused."""
     _, agent = small
@@ -170,7 +172,7 @@ def test_served_report_runs_in_a_sandbox(
 def test_servers_can_be_chosen_from_a_fleet(browser: Browser, tmp_path: Path) -> None:
     names = [f"shop-{number:02}" for number in range(12)]
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {name: brief() for name in names}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {name: brief() for name in names}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -188,7 +190,7 @@ def test_servers_can_be_chosen_from_a_fleet(browser: Browser, tmp_path: Path) ->
 @long("the quick suite has a smoke test of the page")
 def test_page_reconnects_to_an_agent_that_restarts(browser: Browser, tmp_path: Path) -> None:
     """The console is not checked: the browser itself logs refused connections there."""
-    with made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
+    with synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
         with scene.agent_of(sensor) as agent:
             context = browser.new_context()
             page = context.new_page()

@@ -20,7 +20,7 @@ def keep(incident: Incident, outcome: Outcome) -> Line:
     stall, record = outcome.stall, outcome.stall.record
     first = record["findings"][0] if record["findings"] else {}
     line = {
-        "run": 1 + sum(one["incident"] == incident.name for one in kept()),
+        "run": 1 + sum(one["incident"] == incident.name for one in results()),
         "incident": incident.name,
         "server": incident.server,
         "version": record["server"]["version"],
@@ -41,7 +41,7 @@ def keep(incident: Incident, outcome: Outcome) -> Line:
     return line
 
 
-def kept() -> list[Line]:
+def results() -> list[Line]:
     """Return all results, oldest first."""
     if not FILE.exists():
         return []
@@ -56,6 +56,6 @@ def forget() -> None:
 def disagreeing() -> dict[str, list[str | None]]:
     """Return the first findings of the incidents whose runs disagree."""
     firsts: dict[str, list[str | None]] = {}
-    for line in kept():
+    for line in results():
         firsts.setdefault(line["incident"], []).append(line["first"])
     return {name: found for name, found in firsts.items() if len(set(found)) > 1}

@@ -22,7 +22,7 @@ _EVIDENCE = 180
 
 def main() -> int:
     """Write the page; return 1 if an incident of the lab has no result."""
-    results = by_incident(store.kept())
+    results = by_incident(store.results())
     missing = [name for name in BY_NAME if name not in results]
     if missing:
         print(f"no result of {', '.join(missing)}: python -m incidents.run", file=sys.stderr)

@@ -28,10 +28,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 def depends(deb: Path) -> list[str]:
     """Return the names in Pre-Depends and Depends, the first of alternatives."""
-    told = subprocess.run(
+    fields = subprocess.run(
         ["dpkg-deb", "--field", deb, "Pre-Depends", "Depends"], capture_output=True, text=True, check=True
     ).stdout
-    entries = [entry for line in told.splitlines() for entry in line.partition(": ")[2].split(",")]
+    entries = [entry for line in fields.splitlines() for entry in line.partition(": ")[2].split(",")]
     return sorted({match[0] for entry in entries if (match := _NAME.match(entry.strip()))})
 
 

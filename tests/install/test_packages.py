@@ -40,12 +40,12 @@ MOVED = {
 _CONFIGURATION = "/etc/innoscope/agent.toml\n/etc/innoscope/servers.toml\n"
 
 
-def said(*command: object) -> str:
+def output_of(*command: object) -> str:
     return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
 
 
 def in_deb(packages: Packages) -> set[str]:
-    lines = said("dpkg-deb", "--contents", packages.deb).splitlines()
+    lines = output_of("dpkg-deb", "--contents", packages.deb).splitlines()
     paths = {line.split(maxsplit=5)[5].split(" -> ")[0].removeprefix(".") for line in lines}
     return {path for path in paths if not path.endswith("/")}
 
@@ -59,7 +59,7 @@ def in_rpm(packages: Packages) -> set[str]:
         "--queryformat",
         "[%{FILEMODES:perms} %{FILENAMES}\\n]",
     )
-    lines = said(*command).splitlines()
+    lines = output_of(*command).splitlines()
     return {line.split(" ", 1)[1] for line in lines if line[0] != "d"}
 
 
@@ -121,8 +121,8 @@ def test_packages_contain_the_documented_files(packages: Packages) -> None:
 
 
 def test_configuration_files_are_marked_as_such(packages: Packages) -> None:
-    assert said("dpkg-deb", "--info", packages.deb, "conffiles") == _CONFIGURATION
-    assert said("rpm", "-qcp", packages.rpm) == _CONFIGURATION
+    assert output_of("dpkg-deb", "--info", packages.deb, "conffiles") == _CONFIGURATION
+    assert output_of("rpm", "-qcp", packages.rpm) == _CONFIGURATION
 
 
 @pytest.mark.parametrize("name", sorted(requirements()))
@@ -131,8 +131,8 @@ def test_each_library_is_a_dependency_or_bundled(packages: Packages, name: str) 
     if name in NAMES:
         deb, rpm = NAMES[name]
         depends, requires = (
-            said("dpkg-deb", "--field", packages.deb, "Depends"),
-            said("rpm", "-qRp", packages.rpm),
+            output_of("dpkg-deb", "--field", packages.deb, "Depends"),
+            output_of("rpm", "-qRp", packages.rpm),
         )
         least = needed.specifier.__str__().removeprefix(">=")
         assert f"{deb} (>= {least})" in depends
@@ -190,7 +190,7 @@ def test_manuals_have_no_warnings_and_match_the_help(packages: Packages) -> None
 
 
 def test_rpm_scripts_use_systemd_as_usual(packages: Packages) -> None:
-    scripts = said("rpm", "-qp", "--scripts", packages.rpm)
+    scripts = output_of("rpm", "-qp", "--scripts", packages.rpm)
 
     for words in (
         "systemd-sysusers innoscope.conf",

@@ -76,8 +76,8 @@ class Symbols:
         for path in files:
             for option in ((), ("-D",)):
                 command = ["nm", "-C", "-S", "--defined-only", *option, path]
-                said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-                for line in said.splitlines():
+                output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+                for line in output.splitlines():
                     if match := _SYMBOL.match(line):
                         rows.add((int(match[1], 16), int(match[2], 16), plain(match[3])))
         ordered = sorted(rows)
@@ -105,7 +105,7 @@ def plain(name: str) -> str:
     name = _CLONE.sub("", name.replace("(anonymous namespace)", "{anonymous}"))
     name = name.replace("operator()", "operator{}").replace("operator->", "operator{->}")
     name = _COMPARES.sub(lambda match: f"operator{{{match[1].encode().hex()}}}", name)
-    kept, depth = [], 0
+    letters, depth = [], 0
     for index, letter in enumerate(name):
         if letter in "<(":
             if letter == "(" and not depth and index:
@@ -114,6 +114,6 @@ def plain(name: str) -> str:
         elif letter in ">)":
             depth -= 1
         elif not depth:
-            kept.append(letter)
-    head, operator, rest = "".join(kept).strip().partition("operator")
+            letters.append(letter)
+    head, operator, rest = "".join(letters).strip().partition("operator")
     return head.rpartition(" ")[2] + operator + rest

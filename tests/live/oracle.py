@@ -39,8 +39,8 @@ def gdb(pid: int, executable: Path, root: Path) -> Stacks:
         "-iex", "set debuginfod enabled off", "-ex", "set backtrace past-main on",
         "-p", str(pid), "-x", str(_IN_GDB), str(executable),
     ]  # fmt: skip
-    said = _run(command).stdout
-    dump = json.loads(next(line for line in said.splitlines() if line.startswith('{"')))
+    output = _run(command).stdout
+    dump = json.loads(next(line for line in output.splitlines() if line.startswith('{"')))
     return Stacks({int(tid): [Frame(*frame) for frame in stack] for tid, stack in dump.items()}, frozenset())
 
 

@@ -66,8 +66,8 @@ def one_name(function: str) -> str:
 
 def shares(counts: Counter[str]) -> dict[str, float]:
     """Return percentages of the server's samples, largest first."""
-    kept = Counter({name: count for name, count in counts.items() if name != _OTHERS_INTERRUPT})
-    return {name: 100 * count / kept.total() for name, count in kept.most_common()}
+    servers_own = Counter({name: count for name, count in counts.items() if name != _OTHERS_INTERRUPT})
+    return {name: 100 * count / servers_own.total() for name, count in servers_own.most_common()}
 
 
 class Perf:

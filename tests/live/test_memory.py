@@ -206,9 +206,9 @@ def _equal(server: Server, reader: MemoryReader) -> tuple[set[str], set[str]]:
     with contextlib.closing(server.connect()) as connection:
         deadline = time.monotonic() + 60
         while True:
-            before, variables, _ = truth.asked(connection)
+            before, variables, _ = truth.read_all(connection)
             status, found = reader.status(), reader.variables()
-            after, _, _ = truth.asked(connection)
+            after, _, _ = truth.read_all(connection)
             moved = {name for name in status if name in before and before[name] != after[name]}
             different = {
                 name: (one.value, before.get(name))
@@ -237,17 +237,17 @@ def test_variables_marked_live_change_without_show_status(name: str, cache: Path
     with Server(name, options=OPTIONS) as server:
         reader = MemoryReader(find_one(pid=server.pid), cache=cache)
         with contextlib.closing(server.connect()) as connection, UpdateStorm(server, 20):
-            truth.asked(connection)
+            truth.read_all(connection)
             first = reader.status()
             _wait_for_redo(reader, server)
             second = reader.status()
             stale = {n for n, one in second.items() if not one.live and one.value == first[n].value}
             before = reader.status()
-            asked, _, _ = truth.asked(connection)
+            shown, _, _ = truth.read_all(connection)
             after = reader.status()
         for variable, one in before.items():
             if one.live and variable not in GAUGES:
-                assert one.value <= float(asked[variable]) <= after[variable].value, variable
+                assert one.value <= float(shown[variable]) <= after[variable].value, variable
         assert {"Innodb_lsn_current", "Innodb_checkpoint_age", "Innodb_os_log_written"} <= stale
         assert not {n for n, one in second.items() if n in stale and one.live}
 

@@ -152,24 +152,24 @@ def deadlock(server: Server, timeout_s: int) -> list[int]:
     """Let two transactions wait for each other's row; return the error of each, 0 for success."""
     with ExitStack() as stack:
         admin, *two = (stack.enter_context(closing(server.connect())) for _ in range(3))
-        ask(admin, "CREATE DATABASE rows_of_two")
-        ask(admin, "CREATE TABLE rows_of_two.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
-        ask(admin, "INSERT INTO rows_of_two.t VALUES (1, 0), (2, 0)")
+        execute(admin, "CREATE DATABASE rows_of_two")
+        execute(admin, "CREATE TABLE rows_of_two.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+        execute(admin, "INSERT INTO rows_of_two.t VALUES (1, 0), (2, 0)")
         for row, connection in enumerate(two, 1):
-            ask(connection, f"SET SESSION innodb_lock_wait_timeout = {timeout_s}")
-            ask(connection, "BEGIN")
-            ask(connection, f"UPDATE rows_of_two.t SET b = 1 WHERE a = {row}")
+            execute(connection, f"SET SESSION innodb_lock_wait_timeout = {timeout_s}")
+            execute(connection, "BEGIN")
+            execute(connection, f"UPDATE rows_of_two.t SET b = 1 WHERE a = {row}")
         for connection, row in zip(two, (2, 1), strict=True):
             send: Any = connection._execute_command  # type: ignore[attr-defined]
             send(COM_QUERY, f"UPDATE rows_of_two.t SET b = 2 WHERE a = {row}")
-        errors = sorted(map(answer, two))
+        errors = sorted(map(outcome, two))
         for connection in two:
             connection.rollback()
-        ask(admin, "DROP DATABASE rows_of_two")
+        execute(admin, "DROP DATABASE rows_of_two")
         return errors
 
 
-def answer(connection: Any) -> int:
+def outcome(connection: Any) -> int:
     try:
         connection._read_query_result()
     except pymysql.MySQLError as error:
@@ -177,7 +177,7 @@ def answer(connection: Any) -> int:
     return 0
 
 
-def ask(connection: Any, statement: str) -> None:
+def execute(connection: Any, statement: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement)
 

@@ -32,13 +32,13 @@ class Sleepers:
     def __init__(self, program: Path) -> None:
         answers, answer = os.pipe()
         pipes = [os.pipe() for _ in range(THREADS)]
-        told = [read for read, _ in pipes]
+        orders = [read for read, _ in pipes]
         self._process = subprocess.Popen(
-            [program, *map(str, (answer, *told))], pass_fds=(answer, *told), start_new_session=True
+            [program, *map(str, (answer, *orders))], pass_fds=(answer, *orders), start_new_session=True
         )
         self._orders = [write for _, write in pipes]
         self._answers = answers
-        for descriptor in (answer, *told):
+        for descriptor in (answer, *orders):
             os.close(descriptor)
         self.states = ["a"] * THREADS
         self._answered(THREADS)

@@ -91,10 +91,10 @@ def _variables(generation: Generation, way: Way) -> list[str]:
 
 def _flip(changer: Changer, toggle: Toggle, way: Way, witness: Witness) -> Run:
     before = witness.read()
-    said = catalog.spoken(way, toggle, before)
-    if changer.now(toggle) != said:
-        raise Broken(f"{toggle.name} is {said}, and the engine says {changer.now(toggle)}")
-    value = other_value(toggle, said)
+    before_value = catalog.spoken(way, toggle, before)
+    if changer.now(toggle) != before_value:
+        raise Broken(f"{toggle.name} is {before_value}, and the engine says {changer.now(toggle)}")
+    value = other_value(toggle, before_value)
     entry = changer.set(toggle.name, value, way=way.kind)
     meanwhile = witness.read()
     changer.undo(entry)
@@ -106,7 +106,7 @@ def _flip(changer: Changer, toggle: Toggle, way: Way, witness: Witness) -> Run:
     return Run(
         toggle.name,
         way.kind,
-        f"{said} → {value} → {catalog.spoken(way, toggle, after)}",
+        f"{before_value} → {value} → {catalog.spoken(way, toggle, after)}",
         _changes(way, before, meanwhile, after),
         witness.kind,
     )

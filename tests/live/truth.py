@@ -66,7 +66,7 @@ COUNTERS: Final = frozenset(
 
 def by_sql(connection: Connection[Any]) -> dict[str, float]:
     """Return all values that this server reports."""
-    status, variables, monitor = asked(connection)
+    status, variables, monitor = read_all(connection)
     found = {value: float(status[name]) for value, name in _STATUS.items() if name in status}
     for value, patterns in _MONITOR.items():
         numbers = [match for pattern in patterns for match in re.findall(pattern, monitor, re.MULTILINE)]
@@ -77,7 +77,7 @@ def by_sql(connection: Connection[Any]) -> dict[str, float]:
     return found
 
 
-def asked(connection: Connection[Any]) -> tuple[dict[str, str], dict[str, str], str]:
+def read_all(connection: Connection[Any]) -> tuple[dict[str, str], dict[str, str], str]:
     """Return the output of SHOW GLOBAL STATUS, SHOW GLOBAL VARIABLES and SHOW ENGINE INNODB STATUS."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW GLOBAL STATUS")

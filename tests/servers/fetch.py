@@ -143,5 +143,5 @@ def _check_version(spec: Spec, home: Path) -> None:
         [*command, "--no-defaults", "--version"], capture_output=True, text=True, check=False, env=ENVIRONMENT
     )
     if f"Ver {spec.version}" not in result.stdout:
-        said = (result.stdout + result.stderr).strip()
-        raise ServerError(f"{spec.name}: expected {spec.version}*, got: {said}")
+        output = (result.stdout + result.stderr).strip()
+        raise ServerError(f"{spec.name}: expected {spec.version}*, got: {output}")

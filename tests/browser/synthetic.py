@@ -140,7 +140,7 @@ def probes() -> list[dict[str, Any]]:
     return [asdict(one) for one in (report, spin, redo)]
 
 
-class MadeSensor:
+class FakeSensor:
     """Context manager: serve each named server's chunks. ``failing`` maps a collector to its error."""
 
     def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
@@ -154,7 +154,7 @@ class MadeSensor:
         self.all_sent = threading.Event()  # a client has all chunks and has requested more
         self._servers = servers
 
-    def __enter__(self) -> MadeSensor:
+    def __enter__(self) -> FakeSensor:
         self._socket = SocketServer(str(self.path), self._handle, Supervisor())
         return self
 
@@ -202,13 +202,13 @@ class MadeSensor:
         }
         of_clients = {("connection", wait): count for wait, count in counts.items()}
         times = range(math.ceil(request["from"]), math.floor(request["to"]) + 1)
-        looks = [SnapshotSummary(float(at), of_clients) for at in times]
+        summaries = [SnapshotSummary(float(at), of_clients) for at in times]
         seen = [
-            ObservedStack("connection", stack.wait, stack.labels, count * len(looks))
+            ObservedStack("connection", stack.wait, stack.labels, count * len(summaries))
             for wait, threads_of in counts.items()
             for stack, count in stacks.of(wait, threads_of).items()
         ]
-        return encode_looks(looks, seen if request["stacks"] else ())
+        return encode_looks(summaries, seen if request["stacks"] else ())
 
     def _collect(self) -> dict[str, Any]:
         return self._identity() | {
