@@ -1,4 +1,4 @@
-"""Make the screenshots of docs/live-page.md: ``PYTHONPATH=tests .venv/bin/python -m browser.pictures``."""
+"""Make the screenshots of docs/live-page.md: ``PYTHONPATH=tests .venv/bin/python -m browser.screenshots``."""
 
 from __future__ import annotations
 
