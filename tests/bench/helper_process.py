@@ -55,7 +55,7 @@ class Helper:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self._process.pid
 
     def order(self, line: str, patience: float = _PATIENCE) -> Any:
