@@ -1,4 +1,4 @@
-"""The shipped alert rules under Debian's Prometheus and Alertmanager, with time scaled, and a webhook."""
+"""Run the shipped alert rules with scaled times in Debian's Prometheus and Alertmanager, with a webhook."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import yaml
 
+import waiting
 from prometheus import Prometheus
 from servers import Keeper, cache
 from servers.debian import unpack_packages
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 ALERTS: Final = Path(__file__).parents[1] / "dashboards" / "alerts"
 
-#: A test's minute is a second. Rates need their scrapes, though: no window becomes shorter than this.
+#: A minute becomes a second. Rates need several scrapes, so no window is shorter than this.
 FACTOR: Final = 60
 LEAST_WINDOW_MS: Final = 4_000
 _PATIENCE_S: Final = 30
@@ -35,7 +36,7 @@ _WINDOW: Final = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 
 
 def scaled(rules: Any, factor: int = FACTOR, least_window_ms: int = LEAST_WINDOW_MS) -> Any:
-    """The rules with each ``for`` and each window in brackets divided by ``factor``, otherwise unchanged."""
+    """Return the rules with each ``for`` and each window in brackets divided by ``factor``."""
 
     def shorter(match: re.Match[str]) -> str:
         return f"[{max(_ms(*match.groups()) // factor, least_window_ms)}ms]"
@@ -60,7 +61,7 @@ def _ms(number: str, unit: str) -> int:
 
 
 def tool(name: str) -> Path:
-    """amtool or prometheus-alertmanager, unpacked: installing the package would start a service."""
+    """Return amtool or prometheus-alertmanager, unpacked. Installing the package would start a service."""
     home = cache.root() / "tools" / "alertmanager"
     with cache.locked(home.name):
         if not home.exists():
@@ -70,14 +71,14 @@ def tool(name: str) -> Path:
 
 
 def _with_its_templates() -> list[str]:
-    """Run what follows where Debian's build looks for its templates, in a mount namespace of its own."""
+    """Return the start of a command line that mounts the templates where Debian's build expects them."""
     over = f"lowerdir={tool('amtool').parents[1] / 'share'}:/usr/share"
     script = f'mount -t overlay -o {over} templates /usr/share && exec "$0" "$@"'
     return ["unshare", "--mount", "sh", "-c", script]
 
 
 class Notified:
-    """A webhook that takes what Alertmanager sends; a context manager."""
+    """Context manager: a webhook that stores Alertmanager's notifications."""
 
     def __init__(self) -> None:
         self.notifications: list[dict[str, Any]] = []
@@ -105,7 +106,7 @@ class Notified:
         self._server.server_close()
 
     def summary(self) -> list[tuple[str, str]]:
-        """Alert and status, in the order they came."""
+        """Return alert and status of each notification, in order."""
         return [
             (one["labels"]["alertname"], one["status"])
             for notification in list(self.notifications)
@@ -113,7 +114,7 @@ class Notified:
         ]
 
     def of(self, alert: str) -> dict[str, dict[str, Any]]:
-        """What was told of an alert first: its status (firing, resolved) → the alert, its path and time."""
+        """Return the first notifications of an alert: status (firing, resolved) → alert, path and time."""
         return {
             one["status"]: one | {key: notification[key] for key in ("path", "at")}
             for notification in reversed(self.notifications)
@@ -123,7 +124,7 @@ class Notified:
 
 
 class Alertmanager:
-    """Debian's, with the shipped sample: its waits scaled, its webhooks led to ``notified``."""
+    """Context manager: Debian's Alertmanager with the scaled sample; its webhooks call ``notified``."""
 
     def __init__(self, folder: Path, notified: Notified) -> None:
         self.port = _free_port()
@@ -158,7 +159,7 @@ class Alertmanager:
         self._keeper.close()
 
     def suppressed(self) -> set[str]:
-        """Alerts that are silenced by others."""
+        """Return the alerts that others inhibit."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", "/api/v2/alerts")
@@ -173,7 +174,7 @@ class Alertmanager:
 
 
 class Alerting(Prometheus):
-    """Prometheus with the shipped rules, scaled, that tells this Alertmanager. Scrapes every second."""
+    """Context manager: a Prometheus with the scaled rules that sends alerts; it scrapes every second."""
 
     def __init__(self, folder: Path, target: int, alertmanager: Alertmanager | None = None) -> None:
         super().__init__(folder, target)
@@ -194,24 +195,20 @@ class Alerting(Prometheus):
         return self
 
     def states(self) -> dict[str, str]:
-        """Alerts that are pending or firing, and which of it."""
+        """Return the pending and firing alerts with their state."""
         alerts = self.get("/api/v1/alerts")["alerts"]
         return {one["labels"]["alertname"]: one["state"] for one in alerts}
 
     def fired(self, seconds: float) -> dict[str, int]:
-        """Alerts that were firing within the last seconds, and at how many evaluations."""
+        """Return the alerts that fired within the last seconds, with the number of evaluations."""
         query = f'sum by (alertname) (count_over_time(ALERTS{{alertstate="firing"}}[{int(seconds)}s]))'
         found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
         return {one["metric"]["alertname"]: int(one["value"][1]) for one in found}
 
 
 def until(holds: Callable[[], Any], words: Callable[[], object], patience: float = _PATIENCE_S) -> Any:
-    """What ``holds`` gives once it gives something; fails with ``words``."""
-    deadline = time.monotonic() + patience
-    while not (found := holds()):
-        assert time.monotonic() < deadline, words()
-        time.sleep(0.1)
-    return found
+    """Return the first true value of ``holds``; fail with ``words``."""
+    return waiting.until(holds, words, within_s=patience, every_s=0.1)
 
 
 def _free_port() -> int:

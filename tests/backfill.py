@@ -1,4 +1,4 @@
-"""Series of every declared metric with every declared label, written into a Prometheus before it starts."""
+"""Write series of every declared metric and label value into a Prometheus before it starts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 JOB = "catalog"
 STEP_S = 15
 SAMPLES = 20
-#: Series of Prometheus' own that dashboards ask for.
+#: Prometheus' own series that dashboards query.
 _SCRAPE = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 
 
 def backfill(folder: Path, end: int) -> None:
-    """Five minutes of samples up to ``end`` (Unix time) for a Prometheus in ``folder``; counters grow."""
+    """Write five minutes of samples up to ``end`` (Unix time) for a Prometheus in ``folder``."""
     text = folder / "catalog.om"
     text.write_text("".join(f"{line}\n" for line in _lines(end)) + "# EOF\n")
     command = [
@@ -56,7 +56,7 @@ def _type(metric: Metric) -> str:
 
 
 def _labels(metric: Metric) -> Iterator[dict[str, str]]:
-    """Every combination of what the labels may be."""
+    """Yield every combination of label values."""
     base = {"job": JOB, "instance": "host"} | ({} if metric.own else {"server": "shop"})
     for values in itertools.product(*(_values(label) for label in metric.labels)):
         yield base | dict(zip((label.name for label in metric.labels), values, strict=True))

@@ -1,4 +1,4 @@
-"""bpftrace for one stretch of time: what its maps hold at the end."""
+"""Run bpftrace for some time and read its maps at the end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final, Self
 
 from servers import Keeper, ensure_packages
 
-#: tracefs is mounted for bpftrace alone: the machine is as before when it ends.
+#: tracefs is mounted in a namespace of bpftrace only, so the host does not change.
 _MOUNTED: Final = 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace -B line -f json -e "$1"'
-#: Who asks for the process group of this pid, which nobody has, ends all of them. A SIGINT is lost where
-#: bpftrace is not in epoll_wait at that moment: it looks at nothing but that call's EINTR.
-_NOBODY: Final = 0x7FFFF000
+#: getpgid() of this pid, which does not exist, ends bpftrace. A SIGINT may be lost: bpftrace only notices it
+#: as EINTR of epoll_wait.
+_NO_PROCESS: Final = 0x7FFFF000
 _FRAME: Final = f"""
-tracepoint:syscalls:sys_enter_getpgid /args->pid == {_NOBODY}/ {{ exit(); }}
+tracepoint:syscalls:sys_enter_getpgid /args->pid == {_NO_PROCESS}/ {{ exit(); }}
 BEGIN {{ printf("ready\\n"); }}
 """
 _END_S: Final = 60
 
 
 class Bpftrace:
-    """A context manager: all probes are attached inside, and ``maps`` (``@name`` → value) is there after."""
+    """Context manager: all probes are attached in the block; ``maps`` (``@name`` → value) is set after it."""
 
     def __init__(self, program: str, *, most_keys: int = 4096) -> None:
         ensure_packages(["bpftrace"])
@@ -51,7 +51,7 @@ class Bpftrace:
 
     def __exit__(self, *_: object) -> None:
         with suppress(ProcessLookupError):
-            os.getpgid(_NOBODY)
+            os.getpgid(_NO_PROCESS)
         try:
             output, _errors = self._process.communicate(timeout=_END_S)
         except subprocess.TimeoutExpired:
@@ -63,7 +63,7 @@ class Bpftrace:
                 self.maps |= message["data"]
 
     def _wait_until_attached(self) -> None:
-        """The line of BEGIN comes through the buffer that is read only once all probes are attached."""
+        """Wait for the line of BEGIN. bpftrace reads its buffer only after all probes are attached."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{") and json.loads(line).get("data") == "ready\n":
@@ -78,7 +78,7 @@ class Bpftrace:
 
 
 class Independent(Bpftrace):
-    """Counts: ``probes`` are bpftrace's, with a filter; ``count`` is there after the end."""
+    """Count hits of ``probes`` (bpftrace's syntax, with a filter); ``count`` is set after the block."""
 
     def __init__(self, *probes: str) -> None:
         super().__init__("\n".join(f"{probe} {{ @n = count(); }}" for probe in probes))

@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS: self-signed, for 127.0.0.1, good for two days."""
+"""Self-signed certificates for tests of TLS, for 127.0.0.1, valid for two days."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def self_signed(folder: Path, name: str = "") -> None:
-    """Make ``cert.pem`` and ``key.pem`` there, after ``name`` if one is given."""
+    """Create ``cert.pem`` and ``key.pem``, with the prefix ``name``."""
     key, cert = folder / f"{name}key.pem", folder / f"{name}cert.pem"
     kind = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     files = [
@@ -24,4 +24,4 @@ def self_signed(folder: Path, name: str = "") -> None:
         str(cert),
     ]
     subprocess.run([*kind, *files], check=True, capture_output=True, timeout=60)
-    key.chmod(0o644)  # servers and agents that give up their rights read it too
+    key.chmod(0o644)  # servers and agents that drop privileges must read it

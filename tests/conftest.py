@@ -1,4 +1,4 @@
-"""Servers for the tests, each started once per session, and what the machine must have for them.
+"""Servers for the tests, each started once per session, and the tests' requirements on the host.
 
 The tests in tests/unit need neither: they run as any user, without BPF and without a server.
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _INSTALL = "tests/install/"
 _UNIT = Path(__file__).resolve().parent / "unit"
 
-#: What all tests but those in tests/unit need, and the remedy. A test that is skipped for lack of rights
-#: proves nothing.
+#: Requirements of all tests outside tests/unit, with the remedy. They are not skipped if one is missing,
+#: because a skipped test proves nothing.
 _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
     (lambda: os.geteuid() == 0, "root is required (BPF, chroot): run them as root, or with sudo -E"),
     (
@@ -37,13 +37,13 @@ _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
 )
 
 
-#: Test servers run as root, and those in a root folder of their own as its user mysql, which we do not have.
+#: Test servers run as root, or in a chroot as its user mysql, which the host does not have.
 _RULE = f"users = ['mysql', 'mariadb', {MYSQL_UID}]\nremapped_uids = [0]\n"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def servers_config() -> Iterator[Path]:
-    """The rule of servers' owners for all that the tests start."""
+    """Set the rule of allowed server owners for all processes that the tests start."""
     with tempfile.TemporaryDirectory(prefix="innoscope-rule-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "servers.toml"
@@ -54,9 +54,9 @@ def servers_config() -> Iterator[Path]:
         del os.environ[ownership.VARIABLE]
 
 
-#: Folders and files of tests that `make test` runs in two processes. They use only servers that they name by
-#: pid or socket, and are right whatever other servers and BPF programs the host has. All others look for what
-#: is left in the kernel, count or measure on the whole host, or measure times that a busy CPU would change.
+#: Folders and files of tests that `make test` runs in two processes. They name servers by pid or socket, and
+#: do not depend on other servers and BPF programs. All others check the kernel for leftovers, count or
+#: measure on the whole host, or measure times that a busy CPU would change.
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_servers.py",
     "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",
@@ -128,7 +128,7 @@ def _only_unit_tests(config: pytest.Config) -> bool:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Undo what a command that runs in this process set up: it takes the process to be its own."""
+    """Restore logging, which commands configure for the whole process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
@@ -138,7 +138,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[dict[str, Server]]:
-    """The servers of the fixture ``server``, by name."""
+    """Yield the servers of the fixture ``server``, by name."""
     started: dict[str, Server] = {}
     yield started
     for one in started.values():
@@ -147,9 +147,9 @@ def running() -> Iterator[dict[str, Server]]:
 
 @pytest.fixture(scope="session")
 def server(running: dict[str, Server]) -> Callable[[str], Server]:
-    """``server(name)``: that server with the default options, started on first use and kept for the session.
+    """Return a function that starts the named server on first use, with the default options, for the session.
 
-    For a test that changes or ends its server, make one: ``with Server(name, options=...) as server``.
+    A test that changes or ends its server makes one: ``with Server(name, options=...) as server``.
     """
 
     def started(name: str) -> Server:
@@ -165,7 +165,7 @@ def server(running: dict[str, Server]) -> Callable[[str], Server]:
 
 @pytest.fixture
 def no_other_server(running: dict[str, Server]) -> None:
-    """End the session's servers, for a test that measures what watching its own server takes."""
+    """Stop the session's servers, for a test that measures the cost of observing its own server."""
     for one in running.values():
         one.__exit__()
     running.clear()
@@ -173,13 +173,13 @@ def no_other_server(running: dict[str, Server]) -> None:
 
 @pytest.fixture(params=NAMES)
 def any_server(request: pytest.FixtureRequest, server: Callable[[str], Server]) -> Server:
-    """Each of the five servers in turn."""
+    """Return each of the five servers in turn."""
     return server(request.param)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where the server may read, which it may not in pytest's own folders."""
+    """Yield a folder that the server can read, unlike pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
         path = Path(name)
         path.chmod(0o755)

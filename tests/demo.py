@@ -1,6 +1,6 @@
-"""``make run``: a first stack dump of the server here (or a throw-away one with a load), and the agent.
+"""``make run``: a first stack dump of the host's server (or a temporary one with a load), and the agent.
 
-Then it goes on looking once a second until Ctrl-C, which leaves nothing behind.
+Then it takes a snapshot once a second until Ctrl-C, which leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: With symbols, and the smallest of those to fetch.
+#: The smallest download with symbols.
 _SERVER = "mysql-5.6.24"
 _CLIENTS = 20
-#: Seconds until the agent answers; its first look at a server with much debug info takes some.
+#: Seconds until the agent is ready; the first snapshot of a server with much debug information takes some.
 _AGENT_S = 30
 
 
 def main() -> int:
-    """Dump, then watch. Exit code 0 after Ctrl-C."""
+    """Run until Ctrl-C; return the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with contextlib.ExitStack() as stack:
@@ -60,20 +60,20 @@ def main() -> int:
 
 
 def _throw_away(stack: contextlib.ExitStack) -> int:
-    """The pid of a server of our own that is busy with a small workload."""
+    """Start a temporary server with a small workload; return its pid."""
     from servers import Server
     from workloads import UpdateStorm
 
-    print(f"run: no mysqld on this host: starting a throw-away {_SERVER} with {_CLIENTS} clients", flush=True)
+    print(f"run: no mysqld on this host: starting a temporary {_SERVER} with {_CLIENTS} clients", flush=True)
     server = stack.enter_context(Server(_SERVER))
     stack.enter_context(UpdateStorm(server, _CLIENTS))
     return server.pid
 
 
 def _agent(stack: contextlib.ExitStack) -> int:
-    """The port of an agent with a sensor of its own, once it is ready."""
+    """Start an agent with its sensor; return its port once it is ready."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-")))
-    folder.chmod(0o755)  # the agent gives up root
+    folder.chmod(0o755)  # the agent drops root
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -98,7 +98,7 @@ def _agent(stack: contextlib.ExitStack) -> int:
 
 
 def _scraped(stack: contextlib.ExitStack, port: int) -> None:
-    """Beside a server of our own, a Prometheus of our own too: to see the metrics over time."""
+    """Start a Prometheus beside the temporary server, to show the metrics over time."""
     from prometheus import Prometheus
 
     print(
@@ -108,14 +108,14 @@ def _scraped(stack: contextlib.ExitStack, port: int) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-prometheus-")))
     prometheus = stack.enter_context(Prometheus(folder, port))
     series = prometheus.value("scrape_samples_scraped")
-    # Its own pages need more packages than we unpack; what it knows is there for whoever asks.
+    # Its web pages need more packages than are unpacked, so show a query of its API.
     where = f"http://127.0.0.1:{prometheus.port}/api/v1/query?query=innoscope_threads"
     print(f"run: Prometheus has scraped {series:.0f} series, for example {where}", flush=True)
 
 
 @contextlib.contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """It ends the sensor that it started."""
+    """Terminate the agent, which ends its sensor, after the block."""
     try:
         yield process
     finally:
@@ -132,8 +132,8 @@ def _is_ready(address: str) -> bool:
 
 
 def _first_dump(target: Target, others: list[int]) -> None:
-    print(f"run: looking at pid {target.pid}, {target.flavour} {target.version_text}; not stopping it\n")
-    report = _look(Engine(target), target)
+    print(f"run: a snapshot of pid {target.pid}, {target.flavour} {target.version_text}; it is not stopped\n")
+    report = _snapshot(Engine(target), target)
     print("\n".join(render(report, "text", by="stack", limit=20)), flush=True)
     for pid in others:
         print(f"\nrun: there is another server: .venv/bin/innoscope stacks --pid {pid}")
@@ -145,14 +145,14 @@ def _watch(target: Target, port: int) -> None:
     print(f"                      .venv/bin/innoscope top --pid {target.pid}")
     print("                      .venv/bin/innoscope probes list")
     print(f"In a browser:         {page}/   For Prometheus: {page}/metrics")
-    print("Looking once a second; Ctrl-C ends it.\n", flush=True)
+    print("One snapshot a second; Ctrl-C ends it.\n", flush=True)
     engine = Engine(target)
     while True:
         time.sleep(1)
-        print(headline(_look(engine, target)), flush=True)
+        print(headline(_snapshot(engine, target)), flush=True)
 
 
-def _look(engine: Engine, target: Target) -> Report:
+def _snapshot(engine: Engine, target: Target) -> Report:
     report = Report(target, Filter())
     report.add(engine.look())
     return report

@@ -1,4 +1,4 @@
-"""Google's own pprof, built from its Go module as tests/google_pprof/go.sum has it, and what it reads."""
+"""Build Google's pprof from its Go module, pinned in tests/google_pprof/go.sum, and parse its output."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from servers import cache
 from servers.packages import ensure_commands
 
 _HOME = Path(__file__).parent / "google_pprof"
-#: Nothing is asked of the network, nothing is left out, and names stay as they are.
-_AS_IT_IS = ("-symbolize=none", "-nodecount=1000000", "-nodefraction=0", "-edgefraction=0")
+#: No network, no omitted nodes, unchanged names.
+_UNCHANGED = ("-symbolize=none", "-nodecount=1000000", "-nodefraction=0", "-edgefraction=0")
 _PATIENCE_S = 600
 
 
 def binary() -> Path:
-    """The program, from the cache; built when it is not there, or when another version is wanted."""
+    """Return the program from the cache; build it if this version is missing."""
     made_of = cache.sha256(_HOME / "go.sum")[:12]
     home = cache.root() / "tools" / f"google-pprof-{made_of}"
     with cache.locked(home.name):
@@ -30,7 +30,7 @@ def binary() -> Path:
 
 
 def _build(to: Path) -> None:
-    """go.sum is in the tree: what the proxy sends has to be that."""
+    """Build it; go.sum verifies the downloads."""
     environment = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
     command = ["go", "build", "-o", str(to), "github.com/google/pprof"]
     done = subprocess.run(
@@ -50,16 +50,16 @@ def _run(file: Path, *options: str) -> str:
 
 
 def top(file: Path, unit: str = "count") -> dict[str, tuple[int, int]]:
-    """(flat, cumulative) of each function, as ``-top`` has it."""
-    text = _run(file, "-top", *_AS_IT_IS, f"-unit={unit}")
+    """Return (flat, cumulative) of each function in ``-top``."""
+    text = _run(file, "-top", *_UNCHANGED, f"-unit={unit}")
     rows = re.findall(r"^\s*([\d.]+)\w*\s+\S+%\s+\S+%\s+([\d.]+)\w*\s+\S+%\s+(.+?)$", text, re.MULTILINE)
     return {name.removesuffix(" (inline)"): (int(flat), int(total)) for flat, total, name in rows}
 
 
 def tags(file: Path, unit: str = "count") -> dict[str, Counter[str]]:
-    """What ``-tags`` has: value by label and its value."""
+    """Return the sums by label and label value in ``-tags``."""
     found: dict[str, Counter[str]] = {}
-    for line in _run(file, "-tags", *_AS_IT_IS, f"-unit={unit}").splitlines():
+    for line in _run(file, "-tags", *_UNCHANGED, f"-unit={unit}").splitlines():
         if heading := re.fullmatch(r"\s*(\w+): Total .*", line):
             found[heading[1]] = Counter()
         elif row := re.fullmatch(r"\s*([\d.]+)\w* \([^)]*%\): (.+)", line):
@@ -68,7 +68,7 @@ def tags(file: Path, unit: str = "count") -> dict[str, Counter[str]]:
 
 
 def raw(file: Path) -> tuple[str, list[int]]:
-    """The sample type, and the value of each sample, as ``-raw`` has them."""
+    """Return the sample type and the value of each sample in ``-raw``."""
     text = _run(file, "-raw", "-symbolize=none")
     samples = text.partition("Samples:\n")[2].partition("Locations\n")[0]
     kind, _, rest = samples.partition("\n")

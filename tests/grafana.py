@@ -1,4 +1,4 @@
-"""The committed dashboards as tests see them: panels, queries with the variables put in, metrics in them."""
+"""Read the committed dashboards: panels, and queries with replaced variables."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Target:
 
 
 def dashboards() -> dict[str, Json]:
-    """All of them, by uid."""
+    """Return all dashboards by uid."""
     read = (json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json")))
     return {one["uid"]: one for one in read}
 
 
 def panels(dashboard: Json) -> Iterator[Json]:
-    """Those with data, of collapsed rows too."""
+    """Yield the panels with data, including those in collapsed rows."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panel["panels"]
@@ -45,7 +45,7 @@ def panels(dashboard: Json) -> Iterator[Json]:
 
 
 def targets() -> list[Target]:
-    """All queries of all dashboards."""
+    """Return all queries of all dashboards."""
     return [
         Target(uid, panel["title"], target["refId"], target["expr"], target["instant"])
         for uid, dashboard in dashboards().items()
@@ -55,7 +55,7 @@ def targets() -> list[Target]:
 
 
 def filled(expr: str, *, interval: str = "1m", **chosen: str) -> str:
-    """The query as Grafana would send it: everything chosen, but for ``chosen`` variables."""
+    """Return the query as Grafana would send it, with all values selected except ``chosen`` ones."""
     values = {"job": ".+", "instance": ".+", "server": ".+", **chosen}
     expr = expr.replace("$__rate_interval", interval)
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Packages of the npm registry in the tests' cache, each the very one that is named."""
+"""Packages of the npm registry in the tests' cache, verified by their integrity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def package(name: str, version: str, integrity: str) -> Path:
-    """The folder with its files. ``integrity`` as the registry has it: ``sha512-…`` of the tarball."""
+    """Return the folder with its files. ``integrity`` is the registry's: ``sha512-…`` of the tarball."""
     plain = name.replace("/", "-")  # of a scope
     home = cache.root() / "npm" / f"{plain}-{version}"
     if not home.exists():

@@ -1,4 +1,4 @@
-"""Reads profile.proto without anybody's library, as strictly as Parca does (pkg/normalizer/validate.go)."""
+"""Parse profile.proto without a library, as strictly as Parca does (pkg/normalizer/validate.go)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Profile:
         return sum(sample.value for sample in self.samples)
 
     def by_label(self, name: str) -> Counter[str]:
-        """Values added up by that label, where there is one."""
+        """Sum the values by that label."""
         found: Counter[str] = Counter()
         for sample in self.samples:
             if name in sample.labels:
@@ -45,7 +45,7 @@ class Profile:
 
 
 def parse(data: bytes) -> Profile:
-    """Raises AssertionError or ValueError when it is not as it should be."""
+    """Parse a profile. Raises AssertionError or ValueError if it is malformed."""
     top = _fields(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     strings = [item.decode() for item in top[6]]
     assert strings[0] == "", "the first string is not empty"

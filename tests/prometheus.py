@@ -1,4 +1,4 @@
-"""Debian's Prometheus with one target: an agent."""
+"""Run Debian's Prometheus with an agent as its target."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PATIENCE_S = 30
 
 
 class Prometheus:
-    """On a loopback port of its own, with its data in ``folder``; a context manager.
+    """Context manager: a Prometheus on a free loopback port, with its data in ``folder``.
 
-    ``options`` are further lines of the scrape configuration, ``rules`` are rule files, evaluated as often as
-    it scrapes. It is there once it has scraped three times. It also serves what ``folder``/data has already.
+    ``options`` are further lines of the scrape configuration; ``rules`` are rule files, evaluated at each
+    scrape. The block begins after three scrapes. Data that already is in ``folder``/data is served too.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Prometheus:
 
     def __enter__(self) -> Prometheus:
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C is for us, who then end it.
+            # a separate session, so that Ctrl-C does not reach it
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -70,26 +70,26 @@ class Prometheus:
         self._keeper.close()
 
     def value(self, query: str) -> float:
-        """The only series' value."""
+        """Return the value of the only series."""
         (series,) = self._until(query)
         return float(series["value"][1])
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Any]:
-        """The series of a range query: ``metric`` and ``values``, pairs of time and text."""
-        asked = {"query": query, "start": start, "end": end, "step": step}
-        return list(self.get(f"/api/v1/query_range?{urllib.parse.urlencode(asked)}")["result"])
+        """Return the series of a range query: ``metric`` and ``values``, pairs of time and text."""
+        parameters = {"query": query, "start": start, "end": end, "step": step}
+        return list(self.get(f"/api/v1/query_range?{urllib.parse.urlencode(parameters)}")["result"])
 
     def instant(self, query: str, at: float) -> list[Any]:
-        """The series of a query at a moment: ``metric`` and ``value``, a pair of time and text."""
-        asked = {"query": query, "time": at}
-        return list(self.get(f"/api/v1/query?{urllib.parse.urlencode(asked)}")["result"])
+        """Return the series of an instant query: ``metric`` and ``value``, a pair of time and text."""
+        parameters = {"query": query, "time": at}
+        return list(self.get(f"/api/v1/query?{urllib.parse.urlencode(parameters)}")["result"])
 
     def _until(self, query: str) -> list[Any]:
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
-            except (OSError, ValueError):  # it does not listen yet, or says that it is not ready
+            except (OSError, ValueError):  # not listening or not ready yet
                 found = None
             if found:
                 return list(found)
@@ -99,7 +99,7 @@ class Prometheus:
             time.sleep(0.2)
 
     def get(self, path: str) -> Any:
-        """What its API answers."""
+        """Return the data of an API response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", path)
@@ -109,7 +109,7 @@ class Prometheus:
 
 
 def binary(name: str = "prometheus") -> str:
-    """The installed one, else Debian's package in the cache: installing it would start a service."""
+    """Return the installed program, else Debian's unpacked one. Installing it would start a service."""
     installed = shutil.which(name)
     if installed:
         return installed

@@ -1,4 +1,4 @@
-"""What a PromQL query is made of, by the parser of promql-parser."""
+"""Analyse PromQL queries with promql-parser."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _OPERATORS = {
     "MatchOp.NotRe": "!~",
 }
 
-#: Functions that may be given a counter.
+#: Functions that accept a counter.
 OF_COUNTERS = ("rate", "irate", "increase", "resets")
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One selector: its matchers, ``{label: (operator, value)}``, and what is around it, outermost first."""
+    """A selector: its matchers, ``{label: (operator, value)}``, and the functions around it from outside."""
 
     name: str
     matchers: dict[str, tuple[str, str]]
@@ -34,12 +34,12 @@ class Use:
 
     @property
     def labels(self) -> set[str]:
-        """All labels that the query wants of it."""
+        """Return all labels that the query uses."""
         return set(self.matchers) | self.grouped
 
     @property
     def values(self) -> dict[str, set[str]]:
-        """The words that labels are compared with, but for the dashboards' variables."""
+        """Return the words that labels are compared with, except for the dashboards' variables."""
         return {
             label: set(re.findall(r"\w+", value))
             for label, (_, value) in self.matchers.items()
@@ -48,7 +48,7 @@ class Use:
 
 
 def uses(expr: str) -> list[Use]:
-    """All selectors of a query. Raises ValueError if it is none."""
+    """Return all selectors of a query. Raises ValueError if it is malformed."""
     return list(_walk(parser.parse(expr), (), frozenset()))
 
 

@@ -1,7 +1,7 @@
-"""What Pyroscope and Parca document of their ingest APIs, as a strict receiver that can also misbehave.
+"""A strict receiver for the documented ingest APIs of Pyroscope and Parca that can also misbehave.
 
 Pyroscope: pkg/ingester/pyroscope/ingest_handler.go, api/model/labelset. Parca: profilestore.proto by its JSON
-gateway, pkg/normalizer. Who sends what they do not document gets a 400, and ``complaints`` has the reason.
+gateway, pkg/normalizer. Undocumented requests get a 400, and ``complaints`` has the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PYROSCOPE_QUERY = {"name", "from", "until", "format", "spyName"}
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One profile that was taken. ``span`` is what Pyroscope is told: from, until, Unix seconds."""
+    """One accepted profile. ``span`` is Pyroscope's from and until, in Unix seconds."""
 
     labels: dict[str, str]
     profile: pprofile.Profile
@@ -45,7 +45,7 @@ class Received:
 
 
 class Receiver:
-    """A context manager on a loopback port. ``faults`` are taken from the left, one a request."""
+    """Context manager: a receiver on a loopback port. Each request uses up one of ``faults``."""
 
     def __init__(
         self, kind: str = "pyroscope", *, certificate: Path | None = None, host: str = "127.0.0.1"
@@ -77,7 +77,7 @@ class Receiver:
         self._server.server_close()
 
     def fault(self) -> Callable[[Handler], None] | None:
-        """What this request meets."""
+        """Return the fault for this request."""
         with self._changed:
             self.requests += 1
             self._changed.notify_all()
@@ -85,7 +85,7 @@ class Receiver:
 
     @contextmanager
     def pausing(self, fault: Callable[[Handler], None]) -> Iterator[None]:
-        """Every request meets it, while this lasts."""
+        """Apply the fault to every request in the block."""
         before, self.always = self.always, fault
         try:
             yield
@@ -98,12 +98,12 @@ class Receiver:
             self._changed.notify_all()
 
     def until(self, holds: Callable[[], bool], patience_s: float = 30) -> None:
-        """Wait until it is so; asked again with each request."""
+        """Wait until the condition holds; check it after each request."""
         deadline = time.monotonic() + patience_s
         with self._changed:
             while not holds():
                 left = deadline - time.monotonic()
-                assert left > 0, f"never so; {self.requests} requests, {self.complaints}"
+                assert left > 0, f"the condition never holds; {self.requests} requests, {self.complaints}"
                 self._changed.wait(min(left, 0.2))
 
 
@@ -119,7 +119,7 @@ class _Server(ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what some tests are about."""
+        """Ignore errors: some tests let the client disconnect."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -156,7 +156,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Tests have their own words."""
+        """Do not log requests."""
 
     def _checked(self, body: bytes) -> Received:
         kind = self.server.receiver.kind
@@ -177,10 +177,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _parca(self, body: bytes) -> Received:
         assert self.headers["Content-Type"] == "application/json"
-        asked = json.loads(body)
-        assert asked.keys() <= {"tenant", "series", "normalized"}
-        assert isinstance(asked.get("normalized", False), bool)
-        (series,) = asked["series"]
+        request = json.loads(body)
+        assert request.keys() <= {"tenant", "series", "normalized"}
+        assert isinstance(request.get("normalized", False), bool)
+        (series,) = request["series"]
         assert series.keys() == {"labels", "samples"}
         assert series["labels"].keys() == {"labels"}
         labels: dict[str, str] = {}
@@ -198,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def label_set(name: str) -> dict[str, str]:
-    """``app{label=value,…}`` as Pyroscope's parser takes it: no quotes, values end at a comma or a brace."""
+    """Parse ``app{label=value,…}`` as Pyroscope does: no quotes, values end at a comma or a brace."""
     service, brace, rest = name.partition("{")
     assert re.fullmatch(r"[a-zA-Z0-9_./-]+", service.strip()), f"invalid service name: {service!r}"
     labels = {"__name__": service.strip()}
@@ -219,7 +219,7 @@ def label_set(name: str) -> dict[str, str]:
 def status(
     code: int, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Callable[[Handler], None]:
-    """The whole request is read, and refused."""
+    """Read the whole request, then refuse it."""
 
     def act(handler: Handler) -> None:
         handler.body()
@@ -229,19 +229,19 @@ def status(
 
 
 def refused_unread(handler: Handler) -> None:
-    """413 before the body was read, and hung up."""
+    """Send 413 before reading the body, and disconnect."""
     handler.answer(413, b"too large")
     handler.close_connection = True
 
 
 def silent(handler: Handler) -> None:
-    """It takes everything and says nothing."""
+    """Read the request and never respond."""
     handler.body()
     handler.server.receiver.ended.wait(60)
 
 
 def trickled(handler: Handler) -> None:
-    """Taken, with an answer that never ends, a byte at a time."""
+    """Accept the request, with an endless response, a byte at a time."""
     handler.body()
     handler.wfile.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
@@ -250,27 +250,27 @@ def trickled(handler: Handler) -> None:
 
 
 def trickled_refusal(handler: Handler) -> None:
-    """Refused for now, at endless length."""
+    """Send 503 with an endless body."""
     handler.body()
     handler.wfile.write(b"HTTP/1.1 503 Later\r\nContent-Length: 100000\r\n\r\n")
     _slowly(handler, lambda: handler.wfile.write(b"x"))
 
 
 def page(handler: Handler) -> None:
-    """What Parca has for people at every path that it does not know."""
+    """Send an HTML page, as Parca does for unknown paths."""
     handler.body()
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\n\r\n")
 
 
 def trickled_status(handler: Handler) -> None:
-    """A first line that never ends."""
+    """Send an endless status line."""
     handler.body()
     handler.wfile.write(b"HTTP/1.1 ")
     _slowly(handler, lambda: handler.wfile.write(b"x"))
 
 
 def read_slowly(handler: Handler) -> None:
-    """It takes a byte now and then."""
+    """Read the request a byte at a time."""
     _slowly(handler, lambda: handler.rfile.read1(1))
 
 
@@ -283,7 +283,7 @@ def _slowly(handler: Handler, step: Callable[[], object]) -> None:
 
 
 def reset(handler: Handler) -> None:
-    """The connection breaks in the middle."""
+    """Reset the connection in the middle of the request."""
     handler.rfile.read1(100)
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.connection.close()
@@ -291,13 +291,13 @@ def reset(handler: Handler) -> None:
 
 
 def no_http(handler: Handler) -> None:
-    """Another protocol answers."""
+    """Respond with another protocol."""
     handler.body()
     handler.wfile.write(b"220 mail.example.net ESMTP\r\n")
     handler.close_connection = True
 
 
 def hung_up(handler: Handler) -> None:
-    """The request is read, and no answer comes."""
+    """Read the request and disconnect."""
     handler.body()
     handler.close_connection = True

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What every change must pass: the Rust core's tests, then pytest's. Options go to pytest: --full runs all tests.
+# Run the tests that every change must pass: the Rust core's, then pytest's. Options go to pytest: --full runs all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What the tests compare with, drive or compile; the servers bring their own needs.
+# Tools that the tests use. The servers install their own dependencies.
 packages=(binutils bpftool bpftrace chromium debhelper debuginfod elfutils g++ gdb gnupg iproute2 jsonnet libc6-dbg lintian
     man-db mmdebstrap openssl prometheus python3-seccomp rpm systemd tmux util-linux xz-utils)
 
@@ -12,7 +12,7 @@ PYTHONPATH=tests .venv/bin/python -c \
 PYTHONPATH=tests .venv/bin/python -m servers fetch
 cargo test --manifest-path agent/native/Cargo.toml --release --no-default-features --quiet
 
-# First the tests that do not mind others beside them, in two processes, then the rest (tests/conftest.py).
+# First the tests that can run in parallel, in two processes, then the rest (tests/conftest.py).
 failed=0
 .venv/bin/pytest -n 2 --dist loadfile -m parallel "$@" || failed=1
 .venv/bin/pytest -m "not parallel" "$@" || failed=1

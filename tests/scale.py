@@ -1,7 +1,7 @@
 """Two sizes of the suite: `make test`, what every change must pass, and `make test-all` (``--full``).
 
-A test of which the quick suite needs nothing is marked ``@long("reason")``. One that repeats something takes
-its number of repetitions from ``count``, one with many parameters a few of them from ``few``.
+A test that the quick suite does not need is marked ``@long("reason")``. A test with repetitions takes their
+number from ``count``; a test with many parameters takes a few of them from ``few``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-#: Deselected unless pytest has ``--full``. The reason says what the quick suite has instead.
+#: Deselected without ``--full``. The reason says what the quick suite has instead.
 long = pytest.mark.long
 
 _Value = TypeVar("_Value", int, float)

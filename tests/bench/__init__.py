@@ -1,1 +1,1 @@
-"""What innoscope costs, measured on real servers beside the tools it replaces: ``python -m bench``."""
+"""Benchmarks of Innoscope on real servers, compared with the tools it replaces: ``python -m bench``."""

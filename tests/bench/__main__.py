@@ -1,4 +1,4 @@
-"""``python -m bench``: run benchmarks, print their tables, keep all values.
+"""``python -m bench``: run benchmarks, print their tables, store all values.
 
 ``make bench`` runs everything in full. Progress goes to standard error, tables to standard output.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench import agent, crowd, diagnose, fleet, gap, host, many, overhead, probes, profile, speed, toggle
-from bench.children import ChildError
+from bench.helper_process import HelperError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
 from innoscope.probes.catalog import default_catalog
@@ -36,7 +36,7 @@ _BENCHES = {
 }
 _JSON = Path("build/bench.json")
 
-#: Set by command-line options of their own.
+#: Fields whose command-line option has another name.
 _OWN_OPTIONS = {
     "servers": ("--server", NAMES),
     "probe_loads": ("--probe-load", PROBE_LOADS),
@@ -45,7 +45,7 @@ _OWN_OPTIONS = {
 
 
 def main() -> int:
-    """Run what was asked for; its errors are one message and exit status 1."""
+    """Run the chosen benchmarks; print an error as one message and return exit status 1."""
     signal.signal(signal.SIGTERM, _interrupt)
     options = _parser().parse_args()
     try:
@@ -53,7 +53,7 @@ def main() -> int:
             _reprint(options.reprint)
             return 0
         _run(options.names or list(_BENCHES), _settings(options), options.json)
-    except (ChildError, ServerError, WorkloadError) as error:
+    except (HelperError, ServerError, WorkloadError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     for field in fields(Settings):
         option = "--" + field.name.replace("_", "-")
         if isinstance(field.default, bool):
-            parser.add_argument(option, action="store_true", default=None, help="off, unless asked for")
+            parser.add_argument(option, action="store_true", default=None, help="off by default")
         elif field.name not in _OWN_OPTIONS:
             kind = type(field.default)
             parser.add_argument(option, type=kind, metavar="N", help=f"full: {field.default}")
@@ -92,17 +92,17 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _run(names: list[str], settings: Settings, file: Path) -> None:
-    """The benchmarks in turn; what is measured is kept and printed even if a later one fails."""
-    known = host.facts()
-    kept: dict[str, Any] = {"schema": 1, "host": known, "settings": asdict(settings), "results": {}}
-    print(host.heading(known), flush=True)
+    """Run the benchmarks in turn; store and print each one's results even if a later one fails."""
+    facts = host.facts()
+    document: dict[str, Any] = {"schema": 1, "host": facts, "settings": asdict(settings), "results": {}}
+    print(host.heading(facts), flush=True)
     file.parent.mkdir(parents=True, exist_ok=True)
     for name in names:
-        results = kept["results"][name] = {}
+        results = document["results"][name] = {}
         try:
             for server in settings.servers:
                 results[server] = _BENCHES[name].run(server, settings)
-                file.write_text(json.dumps(kept, indent=1) + "\n")
+                file.write_text(json.dumps(document, indent=1) + "\n")
         finally:
             if results:
                 print(f"\n## {name}\n\n{_BENCHES[name].report(results)}", flush=True)
@@ -110,10 +110,10 @@ def _run(names: list[str], settings: Settings, file: Path) -> None:
 
 
 def _reprint(file: Path) -> None:
-    """The tables of a run that was kept."""
-    kept = json.loads(file.read_text())
-    print(host.heading(kept["host"]))
-    for name, results in kept["results"].items():
+    """Print the tables of a stored run."""
+    document = json.loads(file.read_text())
+    print(host.heading(document["host"]))
+    for name, results in document["results"].items():
         print(f"\n## {name}\n\n{_BENCHES[name].report(results)}")
 
 

@@ -1,6 +1,6 @@
 """What agent and sensor take with everything on: ``python -m bench agent``.
 
-Both watch a server with idle connections: SQL, memory, stacks once a second, probes; and a scrape every 5 s.
+Both observe a server with idle connections: SQL, memory, stacks once a second, probes; a scrape every 5 s.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.children import ChildError
+from bench.helper_process import HelperError
 from bench.proc import cpu_seconds, memory_mb
 from bench.scene import crowded, say
 from bench.tables import table
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 _COLLECTORS = ("process", "waits", "memory", "probes", "sql")
 _TOGETHER = "both"
 
-#: Seconds between two readings of what they occupy.
+#: Seconds between two readings of CPU time and memory.
 _STEP_S = 0.5
 
-#: Seconds until all of it works: compiling, reading debug info, the governor's first decisions.
+#: Seconds until all collectors succeed: compiling, reading debug information, the governor's first decisions.
 _PATIENCE_S = 120
 
 Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """One server: until all works, then so long."""
+    """Measure one server, once all collectors succeed."""
     with (
         crowded(name, settings.connections, mixed=False) as server,
         Sensing(only=[server]) as sensing,
@@ -45,7 +45,7 @@ def run(name: str, settings: Settings) -> Record:
         scrape = all_work(agent)
         start = {who: cpu_seconds(pid) for who, pid in pids.items()}
         say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.agent_seconds:g} s")
-        readings = _watched(pids, agent, settings)
+        readings = _measured(pids, agent, settings)
     return {
         "threads": scrape.value("mysqld_os_threads"),
         "series": len(scrape.values),
@@ -55,21 +55,21 @@ def run(name: str, settings: Settings) -> Record:
 
 
 def all_work(agent: Running) -> Scrape:
-    """Wait until every collector has succeeded; the scrape that says so."""
+    """Wait until every collector has succeeded; return that scrape."""
     deadline = time.monotonic() + _PATIENCE_S
     while missing := _missing(scrape := agent.scrape()):
         if time.monotonic() > deadline:
-            raise ChildError(f"no {', '.join(missing)} after {_PATIENCE_S} s:\n{agent.log}")
+            raise HelperError(f"no {', '.join(missing)} after {_PATIENCE_S} s:\n{agent.log}")
         time.sleep(_STEP_S)
     return scrape
 
 
 def _missing(scrape: Scrape) -> list[str]:
-    """Collectors that have not succeeded yet."""
+    """Return the collectors that have not succeeded yet."""
     return [name for name in _COLLECTORS if scrape.value("collector_success", collector=name) != 1]
 
 
-def _watched(pids: Mapping[str, int], agent: Running, settings: Settings) -> list[Record]:
+def _measured(pids: Mapping[str, int], agent: Running, settings: Settings) -> list[Record]:
     began = time.monotonic()
     readings, scrape_at = [_reading(pids, 0.0)], began
     while (elapsed := time.monotonic() - began) < settings.agent_seconds:
@@ -86,7 +86,7 @@ def _reading(pids: Mapping[str, int], at: float) -> Record:
 
 
 def report(results: dict[str, Any]) -> str:
-    """One row for each process, one for both."""
+    """Return a table with one row for each process and one for both."""
     return table(_HEADER, [row for name, result in results.items() for row in _rows(name, result)])
 
 

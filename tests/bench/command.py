@@ -1,4 +1,4 @@
-"""Running one command and measuring it."""
+"""Run one command and measure it."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.children import ChildError
+from bench.helper_process import HelperError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_RUNNER = Path(__file__).with_name("runner.py")
+_RUNNER = Path(__file__).with_name("command_process.py")
 
 #: Seconds; the slowest tool takes 14 on an idle machine.
 _BOUND = 300
 
-#: Seconds that a command which is told to end may take.
+#: Seconds that a command may take to end.
 _PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of a command took."""
+    """The cost and output of one run of a command."""
 
     wall_s: float
     cpu_s: float
-    rss_mb: float  #: its peak, or that of the largest of its children
+    rss_mb: float  #: its peak, or that of the largest of its helpers
     anon_mb: float  #: the peak of the command's own process without what it maps from files
     output: str
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str]) -> Run:
-    """Run it to its end. Raises ChildError, with what it said, if it was killed or printed nothing."""
+    """Run it to its end. Raises HelperError, with its messages, if it was killed or printed nothing."""
     with tempfile.TemporaryDirectory(prefix="innoscope-bench-") as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
-        told = _told(
+        cost = _measured(
             [sys.executable, "-I", "-S", str(_RUNNER), str(output), str(errors), str(_BOUND), *command],
             {**os.environ, **environment},
         )
-        code, text = told.pop("exit"), output.read_text(errors="replace")
+        code, text = cost.pop("exit"), output.read_text(errors="replace")
         if code < 0 or not text:
-            said = errors.read_text(errors="replace").strip()[-500:]
-            raise ChildError(f"{' '.join(command)} ended with {code} and {len(text)} bytes of output: {said}")
-    return Run(output=text, **told)
+            messages = errors.read_text(errors="replace").strip()[-500:]
+            ended = f"ended with {code} and {len(text)} bytes of output"
+            raise HelperError(f"{' '.join(command)} {ended}: {messages}")
+    return Run(output=text, **cost)
 
 
-def _told(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """The runner's line. Its input stays open meanwhile: closing it, as our end does, ends the command."""
+def _measured(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """Return the runner's result. Closing its input, as our exit does, ends the command."""
     runner = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -66,6 +67,6 @@ def _told(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
             runner.wait(_PATIENCE)
             raise
     if not line:
-        raise ChildError(f"{' '.join(command)} ended with {runner.returncode}")
-    told: dict[str, Any] = json.loads(line)
-    return told
+        raise HelperError(f"{' '.join(command)} ended with {runner.returncode}")
+    cost: dict[str, Any] = json.loads(line)
+    return cost

@@ -1,7 +1,7 @@
 """One server with thousands of idle connections: ``python -m bench crowd --crowd-connections 19000``.
 
-Agent and sensor watch it, with probes; a scrape every 5 s. How many connections there can be is a matter of
-RLIMIT_NOFILE: the server has one descriptor for each.
+Agent and sensor observe it, with probes; a scrape every 5 s. RLIMIT_NOFILE limits the connections, because
+the server has one descriptor for each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from bench.many import settle, watched
+from bench.many import measured, settle
 from bench.scene import say
 from bench.tables import table
 from safety.agenting import Running
@@ -26,7 +26,7 @@ Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """Connect, wait until the server is known, and watch for so long."""
+    """Connect, wait until all collectors succeed, and measure."""
     count = settings.crowd_connections
     say(f"{name}: {count:,} connections")
     with (
@@ -37,7 +37,7 @@ def run(name: str, settings: Settings) -> Record:
     ):
         settled_s = settle(agent, settings.scrape_every)
         say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.many_seconds:g} s")
-        record = watched(sensing, agent, settings)
+        record = measured(sensing, agent, settings)
         threads = len(list(Path(f"/proc/{server.pid}/task").iterdir()))
         cut = agent.scrape().value("threads_cut")
         return {"threads": threads, "cut": cut, "settled_s": settled_s, **record}
@@ -55,11 +55,11 @@ def _options(count: int) -> Options:
 
 
 def report(results: dict[str, Record]) -> str:
-    """One line a server."""
+    """Return a table with one row per server."""
     rows = []
     for name, record in results.items():
         cuts = quantiles(record["scrapes"], n=100, method="inclusive")
-        (rate,) = record["looks_per_second"]
+        (rate,) = record["snapshots_per_second"]
         rows.append((
             name, f"{record['threads']:,}", f"{rate:.2f}", f"{record['cut'] or 0:,.0f}",
             f"{record['rss_mb']['sensor']:.0f}", f"{100 * record['cpu']['sensor']:.1f} %",

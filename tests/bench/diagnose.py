@@ -1,9 +1,8 @@
-"""What ``innoscope diagnose`` costs the server while it runs: ``python -m bench diagnose``.
+"""Cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
 
-The arms: nothing (control), and the command as a person types it, from its start to its end: loading the
-probes, looking, taking them off. The control lasts as long. The empty windows around both are shorter: under
-this load two cores of a shared machine wander by 5 % between windows of 10 s, however long the others are, so
-more and shorter ones tell more in the same time. Both loads of the probes' benchmark.
+The arms: nothing (control), and one complete run of the command. The control lasts as long. The empty windows
+around both are shorter: under this load the speed of a shared machine varies by 5 % between windows of 10 s,
+so more and shorter windows are more precise in the same time. The loads are those of the probes' benchmark.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench import pairs
-from bench.alternating import CONTROL, Trial, Window, alternate
-from bench.children import Child
-from bench.scene import say
+from bench.helper_process import Helper
+from bench.scene import probe_load, say
 from bench.tables import table
+from bench.trials import CONTROL, Trial, Window, alternate
 from servers import Server
-from workloads import Oltp, UpdateStorm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +31,9 @@ Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """One server: each load in turn."""
+    """Measure one server under each load in turn."""
     return {
-        "look_s": settings.diagnose_seconds,
+        "seconds": settings.diagnose_seconds,
         "loads": {load: _loaded(name, load, settings) for load in settings.probe_loads},
     }
 
@@ -43,35 +41,32 @@ def run(name: str, settings: Settings) -> Record:
 def _loaded(name: str, load_name: str, settings: Settings) -> Record:
     with ExitStack() as stack:
         server = stack.enter_context(Server(name))
-        load: Workload = stack.enter_context(
-            Oltp(server, settings.oltp_clients)
-            if load_name == "oltp"
-            else UpdateStorm(server, settings.storm_clients)
-        )
-        child = stack.enter_context(Child("diagnoser", str(server.pid), str(settings.diagnose_seconds)))
-        say(f"{name}: {load.describe}; once before, so that offsets are known")
-        cells: list[Record] = [child.ask("run")]
+        load = stack.enter_context(probe_load(server, load_name, settings))
+        arguments = (str(server.pid), str(settings.diagnose_seconds))
+        helper = stack.enter_context(Helper("diagnose_process", *arguments))
+        say(f"{name}: {load.describe}; one run before, so that the caches are filled")
+        cells: list[Record] = [helper.order("run")]
         trials = alternate(
             (CONTROL, ARM),
             settings.pair_rounds,
-            _window(server, load, child, cells),
+            _window(server, load, helper, cells),
             lambda number: say(f"{name}, {load_name}: pair {number + 1} of {settings.pair_rounds}"),
             around=lambda: pairs.window(server, load, settings.diagnose_around),
         )
     return {"load": load.describe, "trials": [asdict(trial) for trial in trials], "cells": cells[1:]}
 
 
-def _window(server: Server, load: Workload, child: Child, cells: list[Record]) -> Callable[[str], Window]:
+def _window(server: Server, load: Workload, helper: Helper, cells: list[Record]) -> Callable[[str], Window]:
     def window(arm: str) -> Window:
         if arm == CONTROL:
             return pairs.window(server, load, cells[-1]["seconds"])
-        return pairs.during(server, load, lambda: cells.append(child.ask("run")))
+        return pairs.during(server, load, lambda: cells.append(helper.order("run")))
 
     return window
 
 
 def report(results: dict[str, Any]) -> str:
-    """What the server loses, and what the command uses itself."""
+    """Return two tables: the effect on the server, and the command's own cost."""
     lost, spent = [], []
     for name, result in results.items():
         for load in result["loads"].values():
@@ -80,22 +75,22 @@ def report(results: dict[str, Any]) -> str:
             spent.append([name, load["load"], *_spent(load["cells"])])
     return "\n\n".join(
         [
-            "What the server loses.",
+            "The effect on the server.",
             table(("server", "load", *pairs.HEADER), lost),
-            "What the command uses itself.",
+            "The command's own cost.",
             table(("server", "load", *_SPENT), spent),
         ]
     )
 
 
-_SPENT = ("runs", "looks", "seconds, median", "CPU seconds, median", "found", "could not be told for want of")
+_SPENT = ("runs", "snapshots", "seconds, median", "CPU seconds, median", "found", "missing sources")
 
 
 def _spent(cells: list[Record]) -> list[str]:
     return [
-        str(len(cells)), str(sum(cell["looks"] for cell in cells)),
+        str(len(cells)), str(sum(cell["snapshots"] for cell in cells)),
         f"{median(cell['seconds'] for cell in cells):.1f}", f"{median(cell['cpu_s'] for cell in cells):.2f}",
-        _all(cells, "found"), _all(cells, "untold"),
+        _all(cells, "found"), _all(cells, "missing"),
     ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""What a fleet costs its Prometheus and its store of profiles: ``python -m bench fleet``.
+"""Cost of a fleet to its Prometheus and its profile store: ``python -m bench fleet``.
 
-One agent is real: its answers are recorded, its profiles are pushed, and a Prometheus keeps its series. Then
-many are pretended with that recording, and scraped every 15 s by a real Prometheus. The rest is arithmetic.
+One agent is real: its replies are recorded, its profiles are pushed, and a Prometheus stores its series. Then
+many fake agents serve that recording to a real Prometheus, which scrapes them every 15 s. Larger fleets are
+extrapolated.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.agent import all_work
-from bench.children import Child, ChildError
+from bench.helper_process import Helper, HelperError
+from bench.measured_prometheus import Measured
 from bench.proc import cpu_seconds
 from bench.scene import busy, crowded, say
-from bench.storing import Measured
 from bench.tables import table
 from receiver import Receiver
 from safety.agenting import Running
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
 
     from bench.settings import Settings
 
-#: As in the samples of service discovery.
+#: The scrape interval of the samples for service discovery.
 INTERVAL_S = 15
 _FLEET = 10_000
-#: Seconds for all targets of a farm to have been scraped.
+#: Seconds until all fake agents have been scraped.
 _PATIENCE_S = 300.0
 _STEP_S = 1.0
-#: A profile of so many seconds is as good as one of a minute; the first may be shorter.
+#: Shorter profiles are ignored: the first one covers less than a minute.
 _WHOLE_S = 25
 
 Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """One real agent, then farms of growing size."""
+    """Measure one real agent, then growing numbers of fake ones."""
     with tempfile.TemporaryDirectory(prefix="innoscope-fleet-") as scratch:
         folder = Path(scratch)
         one, bodies = _one(name, settings, folder)
@@ -51,7 +52,7 @@ def run(name: str, settings: Settings) -> Record:
 
 
 def _one(name: str, settings: Settings, folder: Path) -> tuple[Record, list[str]]:
-    """What one agent says and pushes, and what its answers are on disk; the answers."""
+    """Measure the replies and profiles of one agent; return the measurements and the replies."""
     with (
         crowded(name, settings.connections, mixed=True) as server,
         busy(server, settings.load),
@@ -85,28 +86,28 @@ def _recorded(agent: Running, seconds: float) -> Iterator[str]:
 
 
 def _farm(number: int, folder: Path, settings: Settings) -> Record:
-    """So many pretended agents and their Prometheus, once all were scraped."""
+    """Measure a Prometheus with that many fake agents, once all were scraped."""
     home = folder / str(number)
     home.mkdir()
-    with Child("farm", str(folder / "bodies.json")) as child:
-        port = child.ask("port")
+    with Helper("fake_agents", str(folder / "bodies.json")) as helper:
+        port = helper.order("port")
         targets = home / "targets.json"
         targets.write_text(json.dumps([_target(place, port) for place in range(1, number)]))
         files = f"file_sd_configs: [{{files: ['{targets}']}}]"
         with Measured(home, port, files, interval_s=INTERVAL_S) as prometheus:
             _until_all_up(prometheus, number)
-            say(f"{number:,} pretended agents, for {settings.fleet_seconds:g} s")
-            before, farm, began = prometheus.reading(), cpu_seconds(child.pid), time.monotonic()
+            say(f"{number:,} fake agents, for {settings.fleet_seconds:g} s")
+            before, farm, began = prometheus.reading(), cpu_seconds(helper.pid), time.monotonic()
             time.sleep(settings.fleet_seconds)
             after, seconds = prometheus.reading(), time.monotonic() - began
             return {
                 "targets": number, "seconds": seconds, "before": before, "after": after,
-                "farm_cpu": (cpu_seconds(child.pid) - farm) / seconds, "up": prometheus.up(),
+                "farm_cpu": (cpu_seconds(helper.pid) - farm) / seconds, "up": prometheus.up(),
             }  # fmt: skip
 
 
 def _target(place: int, port: int) -> Record:
-    """All at one port, told apart by their path, and named as those of a fleet are."""
+    """Return a scrape target. All have one port and different paths; their names are those of a fleet."""
     labels = {"__metrics_path__": f"/{place}/metrics", "instance": f"db{place:05}.example.net:9977"}
     return {"targets": [f"127.0.0.1:{port}"], "labels": labels}
 
@@ -115,12 +116,12 @@ def _until_all_up(prometheus: Measured, number: int) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while (up := prometheus.up()) < number:
         if time.monotonic() > deadline:
-            raise ChildError(f"only {up} of {number} pretended agents were scraped in {_PATIENCE_S:g} s")
+            raise HelperError(f"only {up} of {number} fake agents were scraped in {_PATIENCE_S:g} s")
         time.sleep(_STEP_S)
 
 
 def report(results: dict[str, Any]) -> str:
-    """What was measured on one, on many, and what that means for ten thousand."""
+    """Return tables of one agent, of many, and the extrapolation to ten thousand."""
     return "\n\n".join(
         text
         for name, result in results.items()
@@ -148,7 +149,7 @@ def _one_row(name: str, one: Record) -> list[str]:
 
 
 def _profile_bytes(one: Record) -> float:
-    """Of a minute's profile; the first one covers what time there was."""
+    """Return the mean size of a profile of a minute."""
     whole = [size * 60 / seconds for size, seconds, _ in one["profiles"] if seconds > _WHOLE_S]
     return float(sum(whole) / len(whole))
 
@@ -179,7 +180,7 @@ _EXTRAPOLATED = (
 
 
 def _extrapolated(name: str, result: Record) -> Iterator[list[str]]:
-    """In proportion to the largest farm, and to what one agent's samples take on disk."""
+    """Extrapolate from the largest number of fake agents, and from one agent's samples on disk."""
     one, farm = result["one"], result["farms"][-1]
     series = _FLEET * farm["after"]["series"] / farm["targets"]
     cpu = _rate(farm, "cpu_s") / _rate(farm, "samples")

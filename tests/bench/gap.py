@@ -1,7 +1,7 @@
-"""Whether a client waits longer while dumps are taken back to back: ``python -m bench gap``.
+"""Reply times of a client while snapshots are taken back to back: ``python -m bench gap``.
 
-The arms: nothing (control), looks, and the same CPU time burnt by a process that looks at nothing, which
-tells competition for the CPUs from anything that looking does to the server.
+The arms: nothing (control), snapshots, and a process without snapshots that burns the same CPU time, which
+separates the competition for CPUs from other effects of snapshots.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.alternating import CONTROL, Trial, Window, alternate, judge
-from bench.children import Child
+from bench.helper_process import Helper
 from bench.scene import busy, crowded, say
-from bench.stats import histogram_quantile
+from bench.stats import gap_times
 from bench.tables import interval, percent, table
+from bench.trials import CONTROL, Trial, Window, alternate, judge
 from workloads import LatencyProbe
 
 if TYPE_CHECKING:
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
     from bench.settings import Settings
 
-LOOKS = "looks"
+SNAPSHOTS = "snapshots"
 BURN = "CPU burnt"
-_ARMS = (CONTROL, LOOKS, BURN)
+_ARMS = (CONTROL, SNAPSHOTS, BURN)
 
-#: What is told of each window, and how.
+#: Reported metrics of each window, with their titles.
 _METRICS = {"longest_ms": "longest gap ms", "p99_ms": "p99 ms", "p50_ms": "median ms"}
 
 
 def run(name: str, settings: Settings) -> dict[str, Any]:
-    """One server: windows that alternate."""
+    """Measure one server in alternating windows."""
     with (
         crowded(name, settings.connections, mixed=True) as server,
         busy(server, settings.load),
-        Child("looker", str(server.pid)) as looker,
+        Helper("snapshot_process", str(server.pid)) as snapshots,
         LatencyProbe(server, realtime=True) as probe,
     ):
-        looker.ask(f"rest {settings.pause}")
+        snapshots.order(f"rest {settings.pause}")
         time.sleep(settings.gap_window)
-        looker.ask("pause")
-        busy_s = median(cost["cpu_ms"] for cost in looker.ask("take")) / 1000
+        snapshots.order("pause")
+        busy_s = median(cost["cpu_ms"] for cost in snapshots.order("take")) / 1000
         trials = alternate(
             _ARMS,
             settings.gap_rounds,
-            _window(looker, probe, settings, busy_s),
+            _window(snapshots, probe, settings, busy_s),
             lambda number: say(f"{name}: round {number + 1} of {settings.gap_rounds}"),
         )
     return {
@@ -58,41 +58,40 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _window(looker: Child, probe: LatencyProbe, settings: Settings, busy_s: float) -> Callable[[str], Window]:
+def _window(
+    snapshots: Helper, probe: LatencyProbe, settings: Settings, busy_s: float
+) -> Callable[[str], Window]:
     orders = {
         CONTROL: "pause",
-        LOOKS: f"rest {settings.pause}",
+        SNAPSHOTS: f"rest {settings.pause}",
         BURN: f"burn {settings.pause} {busy_s}",
     }
 
     def window(arm: str) -> Window:
-        looker.ask(orders[arm])
+        snapshots.order(orders[arm])
         probe.take()
         time.sleep(settings.gap_window)
         gaps = probe.take()
-        looker.ask("pause")
+        snapshots.order("pause")
         return {
-            "longest_ms": gaps.longest_us / 1000,
-            "p99_ms": histogram_quantile(gaps.histogram, 0.99) / 1000,
-            "p50_ms": histogram_quantile(gaps.histogram, 0.5) / 1000,
-            "answers": gaps.count,
-            "looks": len(looker.ask("take")),
+            **gap_times(gaps),
+            "snapshots": len(snapshots.order("take")),
         }
 
     return window
 
 
 def report(results: dict[str, Any]) -> str:
-    """One row for each server, arm and metric."""
+    """Return a table with one row for each server, arm and metric."""
     header = ("server", "windows", "metric", "pairs", "without", "with", "change (95 % interval)",
               "beyond the control (95 % interval)", "verdict")  # fmt: skip
     rows = []
     notes = []
     for name, result in results.items():
         trials = [Trial(**trial) for trial in result["trials"]]
-        looks = [trial.during["looks"] for trial in trials if trial.arm == LOOKS]
+        counts = [trial.during["snapshots"] for trial in trials if trial.arm == SNAPSHOTS]
         notes.append(
-            f"{name}: {sum(looks):,.0f} looks, {median(looks) / result['window_s']:.0f} a second;"
+            f"{name}: {sum(counts):,.0f} snapshots, {median(counts) / result['window_s']:.0f} a second;"
             f" {result['clients']} clients as load."
         )
         for arm in _ARMS:

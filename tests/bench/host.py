@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The host of the measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def facts() -> dict[str, Any]:
-    """Command, kernel, processor, cores, load before the start, date."""
+    """Return command, kernel, processor, cores, load before the start, and date."""
     return {
         "command": " ".join(["python -m bench", *sys.argv[1:]]),
         "kernel": platform.release(),
@@ -24,7 +24,7 @@ def facts() -> dict[str, Any]:
 
 
 def heading(known: dict[str, Any]) -> str:
-    """The facts in one line."""
+    """Format the facts as one line."""
     load = known["load_average"][0]
     return (
         f"`{known['command']}` on {known['taken_at'][:10]}: kernel {known['kernel']} ({known['machine']}), "

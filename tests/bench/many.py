@@ -1,6 +1,6 @@
 """Many small servers on one host: ``python -m bench many --many-servers 100``.
 
-All are idle. Agent and sensor watch all of them, with probes; a scrape every 5 s.
+All are idle. Agent and sensor observe all of them, with probes; a scrape every 5 s.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-#: As small as InnoDB gets.
+#: The smallest possible InnoDB.
 _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",
@@ -43,7 +43,7 @@ _SMALL: Options = {
 }
 #: Servers that start at the same time.
 _AT_ONCE = 4
-#: Seconds until nothing new is learned of any server, at the most.
+#: Maximum seconds until all servers are fully observed.
 _PATIENCE_S = 900.0
 _TASK = re.compile(r'innoscope_collector_success\{.*?collector="(\w+)".*?\} (\d)')
 _WHY = re.compile(r'innoscope_collector_failure_info\{.*?collector="(\w+)".*?reason="(\w+)".*?\} 1')
@@ -51,14 +51,14 @@ _WHY = re.compile(r'innoscope_collector_failure_info\{.*?collector="(\w+)".*?rea
 
 @dataclass(slots=True)
 class Scrapes:
-    """Scrapes of all servers: how long each took, and which collectors failed in how many servers."""
+    """Scrapes of all servers: the duration of each, and the number of servers on which a collector failed."""
 
     seconds: list[float] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
     succeeded: Counter[str] = field(default_factory=Counter)
 
     def take(self, agent: Running) -> Counter[str]:
-        """Scrape once; the failures of this scrape."""
+        """Scrape once; return the failures of this scrape."""
         began = time.monotonic()
         status, body = agent.get("/metrics")
         self.seconds.append(time.monotonic() - began)
@@ -71,7 +71,7 @@ class Scrapes:
 
 
 def run(name: str, settings: Settings) -> Record:
-    """Start them, wait until all are known, and watch for so long."""
+    """Start the servers, wait until all are fully observed, and measure."""
     count = settings.many_servers
     with ExitStack() as stack:
         servers = list(started(stack, name, count))
@@ -79,7 +79,7 @@ def run(name: str, settings: Settings) -> Record:
         agent = stack.enter_context(Running(servers[0], sensor=sensing.path, options=configured(servers[1:])))
         settled_s = settle(agent, settings.scrape_every)
         say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.many_seconds:g} s")
-        return {"servers": count, "settled_s": settled_s, **watched(sensing, agent, settings)}
+        return {"servers": count, "settled_s": settled_s, **measured(sensing, agent, settings)}
 
 
 def started(stack: ExitStack, name: str, count: int) -> Iterator[Server]:
@@ -104,7 +104,7 @@ def _ended(server: Server) -> ExitStack:
 
 
 def configured(servers: list[Server]) -> list[str]:
-    """Entries of the agent's configuration, which watches named servers only."""
+    """Return entries of the agent's configuration, because it observes only named servers."""
     return [
         f"[[server]]\nname = 's{number}'\nsocket = '{server.folder.inside}/s.sock'\n"
         for number, server in enumerate(servers, 2)
@@ -112,7 +112,7 @@ def configured(servers: list[Server]) -> list[str]:
 
 
 def settle(agent: Running, every_s: float) -> float:
-    """Scrape until no collector and no reply is slow because it still learns; the seconds that it took."""
+    """Scrape until no collector times out any more; return the seconds that it took."""
     began = time.monotonic()
     while time.monotonic() - began < _PATIENCE_S:
         failed = Scrapes().take(agent)
@@ -123,8 +123,8 @@ def settle(agent: Running, every_s: float) -> float:
     return time.monotonic() - began
 
 
-def watched(sensing: Sensing, agent: Running, settings: Settings) -> Record:
-    """What both take, and what was seen of each server."""
+def measured(sensing: Sensing, agent: Running, settings: Settings) -> Record:
+    """Measure the cost of both daemons, and the snapshots of each server."""
     pids = {"sensor": sensing.pid, "agent": agent.pid}
     scrapes, tasks, most = Scrapes(), dict.fromkeys(pids, 0), dict.fromkeys(pids, 0.0)
     cpu, began, began_at = {who: cpu_seconds(pid) for who, pid in pids.items()}, time.monotonic(), time.time()
@@ -136,7 +136,7 @@ def watched(sensing: Sensing, agent: Running, settings: Settings) -> Record:
         time.sleep(max(0.0, settings.scrape_every - (time.monotonic() - began - spent)))
     spent = time.monotonic() - began
     used = {who: (cpu_seconds(pid) - cpu[who]) / spent for who, pid in pids.items()}
-    rates = sorted(looks_per_second(sensing, began_at, time.time()))
+    rates = sorted(snapshots_per_second(sensing, began_at, time.time()))
     return {
         "scrapes": scrapes.seconds,
         "failed": dict(scrapes.failed),
@@ -144,13 +144,13 @@ def watched(sensing: Sensing, agent: Running, settings: Settings) -> Record:
         "tasks": tasks,
         "rss_mb": most,
         "cpu": used,
-        "looks_per_second": rates,
+        "snapshots_per_second": rates,
         "log": sensing.log[-4000:],
     }
 
 
-def looks_per_second(sensing: Sensing, begin: float, end: float) -> list[float]:
-    """Snapshots of each server."""
+def snapshots_per_second(sensing: Sensing, begin: float, end: float) -> list[float]:
+    """Return the snapshots per second of each server."""
     names = sensing.client.hello()["servers"]
     return [
         len(sensing.client.looks(name, begin, end, stacks=False)[0]) / (end - begin) for name in names
@@ -158,11 +158,11 @@ def looks_per_second(sensing: Sensing, begin: float, end: float) -> list[float]:
 
 
 def report(results: dict[str, Record]) -> str:
-    """One line a process."""
+    """Return a table with one row per process."""
     rows = []
     for name, record in results.items():
         cuts = quantiles(record["scrapes"], n=100, method="inclusive")
-        rates = record["looks_per_second"]
+        rates = record["snapshots_per_second"]
         rows += [
             (
                 name, who, f"{record['servers']}", f"{record['tasks'][who]}",

@@ -1,13 +1,13 @@
-"""What a server does in a window of time, and the table of what it loses by something."""
+"""Measure a server's operations in a window of time, and compare arms with the control."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from bench.alternating import CONTROL, Trial, Window, judge
 from bench.proc import cpu_seconds
 from bench.tables import interval, percent
+from bench.trials import CONTROL, Trial, Window, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from servers import Server
     from workloads import Workload
 
-#: What is told of the pairs, and how.
+#: Reported metrics of the pairs, with their titles.
 _METRICS = {"per_second": "operations/s", "cpu_us_per_operation": "server CPU µs/operation"}
 
 HEADER = ("metric", "pairs", "without", "with", "change (95 % interval)", "control (95 % interval)",
@@ -23,12 +23,12 @@ HEADER = ("metric", "pairs", "without", "with", "change (95 % interval)", "contr
 
 
 def window(server: Server, load: Workload, seconds: float) -> Window:
-    """Watch the load for so long."""
+    """Measure the load for that long."""
     return during(server, load, lambda: time.sleep(seconds))
 
 
 def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
-    """Watch the load until ``wait`` returns."""
+    """Measure the load until ``wait`` returns."""
     began, ran, done = _reading(server, load)
     wait()
     ended, ran_then, done_then = _reading(server, load)
@@ -40,7 +40,7 @@ def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
 
 
 def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
-    """When, the server's CPU time, its operations. A busy server takes a while to say them: its middle."""
+    """Return time, the server's CPU time and operations. The query takes a while, so take its middle."""
     before = time.monotonic(), cpu_seconds(server.pid)
     done = load.throughput()
     after = time.monotonic(), cpu_seconds(server.pid)
@@ -48,7 +48,7 @@ def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
 
 
 def rows(trials: Sequence[Trial], arm: str) -> list[list[str]]:
-    """One row for each metric."""
+    """Return one row for each metric."""
     return [_row(trials, arm, metric) for metric in _METRICS]
 
 

@@ -1,6 +1,6 @@
-"""A pt-pmp that has the ``pteu`` dumper: Debian 12's (3.2.1) has gdb only, Debian sid's (3.7.1) has both.
+"""A pt-pmp with the ``pteu`` dumper: Debian 12's (3.2.1) has only gdb, Debian sid's (3.7.1) has both.
 
-apt downloads the package and checks its signature; it is unpacked into the cache, and nothing is installed.
+apt downloads the package and verifies its signature. It is unpacked into the cache, not installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def home() -> Path:
-    """The unpacked package; CalledProcessError when it cannot be had."""
+    """Return the unpacked package. Raises CalledProcessError if it is unavailable."""
     target = cache.root() / "tools" / f"{_PACKAGE}-{_SUITE}"
     if not target.exists():
         with cache.locked(target.name):

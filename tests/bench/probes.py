@@ -1,4 +1,4 @@
-"""What the probes cost the server with their budget at work: ``python -m bench probes``.
+"""Cost of the probes to the server within their budget: ``python -m bench probes``.
 
 The arms: nothing (control), the families that are on by default, with ``--spin`` these and the hottest, with
 ``--unbounded`` these without a budget; or single families, to see which it is. The probes were compiled
@@ -13,14 +13,13 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from bench import pairs
-from bench.alternating import CONTROL, Trial, Window, alternate
-from bench.children import Child
-from bench.scene import say
+from bench.helper_process import Helper
+from bench.scene import probe_load, say
 from bench.tables import table
+from bench.trials import CONTROL, Trial, Window, alternate
 from innoscope.probes.catalog import default_catalog
 from innoscope.probes.governor import DEFAULT_BUDGET
 from servers import Server
-from workloads import Oltp, UpdateStorm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,33 +35,27 @@ Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """One server: each load in turn."""
+    """Measure one server under each load in turn."""
     return {
         "window_s": settings.cell,
         "loads": {load: _loaded(name, load, settings) for load in settings.probe_loads},
     }
 
 
-def _load(server: Server, name: str, settings: Settings) -> Workload:
-    return (
-        Oltp(server, settings.oltp_clients) if name == "oltp" else UpdateStorm(server, settings.storm_clients)
-    )
-
-
 def _loaded(name: str, load_name: str, settings: Settings) -> Record:
     with ExitStack() as stack:
         server = stack.enter_context(Server(name))
-        load = stack.enter_context(_load(server, load_name, settings))
+        load = stack.enter_context(probe_load(server, load_name, settings))
         say(f"{name}: {load.describe}; compiling the probes")
         probers = {
-            arm: stack.enter_context(Child("prober", str(server.pid), *arguments))
+            arm: stack.enter_context(Helper("probe_process", str(server.pid), *arguments))
             for arm, arguments in _arms(settings).items()
         }
         for arm in _placeless(probers):
             say(f"{name}: {arm}: no place here")
             del probers[arm]
-        for prober in probers.values():
-            prober.ask("settle")
+        for probes_of in probers.values():
+            probes_of.order("settle")
         cells: list[Record] = []
         trials = alternate(
             (CONTROL, *probers),
@@ -87,31 +80,31 @@ def _arms(settings: Settings) -> dict[str, list[str]]:
     return arms
 
 
-def _placeless(probers: Mapping[str, Child]) -> list[str]:
+def _placeless(probers: Mapping[str, Helper]) -> list[str]:
     """Arms that would probe nothing, or no more than the one before."""
-    points = {arm: prober.ask("points") for arm, prober in probers.items()}
+    points = {arm: probes_of.order("points") for arm, probes_of in probers.items()}
     return [arm for arm, own in points.items() if not own or (arm == SPIN and own == points[DEFAULTS])]
 
 
 def _window(
-    server: Server, load: Workload, probers: Mapping[str, Child], seconds: float, cells: list[Record]
+    server: Server, load: Workload, probers: Mapping[str, Helper], seconds: float, cells: list[Record]
 ) -> Callable[[str], Window]:
     def window(arm: str) -> Window:
-        prober = probers.get(arm)
-        if prober is None:
+        probes_of = probers.get(arm)
+        if probes_of is None:
             return pairs.window(server, load, seconds)
-        prober.ask("on")
-        prober.ask("begin")
+        probes_of.order("on")
+        probes_of.order("begin")
         seen = pairs.window(server, load, seconds)
-        cells.append({"arm": arm, "per_second": seen["per_second"], **prober.ask("end")})
-        prober.ask("off")
+        cells.append({"arm": arm, "per_second": seen["per_second"], **probes_of.order("end")})
+        probes_of.order("off")
         return seen
 
     return window
 
 
 def report(results: dict[str, Any]) -> str:
-    """What the server loses, and what the probes spent."""
+    """Return two tables: the effect on the server, and the cost estimated by the governor."""
     lost, spent = [], []
     for name, result in results.items():
         for load in result["loads"].values():
@@ -122,15 +115,15 @@ def report(results: dict[str, Any]) -> str:
                 spent.append([name, load["load"], arm, *_spent(own)])
     return "\n\n".join(
         [
-            "What the server loses.",
+            "The effect on the server.",
             table(("server", "load", "probes", *pairs.HEADER), lost),
-            "What the probes spent, as a share of the server's CPUs, while attached.",
+            "The estimated cost of the probes while attached, as a share of the server's CPUs.",
             table(("server", "load", "probes", *_SPENT), spent),
         ]
     )
 
 
-_SPENT = ("windows", "hits/s, median", "most", "spent, mean", "median", "most", "µs/operation, median",
+_SPENT = ("windows", "hits/s, median", "most", "cost, mean", "median", "most", "µs/operation, median",
           "always attached", "on a duty cycle (share of the windows; median duty)")  # fmt: skip
 
 
@@ -150,7 +143,6 @@ def _cycled(cells: list[Record]) -> str:
     for cell in cells:
         for probe, duty in cell["cycled"].items():
             duties.setdefault(probe, []).append(duty)
-    told = sorted(duties.items(), key=lambda item: -len(item[1]))
-    return (
-        ", ".join(f"{probe} ({len(own) / len(cells):.0%}; {median(own):.1%})" for probe, own in told) or "–"
-    )
+    ordered = sorted(duties.items(), key=lambda item: -len(item[1]))
+    shares = (f"{probe} ({len(own) / len(cells):.0%}; {median(own):.1%})" for probe, own in ordered)
+    return ", ".join(shares) or "–"

@@ -1,21 +1,21 @@
-"""A process's CPU time and memory, as the kernel tells them."""
+"""CPU time and memory of a process, as the kernel reports them."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-#: CPUCLOCK_SCHED of linux/posix-timers.h: to the nanosecond, where /proc/PID/stat counts ticks of 10 ms.
+#: CPUCLOCK_SCHED of linux/posix-timers.h has nanoseconds; /proc/PID/stat has ticks of 10 ms.
 _CPU_CLOCK = 2
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads, the ended ones included."""
+    """Return user and system time of all threads, including ended ones."""
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """``rss`` and ``rss_peak`` (with mapped files), ``anon`` (without) and ``file``, in MB of 10⁶ bytes."""
+    """Return ``rss`` and ``rss_peak`` (with mapped files), ``anon`` (without) and ``file``, in 10⁶ bytes."""
     fields = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
     )

@@ -1,7 +1,7 @@
-"""What a profile costs the server, beside perf's: ``python -m bench profile``.
+"""Cost of a profile to the server, compared with perf's: ``python -m bench profile``.
 
-The arms: nothing (control), ``innoscope profile``, the same ``--off-cpu``, ``perf record --call-graph dwarf``
-at the same frequency. In a window of theirs they are at work, else not.
+The arms: nothing (control), ``innoscope profile``, the same ``--off-cpu``, and ``perf record --call-graph
+dwarf`` at the same frequency.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench import pairs
-from bench.alternating import CONTROL, Trial, Window, alternate
-from bench.children import Child
+from bench.helper_process import Helper
 from bench.proc import cpu_seconds
 from bench.scene import say
 from bench.tables import table
+from bench.trials import CONTROL, Trial, Window, alternate
 from live.profiling import Perf
 from servers import Server
 from workloads import Oltp
@@ -35,20 +35,20 @@ Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """One server under sysbench."""
+    """Measure one server under sysbench."""
     with ExitStack() as stack:
         server = stack.enter_context(Server(name))
         load = stack.enter_context(Oltp(server, settings.oltp_clients))
         frequency = settings.profile_frequency
-        children = {
-            arm: stack.enter_context(Child("profiler", str(server.pid), kind, str(frequency)))
+        helpers = {
+            arm: stack.enter_context(Helper("profile_process", str(server.pid), kind, str(frequency)))
             for arm, kind in _KINDS.items()
         }
         cells: list[Record] = []
         trials = alternate(
-            (CONTROL, *children, PERF),
+            (CONTROL, *helpers, PERF),
             settings.profile_rounds,
-            _window(server, load, children, settings, cells),
+            _window(server, load, helpers, settings, cells),
             lambda number: say(f"{name}: pair {number + 1} of {settings.profile_rounds}"),
         )
     return {
@@ -60,17 +60,17 @@ def run(name: str, settings: Settings) -> Record:
 
 
 def _window(
-    server: Server, load: Workload, children: Mapping[str, Child], settings: Settings, cells: list[Record]
+    server: Server, load: Workload, helpers: Mapping[str, Helper], settings: Settings, cells: list[Record]
 ) -> Callable[[str], Window]:
     def window(arm: str) -> Window:
         if arm == PERF:
             return _perf(server, load, settings, cells)
-        child = children.get(arm)
-        if child is None:
+        helper = helpers.get(arm)
+        if helper is None:
             return pairs.window(server, load, settings.profile_window)
-        child.ask("on")
+        helper.order("on")
         seen = pairs.window(server, load, settings.profile_window)
-        cells.append({"arm": arm, **child.ask("off")})
+        cells.append({"arm": arm, **helper.order("off")})
         return seen
 
     return window
@@ -89,7 +89,7 @@ def _perf(server: Server, load: Workload, settings: Settings, cells: list[Record
 
 
 def report(results: dict[str, Any]) -> str:
-    """What the server loses, and what the profilers themselves use."""
+    """Return two tables: the effect on the server, and the profilers' own cost."""
     lost, spent = [], []
     for name, result in results.items():
         trials = [Trial(**trial) for trial in result["trials"]]
@@ -99,9 +99,9 @@ def report(results: dict[str, Any]) -> str:
             spent.append([name, arm, *_spent(own)])
     return "\n\n".join(
         [
-            "What the server loses.",
+            "The effect on the server.",
             table(("server", "profiler", *pairs.HEADER), lost),
-            "What the profiler uses itself. Of perf, data are what it writes to disk; ours stay in memory.",
+            "The profiler's own cost. perf writes its data to disk; ours stay in memory.",
             table(("server", "profiler", *_SPENT), spent),
         ]
     )

@@ -1,4 +1,4 @@
-"""A server with a thousand threads, a load on it and a client that measures its answers."""
+"""Servers with a thousand threads, and the loads of the benchmarks."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from servers import Server
-from workloads import Cpu, Idle, RowLock, Sleep
+from workloads import Cpu, Idle, Oltp, RowLock, Sleep, UpdateStorm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: MySQL 5.6 takes a queue of more than 200 for a deadlock.
+    from bench.settings import Settings
+    from workloads import Workload
+
+#: MySQL 5.6 reports a deadlock if more than 200 wait in a queue.
 _WAITERS = 100
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def crowded(name: str, connections: int, *, mixed: bool) -> Iterator[Server]:
-    """The server with so many connections: idle ones, or a mix as in the baseline."""
+    """Yield the server with that many connections: idle ones, or a mix as in the baseline."""
     say(f"{name}: starting it with {connections:,} connections")
     waiters = min(_WAITERS, connections // 10) if mixed else 0
     sleepers = 3 * connections // 10 if mixed else 0
@@ -35,9 +38,16 @@ def crowded(name: str, connections: int, *, mixed: bool) -> Iterator[Server]:
             yield server
 
 
+def probe_load(server: Server, name: str, settings: Settings) -> Workload:
+    """Return the load ``oltp`` or ``storm`` of the benchmarks of probes and diagnose."""
+    if name == "oltp":
+        return Oltp(server, settings.oltp_clients)
+    return UpdateStorm(server, settings.storm_clients)
+
+
 @contextmanager
 def busy(server: Server, clients: int) -> Iterator[Cpu | None]:
-    """So many clients that read single rows without pause; none at all for 0."""
+    """Run that many clients that read single rows continuously."""
     if not clients:
         yield None
         return

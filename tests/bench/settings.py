@@ -1,30 +1,30 @@
-"""How much is measured. ``--quick`` is for trying the benchmarks, not for figures."""
+"""Sizes and durations. ``--quick`` is for trying the benchmarks, not for figures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The two servers of the baseline: small and large debug info.
+#: The two servers of the baseline: with small and with large debug information.
 SERVERS = ("mysql-5.6.24", "mariadb-11.4.5")
 
-#: What the server does while probes come and go.
+#: Loads of the benchmarks of probes and diagnose.
 PROBE_LOADS = ("oltp", "storm")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a run can be asked for. Times are seconds."""
+    """The options of a run. Times are in seconds."""
 
     servers: tuple[str, ...] = SERVERS
     connections: int = 1000
     load: int = 4  #: clients that keep the server busy
     rounds: int = 20  #: ours in ``speed``
     other_rounds: int = 3  #: the other tools in ``speed``
-    looks: int = 5  #: warm looks in each round of ``speed``
+    snapshots: int = 5  #: warm ones in each round of ``speed``
     gap_rounds: int = 20
     gap_window: float = 3.0
-    pause: float = 0.05  #: between two looks in ``gap``
-    seconds: float = 600.0  #: one look a second for so long, in ``overhead``
+    pause: float = 0.05  #: between two snapshots in ``gap``
+    seconds: float = 600.0  #: of one snapshot a second, in ``overhead``
     pair_rounds: int = 60
     pair_window: float = 2.0
     probe_loads: tuple[str, ...] = PROBE_LOADS
@@ -34,22 +34,22 @@ class Settings:
     oltp_clients: int = 8
     storm_clients: int = 40
     cell: float = 3.0  #: a window of ``probes``
-    diagnose_seconds: float = 10.0  #: that ``diagnose`` looks each time
+    diagnose_seconds: float = 10.0  #: of each run of ``diagnose``
     diagnose_around: float = 3.0  #: an empty window before and after each
-    agent_seconds: float = 120.0  #: how long agent and sensor are watched, in ``agent``
+    agent_seconds: float = 120.0  #: for which agent and sensor are measured, in ``agent``
     scrape_every: float = 5.0
     toggle_rounds: int = 8
     toggle_window: float = 3.0
     toggle_load: int = 0  #: clients besides the one that measures, in ``toggle``
     profile_rounds: int = 30
     profile_window: float = 3.0
-    fleet_seconds: float = 120.0  #: one agent is recorded for so long, and each farm is watched, in ``fleet``
+    fleet_seconds: float = 120.0  #: of the recording, and of each measurement, in ``fleet``
     fleet_profiles: int = 3  #: a minute each
-    fleet_agents: int = 1000  #: that are pretended; a tenth and a third of them before
+    fleet_agents: int = 1000  #: fake ones; a tenth and three tenths of them before
     many_servers: int = 100
     crowd_connections: int = 19_000  #: idle ones, of one server, in ``crowd``
     many_seconds: float = 60.0
-    profile_frequency: int = 999  #: of innoscope's and of perf's, so that both cost something
+    profile_frequency: int = 999  #: high, so that the cost is measurable
 
 
 def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
@@ -59,7 +59,7 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         connections=200,
         rounds=2,
         other_rounds=1,
-        looks=2,
+        snapshots=2,
         gap_rounds=2,
         gap_window=1.0,
         seconds=10.0,

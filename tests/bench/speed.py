@@ -1,4 +1,4 @@
-"""How long a dump takes, ours and the other tools', in one run: ``python -m bench speed``."""
+"""Duration of a dump, by Innoscope and other tools: ``python -m bench speed``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.children import Child, ChildError
-from bench.command import measured
+from bench.command import Run, measured
+from bench.helper_process import Helper, HelperError
 from bench.proc import memory_mb
 from bench.scene import busy, crowded, say
 from bench.stats import quantile
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from servers import Server
 
-#: Seconds between two tools, of the row without any, and for an answer that is still due when a tool ends.
+#: Seconds between two tools, of the control without a tool, and for a reply outstanding when a tool ends.
 _REST = 0.3
 _NOTHING = 1.0
 _DUE = 0.1
@@ -29,124 +29,116 @@ _DUE = 0.1
 Record = dict[str, Any]
 
 
-class _Stage:
-    """One server under load, its main thread watched and its answers timed."""
+def _costs(tool: Tool, run: Run) -> Record:
+    return {
+        "wall_ms": run.wall_s * 1000,
+        "cpu_ms": run.cpu_s * 1000,
+        "rss_mb": run.rss_mb,
+        "anon_mb": run.anon_mb,
+        "threads": tool.threads(run.output),
+    }
 
-    def __init__(self, server: Server, looker: Child, watcher: Child, probe: LatencyProbe) -> None:
+
+class _Stage:
+    """One server under load, and helpers that measure its stops and reply times."""
+
+    def __init__(self, server: Server, snapshots: Helper, stops: Helper, probe: LatencyProbe) -> None:
         self.pid = server.pid
-        self._looker = looker
-        self._watcher = watcher
+        self._snapshots = snapshots
+        self._stops = stops
         self._probe = probe
         self.records: list[Record] = []
 
     def nothing(self) -> None:
-        """The control: a while without any tool."""
+        """Measure the control: a second without a tool."""
         self._begin()
         time.sleep(_NOTHING)
         self._end("nothing", {})
 
-    def warm(self, looks: int) -> None:
-        """Looks of a process that has looked before, one by one."""
-        for _ in range(looks):
+    def warm(self, count: int) -> None:
+        """Measure snapshots of a process that has taken one before, one by one."""
+        for _ in range(count):
             self._begin()
-            self._looker.ask("look 1")
-            cost = self._looker.ask("take")[-1]
-            memory = memory_mb(self._looker.pid)
+            self._snapshots.order("snapshots 1")
+            cost = self._snapshots.order("take")[-1]
+            memory = memory_mb(self._snapshots.pid)
             self._end("innoscope, warm", cost | {"rss_mb": memory["rss_peak"], "anon_mb": memory["anon"]})
 
     def run(self, tool: Tool) -> None:
-        """One run of a command. gdb ended in the middle leaves the server stopped: then it is woken."""
+        """Measure one run of a command. If gdb is killed, resume the server that it left stopped."""
         self._begin()
         try:
             run = measured(tool.on(self.pid), tool.environment)
         except BaseException:
             os.kill(self.pid, signal.SIGCONT)
             raise
-        self._end(
-            tool.name,
-            {
-                "wall_ms": run.wall_s * 1000,
-                "cpu_ms": run.cpu_s * 1000,
-                "rss_mb": run.rss_mb,
-                "anon_mb": run.anon_mb,
-                "threads": tool.threads(run.output),
-            },
-        )
+        self._end(tool.name, _costs(tool, run))
 
     def _begin(self) -> None:
         time.sleep(_REST)
-        self._watcher.ask("take")
+        self._stops.order("take")
         self._probe.take()
 
     def _end(self, tool: str, record: Record) -> None:
         time.sleep(_DUE)
         gaps = self._probe.take()
-        stopped = self._watcher.ask("take")
+        stopped = self._stops.order("take")
         self.records.append(
             {"tool": tool, **record, "stopped_ms": stopped, "longest_gap_ms": gaps.longest_us / 1000}
         )
 
 
 def run(name: str, settings: Settings) -> dict[str, Any]:
-    """One server: first without a load, ours only, then all tools under it."""
+    """Measure one server: Innoscope without a load, then all tools under load."""
     tools = others()
     with (
         crowded(name, settings.connections, mixed=True) as server,
-        Child("looker", str(server.pid)) as looker,
-        Child("watcher", str(server.pid)) as watcher,
+        Helper("snapshot_process", str(server.pid)) as snapshots,
+        Helper("stop_process", str(server.pid)) as stops,
     ):
-        looker.ask("pause")
-        quiet = _quiet(server, looker, settings)
+        snapshots.order("pause")
+        quiet = _quiet(server, snapshots, settings)
         with busy(server, settings.load), LatencyProbe(server, realtime=True) as probe:
-            stage = _Stage(server, looker, watcher, probe)
+            stage = _Stage(server, snapshots, stops, probe)
             _rounds(stage, name, settings, tools)
     return {"quiet": quiet, "load": stage.records, "clients": settings.load}
 
 
-def _quiet(server: Server, looker: Child, settings: Settings) -> list[Record]:
-    """Ours on a server that has nothing to do: what the dump itself takes."""
-    say(f"{server.name}: ours without a load")
-    looker.ask("take")
-    looker.ask(f"look {settings.rounds * settings.looks}")
-    memory = memory_mb(looker.pid)
+def _quiet(server: Server, snapshots: Helper, settings: Settings) -> list[Record]:
+    """Measure Innoscope on an idle server."""
+    say(f"{server.name}: innoscope without a load")
+    snapshots.order("take")
+    snapshots.order(f"snapshots {settings.rounds * settings.snapshots}")
+    memory = memory_mb(snapshots.pid)
     records = [
         cost | {"tool": "innoscope, warm", "rss_mb": memory["rss_peak"], "anon_mb": memory["anon"]}
-        for cost in looker.ask("take")
+        for cost in snapshots.order("take")
     ]
     tool = ours()
     for _ in range(settings.rounds):
         run = measured(tool.on(server.pid), tool.environment)
-        records.append(
-            {
-                "tool": tool.name,
-                "wall_ms": run.wall_s * 1000,
-                "cpu_ms": run.cpu_s * 1000,
-                "rss_mb": run.rss_mb,
-                "anon_mb": run.anon_mb,
-                "threads": tool.threads(run.output),
-            }
-        )
+        records.append({"tool": tool.name, **_costs(tool, run)})
     return records
 
 
 def _rounds(stage: _Stage, name: str, settings: Settings, tools: list[Tool]) -> None:
-    """Ours in every round, the slow ones in some, spread over the run."""
+    """Run Innoscope in every round, and the slow tools in some of them."""
     step = max(1, settings.rounds // settings.other_rounds)
     for number in range(settings.rounds):
         with_others = number % step == 0 and number // step < settings.other_rounds
         say(f"{name}: round {number + 1} of {settings.rounds}{', all tools' if with_others else ''}")
         stage.nothing()
-        stage.warm(settings.looks)
+        stage.warm(settings.snapshots)
         stage.run(ours())
         for tool in tools if with_others else ():
             try:
                 stage.run(tool)
-            except ChildError as error:
-                say(f"left out: {error}")
+            except HelperError as error:
+                say(f"skipped: {error}")
 
 
 def report(results: dict[str, Any]) -> str:
-    """Two tables: ours in its parts, and ours beside the others."""
+    """Return two tables: Innoscope step by step, and all tools."""
     own = [
         _own_row(name, state, records)
         for name, result in results.items()
@@ -155,16 +147,16 @@ def report(results: dict[str, Any]) -> str:
     beside = [row for name, result in results.items() for row in _beside(name, result["load"])]
     return "\n\n".join(
         [
-            "Ours, in its parts: median (95th percentile).",
+            "Innoscope, step by step: p50 (p95).",
             table(_OWN, own),
-            "All tools under the load: medians; × is the wall time as a multiple of `innoscope stacks`.",
+            "All tools under load: medians. × is the wall time as a multiple of `innoscope stacks`.",
             table(_BESIDE, beside),
         ]
     )
 
 
-_OWN = ("server", "load", "threads", "copy ms", "copy + unwind + symbolise ms", "whole look ms", "CLI wall s",
-        "CLI CPU s", "CLI RSS MB", "CLI RSS MB, mapped files apart")  # fmt: skip
+_OWN = ("server", "load", "threads", "copy ms", "copy + unwind + symbolise ms", "whole snapshot ms",
+        "CLI wall s", "CLI CPU s", "CLI RSS MB", "CLI RSS MB without mapped files")  # fmt: skip
 _BESIDE = ("server", "tool", "runs", "threads", "wall s", "×", "CPU s", "RSS MB", "main thread stopped ms",
            "longest client gap ms")  # fmt: skip
 

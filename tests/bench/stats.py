@@ -1,4 +1,4 @@
-"""Medians, and how far to trust them."""
+"""Medians with their confidence intervals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from workloads import Gaps
+
 _RESAMPLES = 2000
 _SHARE = 0.95
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all values does not exceed, interpolated."""
+    """Return the quantile, interpolated."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -23,7 +25,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def histogram_quantile(histogram: Mapping[int, int], share: float) -> float:
-    """The same of a probe's histogram, whose buckets are an eighth of an octave wide, interpolated within."""
+    """Return the interpolated quantile of a latency probe's histogram (eight buckets per octave)."""
     left = share * sum(histogram.values())
     for edge, count in sorted(histogram.items()):
         if left <= count:
@@ -33,15 +35,25 @@ def histogram_quantile(histogram: Mapping[int, int], share: float) -> float:
     return 0.0
 
 
+def gap_times(gaps: Gaps) -> dict[str, float]:
+    """Return the longest gap, p99, p50 (all in ms) and number of the replies to a latency probe."""
+    return {
+        "longest_ms": gaps.longest_us / 1000,
+        "p99_ms": histogram_quantile(gaps.histogram, 0.99) / 1000,
+        "p50_ms": histogram_quantile(gaps.histogram, 0.5) / 1000,
+        "answers": gaps.count,
+    }
+
+
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the median."""
+    """Return the 95 % bootstrap interval of the median."""
     generator = random.Random(1)  # noqa: S311
     found = [median(generator.choices(values, k=len(values))) for _ in range(_RESAMPLES)]
     return quantile(found, (1 - _SHARE) / 2), quantile(found, (1 + _SHARE) / 2)
 
 
 def excess_interval(values: Sequence[float], control: Sequence[float]) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the difference of the two medians."""
+    """Return the 95 % bootstrap interval of the difference of the two medians."""
     generator = random.Random(2)  # noqa: S311
     found = [
         median(generator.choices(values, k=len(values))) - median(generator.choices(control, k=len(control)))

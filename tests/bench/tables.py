@@ -1,4 +1,4 @@
-"""Tables in Markdown, to be pasted into docs/performance.md."""
+"""Format tables in Markdown for docs/performance.md."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """One table. The first two columns are names, the others figures."""
+    """Format one table. The first two columns are names, the others figures."""
     rule = ["---", "---", *("---:" for _ in header[2:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
 def percent(share: float) -> str:
-    """A share with its sign, in percent."""
+    """Format a share with its sign, in percent."""
     return f"{100 * share:+.1f} %"
 
 
 def interval(low: float, high: float) -> str:
-    """An interval of shares, in percent."""
+    """Format an interval of shares, in percent."""
     return f"[{100 * low:+.1f}, {100 * high:+.1f}]"

@@ -1,7 +1,7 @@
-"""What a change of one setting costs a client that asks without pause: ``python -m bench toggle``.
+"""Cost of changing one setting to a client that queries continuously: ``python -m bench toggle``.
 
-The arms: nothing (control), a change and its undo by SQL and by memory, all that a change by memory does but
-the write, and the one-liner for gdb that people use.
+The arms: nothing (control), a change and its undo by SQL and by memory, a planned change by memory without
+the write, and the usual one-liner for gdb.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.alternating import CONTROL, Trial, Window, alternate, judge
-from bench.children import Child, ChildError
 from bench.command import measured
+from bench.helper_process import Helper, HelperError
 from bench.scene import busy, crowded, say
-from bench.stats import histogram_quantile, median_interval
+from bench.stats import gap_times, median_interval
 from bench.tables import interval, percent, table
+from bench.trials import CONTROL, Trial, Window, alternate, judge
 from servers import ensure_packages
 from workloads import LatencyProbe
 
@@ -36,23 +35,23 @@ if TYPE_CHECKING:
 SQL, MEMORY, PLAN = "sql", "memory", "memory, planned only"
 ONE_LINER = "gdb one-liner"
 _ARMS = (CONTROL, SQL, MEMORY, PLAN, ONE_LINER)
-#: What is changed: the toggle, the server's variable, and its symbol.
+#: The changed setting: toggle, system variable and symbol.
 _TOGGLE, _VARIABLE, _SYMBOL = "spin_rounds", "innodb_sync_spin_loops", "srv_n_spin_wait_rounds"
 _INNOSCOPE = str(Path(sys.executable).with_name("innoscope"))
-#: Seconds for an answer that is still due at the end of a window.
+#: Seconds for a reply that is still outstanding at the end of a window.
 _DUE = 0.1
 
 
 class _Stage:
-    """One server, its main thread watched and its answers timed, and a journal for nobody else."""
+    """One server, helpers that measure its stops and reply times, and a separate journal."""
 
-    def __init__(self, server: Server, watcher: Child, probe: LatencyProbe, folder: Path) -> None:
+    def __init__(self, server: Server, stops: Helper, probe: LatencyProbe, folder: Path) -> None:
         self._server = server
-        self._watcher = watcher
+        self._stops = stops
         self._probe = probe
         self._folder = folder
         self._before = self._now()
-        self._deeds: Mapping[str, Callable[[], Window]] = {
+        self._actions: Mapping[str, Callable[[], Window]] = {
             CONTROL: dict,
             SQL: lambda: self._set_and_undo(SQL),
             MEMORY: lambda: self._set_and_undo(MEMORY),
@@ -61,19 +60,16 @@ class _Stage:
         }
 
     def window(self, arm: str, seconds: float) -> Window:
-        """Do it, and watch for so many seconds or until it is done."""
-        self._watcher.ask("take")
+        """Run the arm's action; measure for that many seconds, or longer until it is done."""
+        self._stops.order("take")
         self._probe.take()
         ends = time.monotonic() + seconds
-        done = self._deeds[arm]()
+        done = self._actions[arm]()
         time.sleep(max(_DUE, ends - time.monotonic()))
         gaps = self._probe.take()
         return {
-            "longest_ms": gaps.longest_us / 1000,
-            "p99_ms": histogram_quantile(gaps.histogram, 0.99) / 1000,
-            "p50_ms": histogram_quantile(gaps.histogram, 0.5) / 1000,
-            "answers": gaps.count,
-            "stopped_ms": self._watcher.ask("take"),
+            **gap_times(gaps),
+            "stopped_ms": self._stops.order("take"),
             **done,
         }
 
@@ -89,54 +85,43 @@ class _Stage:
         return {"set_s": changed.wall_s, "undo_s": undone.wall_s}
 
     def _innoscope(self, *words: str) -> Run:
-        """The command as a DBA would type it."""
+        """Run the command as a DBA would type it."""
         places = {"INNOSCOPE_STATE": str(self._folder), "INNOSCOPE_RUN": str(self._folder)}
         return measured([_INNOSCOPE, "toggle", *words, "--pid", str(self._server.pid)], places)
 
     def _one_liner(self) -> Window:
-        """gdb ended in the middle leaves the server stopped: then it is woken."""
-        command = [
-            "gdb",
-            "-p",
-            str(self._server.pid),
-            "-batch",
-            "-ex",
-            f"set var {_SYMBOL}={self._before + 1}",
-        ]
+        """Change the variable by gdb. If gdb is killed, resume the server that it left stopped."""
+        assignment = f"set var {_SYMBOL}={self._before + 1}"
+        command = ["gdb", "-p", str(self._server.pid), "-batch", "-ex", assignment]
         try:
             run = measured(command, {"DEBUGINFOD_URLS": "", "LC_ALL": "C.UTF-8"})
         except BaseException:
             os.kill(self._server.pid, signal.SIGCONT)
             raise
         self._must_be(self._before + 1)
-        self._ask(f"SET GLOBAL {_VARIABLE} = {self._before}")
+        self._server.sql(f"SET GLOBAL {_VARIABLE} = {self._before}")
         return {"set_s": run.wall_s}
 
     def _must_be(self, value: int) -> None:
         found = self._now()
         if found != value:
-            raise ChildError(f"{_VARIABLE} is {found}, not {value}: it was not changed")
+            raise HelperError(f"{_VARIABLE} is {found}, not {value}: it was not changed")
 
     def _now(self) -> int:
-        return int(self._ask(f"SELECT @@global.{_VARIABLE}")[0])
-
-    def _ask(self, statement: str) -> Any:
-        with closing(self._server.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchone()
+        return int(self._server.sql(f"SELECT @@global.{_VARIABLE}")[0][0])
 
 
 def run(name: str, settings: Settings) -> dict[str, Any]:
-    """One server: windows that alternate."""
+    """Measure one server in alternating windows."""
     ensure_packages(["gdb"])
     with (
         tempfile.TemporaryDirectory(prefix="innoscope-bench-") as folder,
         crowded(name, settings.connections, mixed=True) as server,
         busy(server, settings.toggle_load),
-        Child("watcher", str(server.pid)) as watcher,
+        Helper("stop_process", str(server.pid)) as stops,
         LatencyProbe(server, realtime=True) as probe,
     ):
-        stage = _Stage(server, watcher, probe, Path(folder))
+        stage = _Stage(server, stops, probe, Path(folder))
         trials = alternate(
             _ARMS,
             settings.toggle_rounds,
@@ -151,13 +136,13 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def report(results: dict[str, Any]) -> str:
-    """Two tables: what the client felt, and what was done meanwhile."""
+    """Return two tables: the client's reply times, and the commands."""
     trials = {name: [Trial(**trial) for trial in result["trials"]] for name, result in results.items()}
     return "\n\n".join(
         [
-            "What the client felt.",
+            "The client's reply times.",
             table(_FELT, [_felt(name, of, arm) for name, of in trials.items() for arm in _ARMS]),
-            "What was done meanwhile: medians (the largest).",
+            "The commands: medians (maximum).",
             table(_DONE, [_done(name, of, arm) for name, of in trials.items() for arm in _ARMS]),
         ]
     )

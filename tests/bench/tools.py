@@ -1,4 +1,4 @@
-"""The tools that are run beside ours. Names as in the baseline."""
+"""The tools that Innoscope is compared with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servers import ensure_packages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: No tool is to wait for a debug file from elsewhere.
+#: No tool may download debug files.
 _QUIET = {"DEBUGINFOD_URLS": "", "LC_ALL": "C.UTF-8"}
 
 
@@ -39,24 +39,24 @@ def _lines(pattern: str) -> Callable[[str], int]:
 
 
 def _sum_of_counts(text: str) -> int:
-    """The aggregated list: a count before each stack."""
+    """Sum the counts before the stacks of an aggregated list."""
     return sum(int(count) for count in re.findall(r"^\s*(\d+) [^\s-]", text, re.MULTILINE))
 
 
 def _headline(text: str) -> int:
-    """Our first line: ``1,021 threads in …``."""
+    """Parse Innoscope's first line: ``1,021 threads in …``."""
     found = re.match(r"([\d,]+) threads?\b", text)
     return int(found[1].replace(",", "")) if found else 0
 
 
 def ours() -> Tool:
-    """The command as a DBA would type it, with its output in a file."""
+    """Return the command as a DBA would type it."""
     innoscope = str(Path(sys.executable).with_name("innoscope"))
     return Tool("innoscope stacks", (innoscope, "stacks", "--pid", "{pid}"), _headline)
 
 
 def others() -> list[Tool]:
-    """gdb, pt-pmp with two dumpers, eu-stack: installed if they are missing."""
+    """Return gdb, pt-pmp with two dumpers, and eu-stack; install them if they are missing."""
     ensure_packages(["gdb", "elfutils", "percona-toolkit"])
     gdb = ("gdb", "-nx", "-batch", "-ex", "set pagination 0", "-ex", "thread apply all bt", "-p", "{pid}")
     tools = [Tool("gdb", gdb, _lines(r"^Thread \d+ "))]

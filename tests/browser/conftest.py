@@ -1,4 +1,4 @@
-"""One browser for all tests of pages."""
+"""One browser per test module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real agent in this process that a made sensor told of the past, and Chromium to look at it."""
+"""A real agent in this process with the history of a fake sensor, and Chromium to open its page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from playwright.sync_api import sync_playwright
 
-from browser import made
+from browser import synthetic
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.main import Agent
 from innoscope.metrics import registry
@@ -35,14 +35,14 @@ _OPTIONS: Final = (
 
 @dataclass
 class Running:
-    """An agent that answers."""
+    """An agent that serves requests."""
 
     agent: Agent
     address: str
     ends: float  # Unix time at which the made hour ends
 
     def gather(self) -> None:
-        """Have it gather, as a scrape does; one that comes soon after another shares its result."""
+        """Make the agent collect anew. A scrape soon after another one shares its result, so repeat it."""
         began = time.time()
         while json.loads(self._get("/api/status"))["gathered_at"] <= began:
             self._get("/metrics")
@@ -52,8 +52,8 @@ class Running:
             return bytes(answer.read())
 
 
-def settings(sensor: made.MadeSensor, address: str, watch: config.Watch) -> config.Config:
-    """Of an agent that knows the sensor's servers and asks none of them over SQL."""
+def settings(sensor: synthetic.FakeSensor, address: str, watch: config.Watch) -> config.Config:
+    """Return the configuration of an agent that knows the sensor's servers and uses no SQL."""
     return config.Config(
         only_named=True,
         web=config.Web(listen_address=address),
@@ -67,14 +67,14 @@ def settings(sensor: made.MadeSensor, address: str, watch: config.Watch) -> conf
 
 @contextmanager
 def agent_of(
-    sensor: made.MadeSensor,
+    sensor: synthetic.FakeSensor,
     address: str = "127.0.0.1:0",
     *,
     past: bool = True,
     watch: config.Watch = _NO_WATCH,
 ) -> Iterator[Running]:
     """Yield an agent that fetched all chunks and scraped; with a ``past`` its history has those gauges."""
-    sensor.told_all.clear()
+    sensor.all_sent.clear()
     agent = Agent(settings(sensor, address, watch))
     ends = time.time() // CHUNK_S * CHUNK_S
     if past:
@@ -82,7 +82,7 @@ def agent_of(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        assert sensor.told_all.wait(_PATIENCE_S)  # the first gathering was before that
+        assert sensor.all_sent.wait(_PATIENCE_S)  # the agent collects once before that
         yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
         agent.ended.set()
@@ -92,16 +92,16 @@ def agent_of(
 def _remember(agent: Agent, names: Iterable[str], ends: float) -> None:
     declared = registry.default()
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
-        told = made.gauges(step * CHUNK_S)
+        gauges = synthetic.gauges(step * CHUNK_S)
         series = [
-            Series(declared[name], server, (), value) for server in names for name, value in told.items()
+            Series(declared[name], server, (), value) for server in names for name, value in gauges.items()
         ]
         agent.history.add_scrape(ends - step * CHUNK_S, series)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's, without a window."""
+    """Yield Debian's Chromium, headless."""
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=list(_OPTIONS))
         try:
@@ -112,20 +112,20 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Seen:
-    """What a page did beside what it shows."""
+    """The console messages and requests of a page."""
 
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
     def require_silence(self, address: str) -> None:
-        """Nothing in the console, and nobody asked but the agent."""
+        """Assert that the console is empty and that only the agent received requests."""
         assert self.console == []
         assert [url for url in self.requests if not url.startswith((f"{address}/", "blob:", "data:"))] == []
 
 
 @contextmanager
 def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> Iterator[tuple[Page, Seen]]:
-    """The page in a context of its own; ``options`` are Playwright's (viewport, color_scheme, …)."""
+    """Yield the page in a new browser context; ``options`` are Playwright's (viewport, color_scheme, …)."""
     common = {"viewport": {"width": 1280, "height": 900}, "service_workers": "block"}
     with browser.new_context(**common | options) as one:
         page, seen = one.new_page(), Seen()
@@ -137,18 +137,18 @@ def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> I
 
 
 def drawn(page: Page) -> None:
-    """Wait until charts and flame graph are there."""
+    """Wait until charts and flame graph are drawn."""
     page.wait_for_selector("#age-chart canvas")
     page.wait_for_selector("#flame g.frame")
 
 
-def asked(page: Page, script: str) -> Any:
-    """What a script in the page gives."""
+def evaluated(page: Page, script: str) -> Any:
+    """Return the value of a script in the page."""
     return json.loads(page.evaluate(f"JSON.stringify({script})"))
 
 
 def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "threads") -> None:
-    """Over a time, given in seconds before the end of the made hour."""
+    """Drag over a time span, given in seconds before the end of the synthetic hour."""
     box = page.locator(f"#{chart}-chart .u-over").bounding_box()
     assert box is not None
     shown = page.evaluate(

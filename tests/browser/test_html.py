@@ -1,4 +1,4 @@
-"""The HTML report in a real browser, from a file, with no network: it draws, zooms and searches."""
+"""The HTML report in a real browser, opened from a file without network: it draws, zooms and searches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHROMIUM = [
     "--virtual-time-budget=3000",
 ]
 
-#: What a person does, after the page is there: a click on a frame, then a search in the table.
+#: User actions after the page has loaded: click a frame, then search in the table.
 ACTIONS = """
 <script>
 addEventListener("load", () => {
@@ -55,7 +55,7 @@ addEventListener("load", () => {
 
 @pytest.fixture
 def page(server: Callable[[str], Server], tmp_path: Path) -> Path:
-    """The report of a server with some connections."""
+    """Return the report of a server with some connections."""
     one = server("mariadb-11.4.5")
     path = tmp_path / "stacks.html"
     with one.connect(), one.connect():
@@ -64,19 +64,19 @@ def page(server: Callable[[str], Server], tmp_path: Path) -> Path:
 
 
 def browse(page: Path, profile: Path) -> str:
-    """The document as it is after its scripts ran."""
+    """Return the document after its scripts ran."""
     command = [*CHROMIUM, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_it_asks_for_nothing_outside(page: Path) -> None:
+def test_report_references_nothing_external(page: Path) -> None:
     text = page.read_text()
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)[^"']+""", text)
     assert not re.findall(r"url\((?!#|[\"']?#|data:)", text)
     assert "@import" not in text
 
 
-def test_a_click_zooms_and_the_search_filters(page: Path, tmp_path: Path) -> None:
+def test_click_zooms_and_search_filters(page: Path, tmp_path: Path) -> None:
     page.write_text(page.read_text().replace("</body>", ACTIONS + "</body>"))
     document = browse(page, tmp_path / "profile")
     title = re.search(r"<title>({.*?})</title>", document)

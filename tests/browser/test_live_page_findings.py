@@ -1,4 +1,4 @@
-"""Findings and incident files on the live page: an agent that is told of a convoy, and what a person sees."""
+"""Findings and incident files on the live page: an agent that sees a convoy, and what a user sees."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browser import made, scene
-from browser.test_live_page import AXE, NAME, PHONE, until
+from browser import scene, synthetic
+from browser.test_live_page import NAME, PHONE, accessibility_violations, until
 from innoscope.daemon.agent import config
 from innoscope.diagnose.incident.files import load
-from npm import package
 from scale import long
 
 if TYPE_CHECKING:
@@ -21,23 +20,23 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-#: Other numbers come, as they do every half minute.
+#: Replace the findings by newer ones, as the page does every half minute.
 NEWS = f"""async () => {{
   const main = document.querySelector('script[type=module]').src;
   const {{ findings }} = await import(main.replace('main.js', 'findings.js'));
-  const told = await (await fetch('/api/findings?server={NAME}')).json();
-  told.findings[0].title = '241 threads';
-  findings(...['list', 'about'].map((name) => document.getElementById(`findings-${{name}}`)), told); }}"""
+  const news = await (await fetch('/api/findings?server={NAME}')).json();
+  news.findings[0].title = '241 threads';
+  findings(...['list', 'about'].map((name) => document.getElementById(`findings-${{name}}`)), news); }}"""
 RULE = "share.row_lock>0.3"
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
-    """It has captured the convoy, which goes on."""
+    """Yield an agent that has captured the convoy, which continues."""
     folder = tmp_path_factory.mktemp("page")
     watch = config.Watch((RULE,), for_seconds=0, seconds=1, directory=str(folder / "kept"))
-    chunks = list(made.hour(time.time()))
-    with made.MadeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor:
+    chunks = list(synthetic.hour(time.time()))
+    with synthetic.FakeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor:
         sensor.convoy = True
         with scene.agent_of(sensor, watch=watch) as one:
             deadline = time.monotonic() + 60
@@ -47,7 +46,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
             yield one
 
 
-def test_the_last_finding_is_there_and_its_reasons_are_folded(browser: Browser, agent: scene.Running) -> None:
+def test_latest_finding_is_shown_with_its_reasons_collapsed(browser: Browser, agent: scene.Running) -> None:
     with scene.opened(browser, agent.address) as (page, seen):
         scene.drawn(page)
         first = page.locator(".findings > li").first
@@ -62,40 +61,37 @@ def test_the_last_finding_is_there_and_its_reasons_are_folded(browser: Browser, 
         assert first.get_by_text("KILL the blocking connection").is_visible()
         page.evaluate(NEWS)
         assert first.inner_text().startswith("241 threads")
-        assert reason.is_visible(), "it was folded while it was read"
+        assert reason.is_visible(), "an update must not collapse it"
         seen.require_silence(agent.address)
 
 
 @long("the quick suite has a smoke test of the page")
-def test_a_captured_stall_can_be_taken_away(browser: Browser, agent: scene.Running, tmp_path: Path) -> None:
+def test_captured_stall_can_be_downloaded(browser: Browser, agent: scene.Running, tmp_path: Path) -> None:
     with scene.opened(browser, agent.address) as (page, _):
         row = page.locator("#incidents tbody tr").first
         row.wait_for()
         assert RULE in row.inner_text()
         assert "threads wait for row locks" in row.inner_text()
-        with page.expect_download() as told:
+        with page.expect_download() as pending:
             row.get_by_role("link").click()
-        told.value.save_as(tmp_path / "stall.innoscope")
+        pending.value.save_as(tmp_path / "stall.innoscope")
     capture = load(tmp_path / "stall.innoscope")
     assert (capture.trigger or "").startswith(RULE)
     assert capture.verdict["findings"][0]["name"] == "row_lock_convoy"
 
 
 @long("the quick suite has a smoke test of the page")
-def test_where_an_alert_leads_to(browser: Browser, agent: scene.Running) -> None:
+def test_link_of_an_alert_focuses_the_findings(browser: Browser, agent: scene.Running) -> None:
     with scene.opened(browser, agent.address, f"/#server={NAME}&show=findings") as (page, _):
         page.locator(".findings > li").first.wait_for()
         until(page, "document.activeElement.id === 'findings-title'")
 
 
 @long("the quick suite has a smoke test of the page")
-def test_it_is_readable_for_everybody(browser: Browser, agent: scene.Running) -> None:
-    source = (package(*AXE) / "axe.min.js").read_text()
+def test_findings_are_accessible_on_a_phone(browser: Browser, agent: scene.Running) -> None:
     with scene.opened(browser, agent.address, color_scheme="dark", viewport=PHONE) as (page, _):
         scene.drawn(page)
         page.locator("#incidents tbody tr").first.wait_for()
         page.get_by_text("Why, and what to do").first.click()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-        page.evaluate(source)
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-        assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found] == []
+        assert accessibility_violations(page) == []

@@ -1,4 +1,4 @@
-"""The live page when something is not as it should be: each says so, in words, and nothing breaks."""
+"""The live page when something is missing or broken: it says so in words, and the rest works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browser import made, scene
+from browser import scene, synthetic
 from innoscope.daemon.http.server import Address
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import CHUNK_S, Chunk, Stack
@@ -24,7 +24,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> list[Chunk]:
-    """Some chunks that end now."""
+    """Return some chunks that end now."""
     stack = Stack.of(wait, Trust.STALE, (Frame(function, "mysqld", 1), Frame("start_thread", "libc.so.6", 2)))
     now = time.time() // CHUNK_S * CHUNK_S
     starts = [now - CHUNK_S * back for back in range(count, 0, -1)]
@@ -32,17 +32,17 @@ def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> lis
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[tuple[made.MadeSensor, scene.Running]]:
-    """A server of which little was seen."""
+def small(tmp_path: Path) -> Iterator[tuple[synthetic.FakeSensor, scene.Running]]:
+    """Yield a server with few samples, and its agent."""
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor,
         scene.agent_of(sensor) as agent,
     ):
         yield sensor, agent
 
 
-def test_without_scripts_there_are_words(
-    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+def test_page_has_text_without_javascript(
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
     sensor, agent = small
     sensor.failing["memory"] = "rights: no capability SYS_PTRACE"
@@ -55,7 +55,9 @@ def test_without_scripts_there_are_words(
 
 
 @long("the quick suite has a smoke test of the page")
-def test_collectors_that_fail_say_why(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
+def test_failing_collectors_show_their_reason(
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
+) -> None:
     sensor, agent = small
     sensor.failing["memory"] = f"rights: {HOSTILE}"
     agent.gather()
@@ -66,9 +68,9 @@ def test_collectors_that_fail_say_why(browser: Browser, small: tuple[made.MadeSe
         seen.require_silence(agent.address)
 
 
-def test_names_that_look_like_markup_are_text(browser: Browser, tmp_path: Path) -> None:
+def test_markup_in_names_is_escaped(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(function=HOSTILE)}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief(function=HOSTILE)}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -79,7 +81,9 @@ def test_names_that_look_like_markup_are_text(browser: Browser, tmp_path: Path) 
         seen.require_silence(agent.address)
 
 
-def test_without_a_sensor(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
+def test_missing_sensor_is_reported(
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
+) -> None:
     sensor, agent = small
     sensor.close()
     agent.gather()
@@ -90,13 +94,15 @@ def test_without_a_sensor(browser: Browser, small: tuple[made.MadeSensor, scene.
         assert "cannot query the sensor" in banner.inner_text()
         assert page.inner_text("#state") == "no sensor"
         assert "the sensor does not answer" in page.inner_text("#collectors")
-        page.locator("#flame g.frame[name='row lock']").wait_for()  # what was seen before is still there
+        page.locator("#flame g.frame[name='row lock']").wait_for()  # earlier samples are still shown
         seen.require_silence(agent.address)
 
 
 @long("the quick suite has a smoke test of the page")
-def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
-    """A name that is not this host's: the request is not trusted."""
+def test_stacks_are_hidden_from_untrusted_requests(
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
+) -> None:
+    """Use a host name that is not this host's, so that the request is not trusted."""
     _, agent = small
     address = f"http://elsewhere.test:{agent.agent.web.port}"
     with scene.opened(browser, address) as (page, seen):
@@ -107,9 +113,9 @@ def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSe
 
 
 @long("the quick suite has a smoke test of the page")
-def test_no_server(browser: Browser, tmp_path: Path) -> None:
+def test_page_says_that_no_server_runs(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -119,9 +125,9 @@ def test_no_server(browser: Browser, tmp_path: Path) -> None:
 
 
 @long("the quick suite has a smoke test of the page")
-def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
+def test_page_says_that_there_are_no_samples_yet(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": []}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": []}) as sensor,
         scene.agent_of(sensor, past=False) as agent,
         scene.opened(browser, agent.address, viewport={"width": 360, "height": 740}) as (page, seen),
     ):
@@ -133,9 +139,9 @@ def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
 
 
 @long("the quick suite has a smoke test of the page")
-def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
+def test_idle_threads_of_an_idle_server_can_be_shown(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -149,10 +155,10 @@ def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
         seen.require_silence(agent.address)
 
 
-def test_the_report_that_is_served_is_locked_in(
-    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+def test_served_report_runs_in_a_sandbox(
+    browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
-    """Its scripts run, in an origin of their own from which nothing can be asked."""
+    """Its scripts run in an origin of their own, from which requests are refused."""
     _, agent = small
     with scene.opened(browser, agent.address, "/api/stacks?format=html") as (page, seen):
         page.fill("#find", "nothing of the kind")
@@ -163,10 +169,10 @@ def test_the_report_that_is_served_is_locked_in(
 
 
 @long("the quick suite has a smoke test of the page")
-def test_many_servers(browser: Browser, tmp_path: Path) -> None:
+def test_servers_can_be_chosen_from_a_fleet(browser: Browser, tmp_path: Path) -> None:
     names = [f"shop-{number:02}" for number in range(12)]
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {name: brief() for name in names}) as sensor,
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {name: brief() for name in names}) as sensor,
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
@@ -182,9 +188,9 @@ def test_many_servers(browser: Browser, tmp_path: Path) -> None:
 
 
 @long("the quick suite has a smoke test of the page")
-def test_an_agent_that_is_gone_and_comes_back(browser: Browser, tmp_path: Path) -> None:
-    """Beside the console: a browser says there itself that nobody answers."""
-    with made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
+def test_page_reconnects_to_an_agent_that_restarts(browser: Browser, tmp_path: Path) -> None:
+    """The console is not checked: the browser itself logs refused connections there."""
+    with synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
         with scene.agent_of(sensor) as agent:
             context = browser.new_context()
             page = context.new_page()

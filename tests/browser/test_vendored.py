@@ -1,4 +1,4 @@
-"""The page's libraries are what their makers published, file by file."""
+"""The page's libraries are identical to the published ones, file by file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LIST: list[dict[str, Any]] = json.loads((VENDOR / "libraries.json").read_text())
 
 
 @pytest.mark.parametrize("library", LIST, ids=[one["package"] for one in LIST])
-def test_unmodified(library: dict[str, Any]) -> None:
+def test_vendored_files_are_unmodified(library: dict[str, Any]) -> None:
     published = package(library["package"], library["version"], library["integrity"])
     for file in library["files"]:
         assert cache.sha256(published / file["from"]) == file["sha256"], file
         assert (VENDOR / file["name"]).read_bytes() == (published / file["from"]).read_bytes(), file
 
 
-def test_nothing_else_is_there_and_each_has_its_licence() -> None:
+def test_only_listed_files_are_vendored_each_library_with_its_licence() -> None:
     listed = {file["name"] for library in LIST for file in library["files"]}
     assert {file.name for file in VENDOR.iterdir()} == {*listed, "libraries.json"}
     assert {f"LICENSE.{library['package']}" for library in LIST} <= listed

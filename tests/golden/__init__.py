@@ -1,1 +1,1 @@
-"""Real stacks with the wait class each must get."""
+"""Recorded stacks with their expected wait classes."""

@@ -1,6 +1,6 @@
-"""The golden files: one per server, one stack per line, so that a changed class is one line of a diff.
+"""Read and write the golden files: one per server, one stack per line, so that a diff is readable.
 
-A frame is written ``module!function``, or ``module!`` where the function has no name; innermost first.
+A frame is written ``module!function``, or ``module!`` if the function has no name; innermost first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """One stack as it was seen, and the class it must get; ``syscall`` and ``file`` are names."""
+    """A recorded stack and its expected class; ``syscall`` and ``file`` are names."""
 
     workload: str
     wait: str
@@ -29,17 +29,17 @@ class Golden:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes it different from others for the classifier."""
+        """Return all input of the classifier."""
         return (self.running, self.stale, self.comm, self.syscall, self.file, self.frames)
 
 
 def servers() -> list[str]:
-    """The servers of which there are golden stacks."""
+    """Return the servers with golden stacks."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def read(server: str) -> list[Golden]:
-    """All golden stacks of a server; none if there is no file yet."""
+    """Return all golden stacks of a server; none if there is no file yet."""
     path = FOLDER / f"{server}.json"
     if not path.exists():
         return []
@@ -58,11 +58,11 @@ def write(server: str, stacks: list[Golden]) -> None:
 
 
 def pack(frames: tuple[Frame, ...]) -> tuple[str, ...]:
-    """Frames as text."""
+    """Format frames as text."""
     return tuple(f"{frame.module}!{frame.function or ''}" for frame in frames)
 
 
 def unpack(frames: tuple[str, ...]) -> tuple[Frame, ...]:
-    """Text as frames."""
+    """Parse text as frames."""
     pairs = (frame.partition("!") for frame in frames)
     return tuple(Frame(function or None, module, 0) for module, _, function in pairs)

@@ -1,1 +1,1 @@
-"""The incident lab: stalls made on real servers, each with its finding and its healthy twin."""
+"""The incident lab: stalls on real servers, each with its expected finding and a healthy twin."""

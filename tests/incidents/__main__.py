@@ -1,4 +1,4 @@
-"""``python -m incidents NAME``: one incident for a person to look at; without a name, which there are."""
+"""``python -m incidents NAME``: reproduce one incident to examine it; without a name, list all."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from incidents.every import BY_NAME
+from incidents.all_incidents import BY_NAME
 from incidents.lab import command_for, staged
 
 if TYPE_CHECKING:
     from incidents.lab import Incident
 
-#: Seconds between two looks whether the process is still there.
-_LOOK = 0.5
+#: Seconds between two checks whether the process still runs.
+_POLL = 0.5
 
 
 def main() -> int:
-    """Make it, say what Innoscope says of it, and keep it until Ctrl-C; then nothing is left."""
+    """Reproduce the incident, run ``diagnose``, and keep the incident until Ctrl-C."""
     options = _options()
     signal.signal(signal.SIGTERM, _interrupt)
     if not options.name:
@@ -43,13 +43,13 @@ def _show(incident: Incident, *, twin: bool) -> None:
         shown = " ".join(["innoscope", *command[1:]])
         print(f"pid {pid}, socket {server.socket}, log {server.error_log}\n\n$ {shown}", flush=True)
         subprocess.run(command, check=False)
-        print(f"\nIt stays until Ctrl-C. In another terminal:  sudo innoscope stacks --pid {pid}")
+        print(f"\nIt lasts until Ctrl-C. In another terminal:  sudo innoscope stacks --pid {pid}")
         print(f"  mysql --no-defaults -uroot -S {server.socket}")
         if incident.cure:
             print(f"The cure:  sudo innoscope {' '.join(incident.cure.arguments)} --pid {pid} -u root")
         sys.stdout.flush()
         while _alive(pid):
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         print(f"pid {pid} ended by itself")
 
 
@@ -58,7 +58,7 @@ def _what(incident: Incident, twin: bool) -> str:
 
 
 def _alive(pid: int) -> bool:
-    """Whether it runs: a child of ours that ended stays as a zombie until it is reaped."""
+    """Return whether it runs. A child that has ended is a zombie until it is reaped."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
         return file.read().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--twin", action="store_true", help="its healthy twin instead")
     options = parser.parse_args()
     if options.name and options.name not in BY_NAME:
-        parser.error(f"no such incident: {options.name}; those there are: {', '.join(BY_NAME)}")
+        parser.error(f"no such incident: {options.name}; the incidents are: {', '.join(BY_NAME)}")
     return options
 
 

@@ -1,4 +1,4 @@
-"""A cure: a command of Innoscope's that is to end a stall, and the load's throughput before and after it."""
+"""Cures: commands that must end a stall, with the load's throughput before and after."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Cure:
     """``innoscope`` with these arguments, such as ``("toggle", "set", "read_ahead", "off", "--yes")``.
 
-    ``counter`` of SHOW GLOBAL STATUS counts what the load gets done; its rate is taken over ``seconds``
-    before and after, and has to be at least ``factor`` times as high then.
+    ``counter`` of SHOW GLOBAL STATUS counts the load's operations. Its rate is measured over ``seconds``
+    before and after; it must rise at least by ``factor``.
     """
 
     arguments: tuple[str, ...]
@@ -30,7 +30,7 @@ class Cure:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the load got done each second before the cure and after it, by ``counter``."""
+    """Operations per second before and after the cure, by ``counter``."""
 
     command: str
     counter: str
@@ -39,7 +39,7 @@ class Effect:
 
 
 def measured(cure: Cure, server: Server, pid: int) -> Effect:
-    """Take the rate, apply the cure, take it again."""
+    """Measure the rate, apply the cure, measure again."""
     before = _rate(cure, server)
     innoscope = str(Path(sys.executable).with_name("innoscope"))
     command = [innoscope, *cure.arguments, "--pid", str(pid), "-u", "root"]

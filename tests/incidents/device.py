@@ -1,4 +1,4 @@
-"""A slow device under one server, or little memory, made by the kernel: what is measured then is true."""
+"""Give one server a slow device or little memory, by control groups."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _UNLIMITED: Final = 0
 
 @contextmanager
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
-    """For the block, the device of the server's data does so many reads and writes a second for it, no more.
+    """For the block, limit the server's reads and writes per second on the device of its data.
 
-    Needs root and control groups of version 1: those of version 2 would count what the kernel writes
-    back later too, but the few machines that run these tests have none for devices.
+    Needs root and control groups version 1. Version 2 would include later writeback, but the hosts of these
+    tests do not have its io controller.
     """
     group = _BLKIO / f"innoscope-{server.pid}"
     group.mkdir()
@@ -38,11 +38,11 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
     finally:
         for what in ("read", "write"):
             (group / f"blkio.throttle.{what}_iops_device").write_text(f"{_device(server)} {_UNLIMITED}")
-        _left(server, group, _BLKIO)
+        _leave(server, group, _BLKIO)
 
 
-def _left(server: Server, group: Path, home: Path) -> None:
-    """Take the server out of the group, and remove that; a server that is ending goes by itself."""
+def _leave(server: Server, group: Path, home: Path) -> None:
+    """Move the server out of the group and remove the group; wait for a server that is ending."""
     if server.running:
         with suppress(ProcessLookupError):
             (home / "cgroup.procs").write_text(str(server.pid))
@@ -65,7 +65,7 @@ def _device(server: Server) -> str:
 
 @contextmanager
 def squeezed(server: Server, limit: int) -> Iterator[None]:
-    """Start it again; for the block it may keep so many bytes in memory; the rest is swapped out."""
+    """Restart the server; for the block, limit its memory to that many bytes. The rest is swapped out."""
     group, home = _MEMORY / f"innoscope-{server.pid}", _home()
     with _swap_space(server):
         group.mkdir()
@@ -79,12 +79,12 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
             yield
         finally:
             (group / "memory.limit_in_bytes").write_text("-1")
-            _left(server, group, home)
+            _leave(server, group, home)
 
 
 @contextmanager
 def _swap_space(server: Server) -> Iterator[None]:
-    """A file of the server's folder as swap space of the host."""
+    """Use a file in the server's folder as swap space of the host."""
     path = server.folder.path / "swap"
     with path.open("wb") as file:
         path.chmod(0o600)
@@ -101,7 +101,7 @@ def _swap_space(server: Server) -> Iterator[None]:
 
 
 def _home() -> Path:
-    """Our own group."""
+    """Return the memory control group of this process."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):

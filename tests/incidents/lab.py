@@ -1,4 +1,4 @@
-"""What an incident is, and how one is diagnosed."""
+"""Incidents, and how they are reproduced and diagnosed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _PATIENCE_S = 150.0  # for a command that hangs
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A stall: ``stall`` makes it on the server, ``twin`` is the same load without its cause.
+    """A stall: ``stall`` causes it on the server, ``twin`` is the same load without the cause.
 
-    ``finding`` must be ranked first by the stall, and not be reported of the twin at all. ``consequences``
-    are the findings that may stand behind it; where they are told, no others may.
+    ``finding`` must be the first finding of the stall, and must not be reported for the twin.
+    ``consequences`` are the only other findings allowed, if given.
 
-    ``what`` says in a sentence what was done to the server. ``setup`` comes before the stall and the twin
-    (data, for example). A scene may yield another server, or a pid, to be looked at; else it is the server
-    it was given, as it is when the scene has begun (it may have been started again). ``twin_options`` are
-    the twin's, where a setting is the cause. ``arguments`` go to ``innoscope diagnose``.
+    ``what`` describes in a sentence what was done to the server. ``setup`` runs before the stall and the
+    twin, for example to create data. A scene may yield another server or a pid to diagnose; the default is
+    its server, which it may have restarted. ``twin_options`` replace ``options`` for the twin, if a setting
+    is the cause. ``arguments`` are passed to ``innoscope diagnose``.
     """
 
     name: str
@@ -61,27 +61,20 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What ``innoscope diagnose --json`` said, ``seconds`` after it was started."""
+    """The output of ``innoscope diagnose --json``, ``seconds`` after its start."""
 
     record: dict[str, Any]
     seconds: float = 0.0
 
     @property
     def names(self) -> list[str]:
-        """The findings, the worst first."""
+        """Return the findings, the worst first."""
         return [finding["name"] for finding in self.record["findings"]]
-
-    @property
-    def first(self) -> dict[str, Any]:
-        """The finding that is ranked first. Raises AssertionError where nothing was found."""
-        assert self.record["findings"], self.record
-        found: dict[str, Any] = self.record["findings"][0]
-        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is said of the stall and of its twin, and what the cure did."""
+    """The results of the stall and of its twin, and the effect of the cure."""
 
     stall: Result
     twin: Result
@@ -89,7 +82,7 @@ class Outcome:
 
 
 def diagnose(pid: int, *more: str, seconds: float = SECONDS) -> Result:
-    """Run the command as a user would, on one server."""
+    """Run ``innoscope diagnose`` on one server, as a user would."""
     command = [*command_for(pid, seconds), "--json", *more]
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -113,16 +106,16 @@ def _killed_after(seconds: float, process: subprocess.Popen[str]) -> Iterator[No
 
 
 def command_for(pid: int, seconds: float) -> list[str]:
-    """``innoscope diagnose`` for that process."""
+    """Return the command ``innoscope diagnose`` for that process."""
     innoscope = str(Path(sys.executable).with_name("innoscope"))
     return [innoscope, "diagnose", "--pid", str(pid), "-u", "root", "--seconds", str(seconds)]
 
 
 @contextlib.contextmanager
 def staged(incident: Incident, *, twin: bool = False) -> Iterator[tuple[Server, int]]:
-    """The stall, or its twin, on a server of its own; and the pid to look at.
+    """Run the stall or its twin on a new server; yield the server and the pid to diagnose.
 
-    What Innoscope keeps of toggles is in a folder that goes away.
+    Innoscope's journal of toggles is in a temporary folder.
     """
     options = incident.options
     if twin and incident.twin_options is not None:
@@ -135,17 +128,17 @@ def staged(incident: Incident, *, twin: bool = False) -> Iterator[tuple[Server, 
         if incident.setup is not None:
             incident.setup(server)
         scene = incident.twin if twin else incident.stall
-        yield server, _looked_at(stack.enter_context(scene(server)), server)
+        yield server, _pid_to_diagnose(stack.enter_context(scene(server)), server)
 
 
-def _looked_at(yielded: object, server: Server) -> int:
+def _pid_to_diagnose(yielded: object, server: Server) -> int:
     if isinstance(yielded, int):
         return yielded
     return yielded.pid if isinstance(yielded, Server) else server.pid
 
 
 def run(incident: Incident) -> Outcome:
-    """The stall with its cure, then the twin on another server of the same kind."""
+    """Diagnose the stall and apply its cure, then diagnose the twin on another server of the same kind."""
     with staged(incident) as (server, pid):
         stall = diagnose(pid, *incident.arguments, seconds=incident.seconds)
         effect = measured(incident.cure, server, pid) if incident.cure else None

@@ -1,18 +1,18 @@
-"""``python -m incidents.run [--times 3] [NAME …]``: the lab, and whether it says the same each time."""
+"""``python -m incidents.run [--times 3] [NAME …]``: run the lab, and compare the repetitions."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from incidents import store
-from incidents.every import BY_NAME
-from incidents.judged import wrong
+from incidents import lab_results as store
+from incidents.all_incidents import BY_NAME
+from incidents.expectations import errors
 from incidents.lab import run
 
 
 def main() -> int:
-    """0 when every run of every incident was right and all runs agree."""
+    """Return 0 if every run of every incident was right and all runs agree."""
     options = _options()
     if not options.keep:
         store.forget()
@@ -22,22 +22,22 @@ def main() -> int:
             failures += _one(name, number)
     for name, firsts in store.disagreeing().items():
         failures += 1
-        print(f"{name}: not the same each time: {', '.join(map(str, firsts))}")
+        print(f"{name}: the runs disagree: {', '.join(map(str, firsts))}")
     print(f"{failures or 'nothing'} wrong; {store.FILE}")
     return int(failures > 0)
 
 
 def _one(name: str, number: int) -> int:
-    """Run it and say how it went; how many things are wrong."""
+    """Run an incident and print the result; return the number of errors."""
     incident = BY_NAME[name]
     try:
         outcome = run(incident)
-    except Exception as error:  # the other incidents are run all the same
+    except Exception as error:  # continue with the other incidents
         print(f"{number}  {name:<28} failed: {type(error).__name__}: {error}", flush=True)
         return 1
     line = store.keep(incident, outcome)
     print(f"{number}  {name:<28} {line['seconds']:>6.1f} s  {', '.join(line['findings'])}", flush=True)
-    complaints = wrong(incident, outcome)
+    complaints = list(errors(incident, outcome))
     for complaint in complaints:
         print(f"   {complaint}", flush=True)
     return len(complaints)
@@ -47,10 +47,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="incidents.run", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--times", type=int, default=1, metavar="N", help="how often (1)")
-    parser.add_argument("--keep", action="store_true", help="add to the results that are there")
+    parser.add_argument("--keep", action="store_true", help="add to the existing results")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in BY_NAME]:
-        parser.error(f"no such incident: {', '.join(unknown)}; those there are: {', '.join(BY_NAME)}")
+        parser.error(f"no such incident: {', '.join(unknown)}; the incidents are: {', '.join(BY_NAME)}")
     return options
 
 

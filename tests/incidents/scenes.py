@@ -1,4 +1,4 @@
-"""The incidents."""
+"""Incidents of various kinds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _stopped(server: Server) -> Iterator[None]:
-    """As a debugger that was killed leaves it."""
+    """Stop the server, as a killed debugger leaves it."""
     with Cpu(server, 4):
         os.kill(server.pid, signal.SIGSTOP)
         try:
@@ -29,10 +29,9 @@ def _stopped(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _full(server: Server) -> Iterator[None]:
-    """No connection is left, not even the one that is kept for SUPER."""
+    """Use up all connections, including the one reserved for SUPER."""
+    server.sql("SET GLOBAL max_connections = 10")
     with contextlib.ExitStack() as stack:
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SET GLOBAL max_connections = 10")
         for _ in range(11):
             stack.enter_context(contextlib.closing(server.connect()))
         yield

@@ -44,7 +44,7 @@ def _slow_commits(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _ddl(server: Server) -> Iterator[None]:
-    """A client that makes and drops a table, and one that changes a view, once a second."""
+    """Run a client that creates and drops a table, and one that changes a view, each once a second."""
     create = "CREATE TABLE a1 (a INT PRIMARY KEY) ENGINE=InnoDB"
     tables = [*repeating([create, "DROP TABLE a1"]), "--rate=1"]
     views = [*repeating(["CREATE OR REPLACE VIEW v1 AS SELECT 1"]), "--rate=1"]
@@ -70,14 +70,14 @@ def _crowded(server: Server) -> Iterator[None]:
         yield
 
 
-#: So many copies at a time, each of which locks all rows of a table.
+#: Concurrent copies; each locks all rows of a table.
 _COPIES: Final = 15
 _ROWS: Final = 22_000
 
 
 @contextmanager
 def _copies(server: Server, isolation: str) -> Iterator[None]:
-    """CREATE TABLE … SELECT, many at once; each reads the whole table, and is slow with its last row."""
+    """Run many CREATE TABLE … SELECT at once; each reads the whole table and sleeps at its last row."""
     setup = (f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}",)
     with Readers(server, 2, megabytes=48, rate=50) as one:
         last = one.sql(f"SELECT MAX(a) FROM {one.database}.t1")[0][0]

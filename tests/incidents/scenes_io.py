@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Commits that wait for nothing: a second of transactions may be lost.
+#: Commits do not wait for the disk.
 _LAZY = ("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=O_DIRECT")
 
 
 def _storm(server: Server) -> Writers:
-    """150 MB of redo a second where the CPUs are quick: a twin's log has to hold that for the whole time."""
+    """Write up to 150 MB of redo a second; the twin's log must hold all of it."""
     return Writers(server, 4, rewrite=True)
 
 
@@ -32,7 +32,7 @@ def _from_clean(server: Server) -> Writers:
 
 @contextmanager
 def _after_a_burst(server: Server) -> Iterator[None]:
-    """The redo log was filled once; since then few changes come, for which it is too small all the same."""
+    """Fill the redo log once; then make few changes, for which it is still too small."""
     with _storm(server):
         pass
     with Writers(server, 4, rewrite=True, rate=300):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from incidents.cures import Cure
 from incidents.lab import Incident
-from incidents.making import doubled, sql
+from incidents.table_filling import doubled
 from workloads import Cpu, Idle, Repeated
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Pages come from the disk, not from the kernel's cache, and making tables takes no more fsyncs than it must.
+#: Pages are read from the disk, not from the kernel's cache, and tables are created with few fsyncs.
 _DISK = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=O_DIRECT",
@@ -24,22 +24,21 @@ _DISK = (
 _POOL_16M = "--innodb-buffer-pool-size=16M"
 _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
-#: The default before 5.6: what is read is young at once, and only young pages start random read-ahead.
+#: The default before 5.6: pages become young at once, and only young pages trigger random read-ahead.
 _YOUNG = "--innodb-old-blocks-time=0"
 _LONG_SPIN = "--innodb-sync-spin-loops=200"
 #: Rows of a kilobyte in a table of 45 MB.
 _WIDE = 40_000
 _ROWS_OF_TWO_PAGES = 30
-#: So that ids have no gaps.
+#: Ids without gaps.
 _ONE_BY_ONE = "--innodb-autoinc-lock-mode=0"
-#: A value that nobody else has, in no order. (9.7 has no MD5 any more.)
+#: A unique, unordered value. (9.7 has no MD5.)
 _ANY = "CONCAT(CRC32(RAND()), RAND())"
 
 
 def _wide(server: Server) -> None:
-    """``lab.wide``: rows of a kilobyte, several times the small buffer pools."""
-    sql(
-        server,
+    """Create ``lab.wide``: rows of a kilobyte, several times the size of the small buffer pools."""
+    server.sql(
         "CREATE DATABASE lab",
         "CREATE TABLE lab.wide (a INT AUTO_INCREMENT PRIMARY KEY, pad CHAR(255), more CHAR(255),"
         " last CHAR(255), rest CHAR(255)) ENGINE=InnoDB",
@@ -48,14 +47,14 @@ def _wide(server: Server) -> None:
 
 
 def _short_ranges(server: Server) -> Repeated:
-    """Reads a page or three here, then somewhere else: what comes after is not asked for."""
+    """Read one to three pages at random places; the following pages are not needed."""
     return Repeated(
         server, 8, ["SELECT COUNT(pad) FROM lab.wide WHERE a BETWEEN $R AND $R + 200"], among=_WIDE
     )
 
 
 def _scattered(server: Server) -> Repeated:
-    """Reads every second page of an extent or two; those between are not asked for."""
+    """Read every second page of one or two extents; those between are not needed."""
     ids = ", ".join(f"$R + {_ROWS_OF_TWO_PAGES * n}" for n in range(20))
     return Repeated(server, 8, [f"SELECT COUNT(pad) FROM lab.wide WHERE a IN ({ids})"], among=_WIDE)
 
@@ -66,7 +65,7 @@ def _scans(server: Server) -> Repeated:
 
 @contextlib.contextmanager
 def _crowd_listed(server: Server) -> Iterator[None]:
-    """The list of threads is gone through under its mutex."""
+    """Read the process list, which holds its mutex."""
     with Idle(server, 1_000), Repeated(server, 32, ["SELECT COUNT(*) FROM information_schema.PROCESSLIST"]):
         yield
 
@@ -78,11 +77,10 @@ def _crowd_beside(server: Server) -> Iterator[None]:
 
 
 def _sampled(server: Server) -> None:
-    """Tables whose indexes together do not fit the pool."""
-    sql(server, "CREATE DATABASE lab")
+    """Create tables whose indexes together do not fit into the pool."""
+    server.sql("CREATE DATABASE lab")
     for n in range(20):
-        sql(
-            server,
+        server.sql(
             f"CREATE TABLE lab.s{n} (a INT AUTO_INCREMENT PRIMARY KEY, b CHAR(200), c CHAR(200), KEY (b),"
             " KEY (c)) ENGINE=InnoDB",
             *doubled(f"lab.s{n}", "b, c", f"{_ANY}, {_ANY}", 2_000),

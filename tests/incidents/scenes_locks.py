@@ -1,4 +1,4 @@
-"""Incidents of locks of transactions and of tables, and of what they leave behind."""
+"""Incidents of locks of transactions and tables, and of the history list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from incidents.lab import Incident
-from incidents.making import doubled, sql
+from incidents.table_filling import doubled
 from workloads import Burn, Idle, MetadataLock, Oltp, Repeated, RowLock, UserLock, WorkloadError
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Fast, and ids without gaps.
+#: Fast commits, and ids without gaps.
 _FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-autoinc-lock-mode=0")
 _TABLES = 2_000
 _ROWS = 10_000
-#: The history list that is waited for, seconds until then at least and at most.
+#: Length of the history list to wait for, and minimum and maximum seconds.
 _HISTORY, _OLD_S, _WITHIN_S = 25_000, 8, 60
 
 
@@ -28,7 +28,7 @@ def _oltp(server: Server) -> Oltp:
 
 
 def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
-    """Updates of single rows of a table with many."""
+    """Run updates of single rows of a large table."""
     make = (
         "CREATE TABLE t1 (a INT AUTO_INCREMENT PRIMARY KEY, b INT) ENGINE=InnoDB",
         *doubled("t1", "b", "0", _ROWS),
@@ -38,16 +38,16 @@ def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
 
 
 def _paced_updates(server: Server) -> Repeated:
-    """As fast as they can be they would fill the buffer pool with undo log, which is another incident."""
+    """Limit the rate: otherwise undo log would fill the buffer pool, which is another incident."""
     return _updates(server, 8, "$R", rate=10_000)
 
 
 def _many_tables(server: Server) -> None:
-    """A database with more tables than any table cache here."""
+    """Create more tables than any table cache here holds."""
     tables = (
         f"CREATE TABLE many.t{n} (a INT PRIMARY KEY, b INT) ENGINE=InnoDB" for n in range(1, _TABLES + 1)
     )
-    sql(server, "CREATE DATABASE many", *tables)
+    server.sql("CREATE DATABASE many", *tables)
 
 
 def _any_table(server: Server) -> Repeated:
@@ -56,15 +56,15 @@ def _any_table(server: Server) -> Repeated:
 
 @contextlib.contextmanager
 def _opened_before(server: Server) -> Iterator[None]:
-    """Each table is in the cache before the clients come."""
-    sql(server, *(f"SELECT b FROM many.t{n}" for n in range(1, _TABLES + 1)))
+    """Open each table before the clients start."""
+    server.sql(*(f"SELECT b FROM many.t{n}" for n in range(1, _TABLES + 1)))
     with _any_table(server):
         yield
 
 
 @contextlib.contextmanager
 def _old_snapshot(server: Server) -> Iterator[None]:
-    """A transaction that has looked once and is forgotten, while others update."""
+    """Keep a read view open while others update."""
     with contextlib.ExitStack() as stack:
         forgotten = stack.enter_context(contextlib.closing(server.connect()))
         with forgotten.cursor() as cursor:
@@ -76,18 +76,14 @@ def _old_snapshot(server: Server) -> Iterator[None]:
 
 def _until_history_is_long(server: Server, not_before: float) -> None:
     deadline = time.monotonic() + _WITHIN_S
-    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        while True:
-            cursor.execute("SHOW ENGINE INNODB STATUS")
-            status = str(cursor.fetchone()[2])
-            if (
-                int(status.partition("History list length ")[2].split()[0]) >= _HISTORY
-                and time.monotonic() > not_before
-            ):
-                return
-            if time.monotonic() > deadline:
-                raise WorkloadError(f"the history list of {server.name} does not get long")
-            time.sleep(0.2)
+    while True:
+        status = str(server.sql("SHOW ENGINE INNODB STATUS")[0][2])
+        length = int(status.partition("History list length ")[2].split()[0])
+        if length >= _HISTORY and time.monotonic() > not_before:
+            return
+        if time.monotonic() > deadline:
+            raise WorkloadError(f"the history list of {server.name} does not grow")
+        time.sleep(0.2)
 
 
 INCIDENTS = (

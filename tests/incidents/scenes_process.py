@@ -1,11 +1,10 @@
-"""Incidents of the process: it starts, it ends, it is short of memory, its clients."""
+"""Incidents of the process: start, shutdown, lack of memory, slow clients."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,17 +14,17 @@ from safety.recovering import ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
 from safety.slow_shutdown import OPTIONS as SLOW_SHUTDOWN
 from safety.slow_shutdown import make_backlog
 from servers.launch import arguments
+from waiting import until
 from workloads import Idle, Writers
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from incidents.lab import Scene
     from servers import Server
 
-_WITHIN_S = 60
-#: Half of what the tests of profiles make: on a slow device it lasts for long enough.
+#: Half of the data of the profile tests, which is enough on a slow device.
 _DOUBLINGS = 14
 #: 1145 has no limit of the redo log's size for all versions by the same name, and takes 5.6's.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
@@ -33,7 +32,7 @@ _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
 
 def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
-    """Crashed with much to redo, and started again on a slow device with a small pool."""
+    """Crash with much redo, and restart on a slow device with a small buffer pool."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -48,7 +47,7 @@ def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
 
 
 def _clean(tight: Mapping[str, str | int | None]) -> Scene:
-    """The same, but shut down before."""
+    """Do the same with a clean shutdown."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -62,29 +61,22 @@ def _clean(tight: Mapping[str, str | int | None]) -> Scene:
     return scene
 
 
-def _until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WITHIN_S
-    while not reached():
-        assert time.monotonic() < deadline, "the scene was not reached"
-        time.sleep(0.05)
-
-
 @contextlib.contextmanager
 def _shutting_down(server: Server) -> Iterator[None]:
-    """All old row versions are purged first, on a slow device."""
+    """Shut down with a long purge, on a slow device."""
     make_backlog(server, _DOUBLINGS)
     with slow(server, reads=10, writes=10):
         server.process.terminate()
-        _until(lambda: "shutdown" in server.error_log.read_text(errors="replace"))
+        until(lambda: "shutdown" in server.error_log.read_text(errors="replace"))
         yield
 
 
 @contextlib.contextmanager
 def _purged(server: Server) -> Iterator[None]:
-    """The same work, but nobody told it to end."""
+    """Do the same work without a shutdown."""
     make_backlog(server, _DOUBLINGS)
     with Idle(server, 10) as idle:
-        _until(lambda: _history(idle) < 1000)
+        until(lambda: _history(idle) < 1000)
         yield
 
 
@@ -99,7 +91,7 @@ def _remembering(server: Server) -> Writers:
 
 @contextlib.contextmanager
 def _swapping(server: Server) -> Iterator[None]:
-    """It believes to have more memory than it may use."""
+    """Give the server less memory than its buffer pool."""
     with squeezed(server, 80 << 20), _remembering(server):
         yield
 
@@ -109,16 +101,16 @@ _LONG = "SELECT REPEAT('x', 60000) FROM information_schema.COLLATIONS a, informa
 
 @contextlib.contextmanager
 def _nobody_reads(server: Server) -> Iterator[None]:
-    """Clients that have asked for much and take nothing of it."""
+    """Run clients that request large results and do not read them."""
     with Idle(server, 10) as idle, Crowd(server, 4, idle.database) as crowd:
         crowd.send(_LONG)
-        _until(lambda: len(idle.listed("STATE LIKE '%end%' OR STATE LIKE '%riting to net%'")) >= 4)
+        until(lambda: len(idle.listed("STATE LIKE '%end%' OR STATE LIKE '%riting to net%'")) >= 4)
         yield
 
 
 @contextlib.contextmanager
 def _all_read(server: Server) -> Iterator[None]:
-    """The same statements, and all rows taken."""
+    """Run the same statements and read all rows."""
     with Idle(server, 10) as idle, contextlib.ExitStack() as stack:
         for _ in range(4):
             connection = stack.enter_context(contextlib.closing(server.connect(database=idle.database)))
@@ -129,7 +121,7 @@ def _all_read(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _toggled(server: Server) -> Iterator[None]:
-    """Somebody helped himself last night."""
+    """Leave a toggle on."""
     with Idle(server, 10):
         _innoscope("toggle", "set", "io_capacity", "1000", "--yes", "--pid", server.pid, "-u", "root")
         yield
@@ -137,7 +129,7 @@ def _toggled(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _untoggled(server: Server) -> Iterator[None]:
-    """The same, and undone."""
+    """Set the toggle and undo it."""
     with _toggled(server):
         _innoscope("toggle", "undo", "--pid", server.pid, "-u", "root")
         yield
@@ -152,7 +144,7 @@ def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
     return tuple(arguments(options))
 
 
-#: What a server needs besides its buffer pool is less than the pool.
+#: The server needs less memory beside its buffer pool than for it.
 _MEAGRE = (
     "--performance-schema=OFF",
     "--max-connections=100",

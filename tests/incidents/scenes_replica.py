@@ -1,8 +1,7 @@
-"""Incidents of a replica, with a source of its own."""
+"""Incidents of a replica with its source."""
 
 from __future__ import annotations
 
-import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +9,7 @@ import pymysql
 
 from incidents.lab import Incident
 from servers import Server
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _OPTIONS: Final = ("--server-id=2", "--relay-log=relay", "--innodb-lock-wait-timeout=600")
 _SOURCE: Final = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW")
 _WITHIN_S: Final = 30
-#: Seconds that the replica is behind before it is looked at.
+#: Seconds that the replica lags before it is diagnosed.
 _BEHIND: Final = 8
-#: How a replica is told of its source, and what it says of itself: before 8.0.22, and since.
+#: Statements for replication, and the name of the lag: before 8.0.22, and since.
 _WORDS: Final = {
     False: (
-        # MariaDB wants certificates where it is not told otherwise
+        # MariaDB requires certificates by default
         "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copy',"
         " MASTER_SSL=0, MASTER_SSL_VERIFY_SERVER_CERT=0",
         "START SLAVE",
@@ -40,7 +40,7 @@ _WORDS: Final = {
 
 
 class _Source(Server):
-    """A server that is not its replica: both come from one template, with its identity."""
+    """A source with another server UUID than its replica, which has the same template."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -56,7 +56,7 @@ class _Pair:
         self._words = _WORDS[replica.name == "mysql-9.7"]
 
     def begin(self) -> None:
-        """The source has a table, and the replica follows."""
+        """Create a table on the source and start replication."""
         for host in ("127.0.0.1", "localhost"):
             self.change(f"CREATE USER 'copy'@'{host}'")
             self.change(f"GRANT REPLICATION SLAVE ON *.* TO 'copy'@'{host}'")
@@ -66,7 +66,7 @@ class _Pair:
         follow, start, _, _ = self._words
         self._ask(follow.format(self.source.port))
         self._ask(start)
-        _until(lambda: self._has("shop", "stock"))
+        until(lambda: self._has("shop", "stock"), within_s=_WITHIN_S)
 
     def change(self, statement: str) -> None:
         """Run it on the source."""
@@ -74,7 +74,7 @@ class _Pair:
             cursor.execute(statement)
 
     def behind(self) -> int:
-        """Seconds, as the replica says."""
+        """Return the replica's lag in seconds."""
         [status] = self._ask(self._words[2])
         return int(status[self._words[3]] or 0)
 
@@ -103,16 +103,9 @@ def _following(replica: Server) -> Iterator[_Pair]:
         yield pair
 
 
-def _until(reached: Any) -> None:
-    deadline = time.monotonic() + _WITHIN_S
-    while not reached():
-        assert time.monotonic() < deadline, "the replica does not get there"
-        time.sleep(0.1)
-
-
 @contextmanager
 def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """A client of the replica forgot its transaction, and the applier needs what it holds."""
+    """Leave a transaction open on the replica that holds what the applier needs."""
     with (
         _following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,
@@ -121,14 +114,14 @@ def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
         cursor.execute("BEGIN")
         cursor.execute(hold)
         pair.change(change)
-        _until(lambda: pair.behind() >= _BEHIND)
+        until(lambda: pair.behind() >= _BEHIND, within_s=_WITHIN_S)
         yield
         cursor.execute("ROLLBACK")
 
 
 @contextmanager
 def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """The same, and the transaction was ended."""
+    """Do the same, but end the transaction."""
     with (
         _following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,

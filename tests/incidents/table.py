@@ -1,4 +1,4 @@
-"""``python -m incidents.table``: docs/incidents.md from the results of the lab's last run."""
+"""``python -m incidents.table``: update docs/incidents.md from the results of the lab's last run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from incidents import store
-from incidents.every import BY_NAME
+from incidents import lab_results as store
+from incidents.all_incidents import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from incidents.store import Line
+    from incidents.lab_results import Line
 
 PAGE = Path(__file__).parents[2] / "docs" / "incidents.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -21,8 +21,8 @@ _EVIDENCE = 180
 
 
 def main() -> int:
-    """Write the page; 1 when an incident of the lab has no result."""
-    results = by_incident(store.kept())
+    """Write the page; return 1 if an incident of the lab has no result."""
+    results = by_incident(store.results())
     missing = [name for name in BY_NAME if name not in results]
     if missing:
         print(f"no result of {', '.join(missing)}: python -m incidents.run", file=sys.stderr)
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def by_incident(lines: Iterable[Line]) -> dict[str, list[Line]]:
-    """All runs of each incident."""
+    """Group the runs by incident."""
     found: dict[str, list[Line]] = {}
     for line in lines:
         found.setdefault(line["incident"], []).append(line)
@@ -40,14 +40,14 @@ def by_incident(lines: Iterable[Line]) -> dict[str, list[Line]]:
 
 
 def with_tables(page: str, made: str) -> str:
-    """The page with what is between its markers replaced."""
+    """Replace the text between the page's markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
 def tables(results: Mapping[str, Sequence[Line]]) -> Iterator[str]:
-    """One row for each incident of the lab, then one for each cure."""
+    """Yield the table of the incidents, their descriptions, and the table of the cures."""
     servers = {line["server"] for runs in results.values() for line in runs}
     most = max(len(runs) for runs in results.values())
     yield f"{len(BY_NAME)} incidents on {len(servers)} servers, each run {_times(most)}."

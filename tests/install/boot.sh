@@ -1,6 +1,6 @@
 #!/bin/sh
-# boot.sh BASE PLACE [OURS THEIRS]… -- COMMAND…: in namespaces of its own, a machine whose disk is BASE and, above it,
-# memory. The command is its process 1, and sees nothing of ours but those folders.
+# boot.sh BASE PLACE [OURS THEIRS]… -- COMMAND…: start a machine in new namespaces, whose disk is BASE below an
+# overlay in memory. The command is its process 1; of the host it sees only the folders OURS, at THEIRS.
 set -e
 base=$1 place=$2
 shift 2
@@ -20,8 +20,8 @@ mount -t sysfs sysfs sys
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 
-# The control groups that this process was put into are the roots here. Those of this machine may still be the old
-# ones, a tree for each controller.
+# The control groups of this process are the roots in the machine. The host may still have control groups version 1,
+# one tree per controller.
 if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" = cgroup2fs ]; then
     mount -t cgroup2 cgroup2 sys/fs/cgroup
 else

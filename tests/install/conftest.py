@@ -1,4 +1,4 @@
-"""What all of these tests install: the wheel, and the packages that are made of it. Built once."""
+"""The wheel and the packages made of it, built once per session."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from servers import ensure_packages
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The version of the package that the other one is upgraded to.
+#: The version of the upgrade.
 NEXT = "0.1.0+next"
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ours, in a folder of its own."""
+    """Build the wheel in a separate folder."""
     return build_wheel(tmp_path_factory.mktemp("wheels"))
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """``tree`` is what both install; ``next_deb`` is the same program as a later package."""
+    """``tree`` are the files of both; ``next_deb`` has the same files with a later version."""
 
     tree: Path
     deb: Path
@@ -50,7 +50,7 @@ def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 
 def _later(built: Path, folder: Path) -> Path:
-    """The same files and scripts, called a later version: quicker than to build it again."""
+    """Repack the .deb with a later version, which is faster than another build."""
     subprocess.run(["dpkg-deb", "--raw-extract", built, folder], check=True)
     control = folder / "DEBIAN" / "control"
     control.write_text(re.sub("^Version: .*$", f"Version: {NEXT}-1", control.read_text(), flags=re.MULTILINE))

@@ -1,4 +1,4 @@
-"""A machine of its own: Debian's systemd as process 1 in namespaces, on a disk that is forgotten."""
+"""A machine for a test: Debian's systemd as process 1 in namespaces, on a temporary disk."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1],
 
 
 class Machine:
-    """A context manager. Folders of ours are shown in it, read-only, at the paths that ``shown`` says.
+    """Context manager. ``shown`` maps folders of the host to paths in the machine, read-only.
 
-    Without ``booted`` nothing runs in it, as in a container that is being built.
+    Without ``booted`` no systemd runs in it, as in a container build.
     """
 
     def __init__(self, base: Path, shown: Mapping[Path, str] | None = None, *, booted: bool = True) -> None:
@@ -72,11 +72,11 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """Its files, as we see them."""
+        """Return its root folder, as a path on the host."""
         return Path(f"/proc/{self.pid}/root")
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Its standard output and error, of a command in the machine."""
+        """Run a command in the machine; return its standard output and error."""
         done = subprocess.run(
             [*self._inside(), *command],
             capture_output=True,
@@ -89,11 +89,11 @@ class Machine:
         return done.stdout + done.stderr
 
     def show(self, unit: str, name: str) -> str:
-        """A property of a unit."""
+        """Return a property of a unit."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
     def outer_pid(self, unit: str) -> int:
-        """The main process of a unit, by its id among ours."""
+        """Return the pid of a unit's main process on the host."""
         inner = self.show(unit, "MainPID")
         for status in Path("/proc").glob("[0-9]*/status"):
             try:
@@ -107,17 +107,17 @@ class Machine:
         raise AssertionError(f"{unit} has no process:\n{self.journal(unit)}")
 
     def journal(self, unit: str) -> str:
-        """What a unit said."""
+        """Return the journal of a unit."""
         return self.run("journalctl", "--no-pager", f"--unit={unit}", check=False)
 
     def get(self, path: str) -> str:
-        """A page of its agent."""
+        """Return a page of its agent."""
         command = ["nsenter", f"--target={self.pid}", "--net", sys.executable, "-c", _ASK]
         url = f"http://127.0.0.1:9977{path}"
         return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=20).stdout
 
     def files(self) -> set[str]:
-        """All names on its disk, with kind, mode and owner."""
+        """Return all paths on its disk, with type, mode and owner."""
         listed = self.run("find", "/", "-xdev", "-printf", "%y %m %u:%g %p\\n")
         return set(listed.splitlines())
 
@@ -130,7 +130,7 @@ class Machine:
         return ["nsenter", f"--target={self.pid}", *spaces]
 
     def _wait(self) -> None:
-        """Until it has booted."""
+        """Wait until it has booted."""
         deadline = time.monotonic() + _BOOT_S
         while not self._is_up():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -152,18 +152,18 @@ class Machine:
         )
 
 
-#: Enter the control groups that stand before ``--`` and become what stands behind it.
+#: Enter the control groups before ``--`` and execute the command after it.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
 
 
 def _hierarchies() -> list[Path]:
-    """The roots of this machine's control groups: one, or of old one for each controller."""
+    """Return the roots of the host's control groups: one, or with version 1 one per controller."""
     mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     return [Path(mount[1]) for mount in mounts if mount[2] in ("cgroup", "cgroup2")]
 
 
 def _remove_group(group: Path) -> None:
-    """With what systemd made below it. They are killed, but taking probes off takes the kernel a while."""
+    """Remove the group and those below it. Killed processes remain until their probes are detached."""
     folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
     deadline = time.monotonic() + _GONE_S
     for folder in folders:

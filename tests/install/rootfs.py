@@ -1,6 +1,6 @@
-"""A clean Debian 12 in the cache: what every installation has, systemd, and what our package depends on.
+"""A minimal Debian 12 in the cache, with systemd and the package's dependencies.
 
-So a dependency that the package does not name is not there, and installing ours needs no network.
+A dependency that the package does not declare is missing, and installing the package needs no network.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-#: Raised when the way of making it changes.
+#: Increased when the recipe changes.
 _RECIPE = 2
 _SUITE = "bookworm"
-#: systemd for the units; what the test server is linked to.
+#: systemd for the units, and a library of the test server.
 _BESIDE = ("systemd", "libaio1")
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 
 def depends(deb: Path) -> list[str]:
-    """The names in its Pre-Depends and Depends; of alternatives the first."""
-    told = subprocess.run(
+    """Return the names in Pre-Depends and Depends, the first of alternatives."""
+    fields = subprocess.run(
         ["dpkg-deb", "--field", deb, "Pre-Depends", "Depends"], capture_output=True, text=True, check=True
     ).stdout
-    entries = [entry for line in told.splitlines() for entry in line.partition(": ")[2].split(",")]
+    entries = [entry for line in fields.splitlines() for entry in line.partition(": ")[2].split(",")]
     return sorted({match[0] for entry in entries if (match := _NAME.match(entry.strip()))})
 
 
 def clean_root(needed: Iterable[str]) -> Path:
-    """Its folder, which nobody may write to: put something above it."""
+    """Return its folder. Do not write to it; mount an overlay."""
     names = sorted({*needed, *_BESIDE})
     key = hashlib.sha256(f"{_RECIPE} {_SUITE} {names}".encode()).hexdigest()[:8]
     root = cache.root() / "roots" / f"{_SUITE}-{key}"
@@ -55,5 +55,5 @@ def _make(root: Path, names: list[str]) -> None:
         home = scratch / "root"
         run([*command, *(f"--aptopt={option}" for option in options), _SUITE, str(home), mirror()], scratch)
         home.chmod(0o755)
-        for timer in ("apt-daily", "apt-daily-upgrade"):  # apt is ours alone
+        for timer in ("apt-daily", "apt-daily-upgrade"):  # they would lock apt
             (home / "etc/systemd/system" / f"{timer}.timer").symlink_to("/dev/null")

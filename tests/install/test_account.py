@@ -1,4 +1,4 @@
-"""packaging/account.sql on all servers: the agent gets all that it asks for, and nothing more is open."""
+"""packaging/account.sql on all servers: the account is sufficient for the agent, and can do nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASSWORD = "o5/Kx+2'=b"  # noqa: S105
 
 
 def statements(password: str) -> list[str]:
-    """What a client would send of the file with that password in it."""
+    """Return the statements of the file, with that password."""
     text = ACCOUNT.read_text().replace("change me", password.replace("'", "''"))
     lines = (line for line in text.splitlines() if not line.startswith("--"))
     return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
@@ -34,7 +34,7 @@ def statements(password: str) -> list[str]:
 
 @pytest.fixture
 def account(any_server: Server) -> Iterator[Server]:
-    """The account is there."""
+    """Yield each server with the account."""
     with closing(any_server.connect()) as connection, connection.cursor() as cursor:
         for statement in statements(PASSWORD):
             cursor.execute(statement)
@@ -49,25 +49,25 @@ def option_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def told(target: Target, file: str | None, user: str | None) -> tuple[set[tuple[str, ...]], str | None]:
-    """Which series SQL gives with that account, and what it was denied."""
+def collected(target: Target, file: str | None, user: str | None) -> tuple[set[tuple[str, ...]], str | None]:
+    """Return the series collected over SQL with an account, and what was denied."""
     connect = partial(sql.connect, target, file, user, 5.0)
     collector = SqlCollector(connect, sql_catalog.default(), target.flavour, target.version, 5.0)
     with closing(collector):
         return {(one.metric, *one.labels) for one in collector.collect()}, collector.shortfall
 
 
-def test_the_agent_gets_all_that_it_asks_for(account: Server, option_file: str) -> None:
+def test_account_is_sufficient_for_the_agent(account: Server, option_file: str) -> None:
     target = find_one(account.pid)
-    with_ours, denied = told(target, option_file, None)
-    as_root, _ = told(target, None, "root")
+    with_account, denied = collected(target, option_file, None)
+    as_root, _ = collected(target, None, "root")
 
     assert denied is None
-    assert with_ours == as_root
-    assert len(with_ours) > 20
+    assert with_account == as_root
+    assert len(with_account) > 20
 
 
-def test_it_may_not_read_or_change_anything(account: Server) -> None:
+def test_account_cannot_read_data_or_change_anything(account: Server) -> None:
     with (
         closing(account.connect(user="innoscope", password=PASSWORD)) as connection,
         connection.cursor() as cursor,

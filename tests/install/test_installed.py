@@ -1,6 +1,6 @@
-"""The .deb's life on a clean Debian 12 with systemd: installed, at work, upgraded, purged.
+"""The .deb on a clean Debian 12 with systemd: installed, running, upgraded, purged.
 
-Each stage is a fixture that is made of the one before; a test asks for the stage that it is about.
+Each stage is a fixture that builds on the previous one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pymysql
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import waiting
 from install.conftest import NEXT, Packages
 from install.machine import Machine
 from install.rootfs import clean_root, depends
 from install.test_account import PASSWORD, statements
-from live import figures
 from servers import fetch
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ UNITS = ("innoscope-sensor.service", "innoscope-agent.service")
 SOCKET = "run/mysqld/mysqld.sock"
 #: Compiling the probes takes two seconds of a free CPU.
 PATIENCE_S = 60
-#: What apt and dpkg write for themselves, whatever they install; and the server's data.
-THEIRS = (
+#: Paths that apt and dpkg write for any package, and the server's data.
+FOREIGN = (
     "/var/cache/apt/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log", "/var/lib/dpkg/",
     "/var/lib/systemd/", "/var/lib/mysql/",
 )  # fmt: skip
@@ -40,17 +40,14 @@ CONFIGURATION = "etc/innoscope/agent.toml"
 
 
 def until(what: Callable[[], T], machine: Machine) -> T:
-    """The first answer that is not empty."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, "\n".join(machine.journal(unit) for unit in UNITS)
-        time.sleep(0.1)
-    return found
+    """Wait for a true value; fail with the journals of our units."""
+    journals = (machine.journal(unit) for unit in UNITS)
+    return waiting.until(what, lambda: "\n".join(journals), within_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
 def machine(packages: Packages) -> Iterator[Machine]:
-    """With a MySQL 5.6.24 as its own user and service, and nothing of ours."""
+    """Yield a machine with MySQL 5.6.24 as a service of its own user, without Innoscope."""
     server = fetch("mysql-5.6.24")
     with Machine(clean_root(depends(packages.deb)), {server.home: "/opt/mysql"}) as one:
         one.run("useradd", "--system", "mysql")
@@ -77,7 +74,7 @@ def sql(machine: Machine, *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def before(machine: Machine) -> tuple[set[str], str]:
-    """All names on its disk, and its accounts, before we come."""
+    """Return all files and accounts before the installation."""
     return machine.files(), accounts(machine)
 
 
@@ -85,25 +82,21 @@ def accounts(machine: Machine) -> str:
     return "".join((machine.root / "etc" / name).read_text() for name in ("passwd", "group"))
 
 
-def install(machine: Machine, deb: object) -> float:
-    """Seconds that apt took."""
+def install(machine: Machine, deb: object) -> None:
     shutil.copy(str(deb), machine.root / "tmp/innoscope.deb")
-    began = time.monotonic()
     machine.run("apt-get", "install", "--yes", "--quiet", "/tmp/innoscope.deb")  # noqa: S108
-    return time.monotonic() - began
 
 
 @pytest.fixture(scope="module")
 def installed(machine: Machine, before: object, packages: Packages) -> Machine:
     del before
-    seconds = install(machine, packages.deb)
-    figures.record("packages", "installing the .deb with apt", f"{seconds:.1f} s", seconds=seconds)
+    install(machine, packages.deb)
     return machine
 
 
 @pytest.fixture(scope="module")
 def working(installed: Machine) -> Machine:
-    """With the account, and both services enabled and started as docs/install.md says."""
+    """Create the account, then enable and start both services as docs/install.md says."""
     sql(installed, *statements(PASSWORD))
     option_file = installed.root / "etc/innoscope/my.cnf"
     option_file.write_text(f'[client]\nuser = innoscope\npassword = "{PASSWORD}"\n')
@@ -128,12 +121,12 @@ def purged(upgraded: Machine) -> Machine:
 
 
 def ours(lines: set[str]) -> set[str]:
-    """Of names as ``Machine.files`` has them those that are not the system's own."""
-    return {line for line in lines if not line.split(" ", 3)[3].startswith(THEIRS)}
+    """Select our files from the output of ``Machine.files``."""
+    return {line for line in lines if not line.split(" ", 3)[3].startswith(FOREIGN)}
 
 
 def scrape(machine: Machine) -> dict[tuple[str, ...], float]:
-    """``{(name, label values but server…): value}`` of the only server and the agent itself."""
+    """Return ``{(name, label values except server…): value}``."""
     found = {}
     for family in text_string_to_metric_families(machine.get("/metrics")):
         for sample in family.samples:
@@ -145,7 +138,7 @@ def scrape(machine: Machine) -> dict[tuple[str, ...], float]:
 
 
 def probes(machine: Machine) -> list[dict[str, object]]:
-    """Those of the server that can be attached here."""
+    """Return the server's probes that are attached."""
     (rows,) = json.loads(machine.run("innoscope", "probes", "status", "--json")).values() or ([],)
     return [row for row in rows if row["state"] in ("attached", "sampled")]
 
@@ -166,8 +159,8 @@ def test_installing_starts_nothing(installed: Machine) -> None:
     assert not installed.run("dpkg", "--verify", "innoscope")
 
 
-def test_every_command_is_there_and_finds_its_libraries(installed: Machine) -> None:
-    """The machine has what the package depends on and nothing else; the child finds its modules too."""
+def test_every_command_finds_its_libraries(installed: Machine) -> None:
+    """The machine has only the package's dependencies."""
     modules = (
         "bcc, bcrypt, click, msgspec, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
         "innoscope._native"
@@ -181,7 +174,7 @@ def test_every_command_is_there_and_finds_its_libraries(installed: Machine) -> N
     installed.run("sh", "-c", script)
 
 
-def test_the_bash_completion_completes(installed: Machine) -> None:
+def test_bash_completion_works(installed: Machine) -> None:
     script = (
         ". /usr/share/bash-completion/completions/innoscope; COMP_WORDS=(innoscope sta); COMP_CWORD=1;"
         "_innoscope_completion innoscope; echo ${COMPREPLY[@]}"
@@ -200,7 +193,7 @@ def test_probes_are_attached_and_count(working: Machine) -> None:
 
 
 def test_metrics_are_served_from_all_sources(working: Machine) -> None:
-    """By SQL with the account, from probes, from memory and from looks; of one server, once."""
+    """Sources are SQL with the account, probes, memory and snapshots; each series occurs once."""
     collectors = ("sql", "probes", "memory", "waits", "process", "toggles")
 
     def all_work() -> dict[tuple[str, ...], float]:
@@ -215,14 +208,14 @@ def test_metrics_are_served_from_all_sources(working: Machine) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_watchdog_hears_of_it(working: Machine, unit: str) -> None:
+def test_units_notify_the_watchdog(working: Machine, unit: str) -> None:
     first = working.show(unit, "WatchdogTimestampMonotonic")
 
     assert working.show(unit, "WatchdogUSec") == "1min"
     until(lambda: working.show(unit, "WatchdogTimestampMonotonic") != first, working)
 
 
-def test_rights_and_limits_are_those_of_the_units(working: Machine) -> None:
+def test_privileges_and_limits_match_the_units(working: Machine) -> None:
     sensor, agent = (status(working, unit) for unit in UNITS)
     users = {line.split(":")[0]: line.split(":")[2] for line in accounts(working).splitlines()}
     for seen, user, capabilities in ((sensor, "innoscope-sensor", 5), (agent, "innoscope", 0)):
@@ -230,14 +223,10 @@ def test_rights_and_limits_are_those_of_the_units(working: Machine) -> None:
         assert int(seen["CapBnd"], 16).bit_count() == int(seen["CapEff"], 16).bit_count() == capabilities
         assert (seen["Seccomp"], seen["NoNewPrivs"]) == ("2", "1")
     for unit in UNITS:
-        most = int(working.show(unit, "MemoryMax"))
-        used = int(working.show(unit, "MemoryCurrent"))
-        told = f"{used / 1e6:.0f} MB of {most / 1e6:.0f}"
-        figures.record("packages", f"memory of {unit}", told, used=used, most=most)
-        assert used < most / 2
+        assert int(working.show(unit, "MemoryCurrent")) < int(working.show(unit, "MemoryMax")) / 2
 
 
-def test_an_upgrade_restarts_what_runs(upgraded: Machine) -> None:
+def test_upgrade_restarts_running_services(upgraded: Machine) -> None:
     assert NEXT in upgraded.run("dpkg-query", "--show", "innoscope")
     for unit in UNITS:
         assert upgraded.show(unit, "ActiveState") == "active"
@@ -250,21 +239,21 @@ def test_an_upgrade_restarts_what_runs(upgraded: Machine) -> None:
     assert scrape(upgraded)["innoscope_mysqld_up",] == 1
 
 
-def test_purged_nothing_is_left(purged: Machine, before: tuple[set[str], str]) -> None:
+def test_purge_leaves_nothing(purged: Machine, before: tuple[set[str], str]) -> None:
     files, users = before
     assert ours(purged.files() ^ files) == set()
     assert accounts(purged) == users
     assert "innoscope" not in purged.run("systemctl", "list-units", "--all", "--no-legend")
     assert "innoscope" not in purged.run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'")
-    for place in ("run", "tmp"):  # memory, not disk
+    for place in ("run", "tmp"):  # in memory, not on the disk that files() lists
         names = [path.name for path in (purged.root / place).iterdir() if path.name != "innoscope.deb"]
         assert not [name for name in names if "innoscope" in name]
-    sql(purged, "INSERT INTO d.t VALUES (2)")  # a breakpoint that was left behind would end the server
+    sql(purged, "INSERT INTO d.t VALUES (2)")  # a leaked breakpoint would end the server
     assert purged.show("mysqld", "ActiveState") == "active"
 
 
-def test_it_installs_where_no_systemd_runs(packages: Packages) -> None:
-    """As in a container that is being built."""
+def test_package_installs_without_systemd(packages: Packages) -> None:
+    """As in a container build."""
     with Machine(clean_root(depends(packages.deb)), booted=False) as machine:
         files, users = machine.files(), accounts(machine)
         install(machine, packages.deb)
@@ -275,8 +264,8 @@ def test_it_installs_where_no_systemd_runs(packages: Packages) -> None:
         assert accounts(machine) == users
 
 
-def test_the_rpm_installs_and_goes(packages: Packages) -> None:
-    """On Debian, so without its dependencies' names; its scripts are what is tried."""
+def test_rpm_installs_and_uninstalls(packages: Packages) -> None:
+    """Without dependencies, because this is Debian; the test is about its files and scripts."""
     with Machine(clean_root(depends(packages.deb)), {packages.rpm.parent: "/srv"}, booted=False) as machine:
         before = machine.files()
         root = str(machine.root)

@@ -1,4 +1,4 @@
-"""What is in the packages, and what they say of themselves; that they work is test_installed.py's."""
+"""Contents and metadata of the packages. test_installed.py checks that they work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 from distribution.carried import LIST, PYTHONS
 from distribution.stage import HOME, SITE
 from innoscope.cli.main import COMMANDS
-from live import figures
 from scale import long
 from servers import ensure_packages
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from install.conftest import Packages
 
 ROOT = Path(__file__).parents[2]
-#: What each distribution calls the libraries of pyproject.toml that it has.
+#: Package names of the libraries of pyproject.toml, for the .deb and the .rpm.
 NAMES = {
     "bcrypt": ("python3-bcrypt", "python3-bcrypt"),
     "click": ("python3-click", "python3-click"),
@@ -32,7 +31,7 @@ NAMES = {
     "pyyaml": ("python3-yaml", "python3-pyyaml"),
 }
 UNITS = {"innoscope-agent.service", "innoscope-sensor.service"}
-#: The .deb's own places for what lies elsewhere in the .rpm.
+#: Paths that differ between .rpm and .deb.
 MOVED = {
     "/usr/lib/systemd/": "/lib/systemd/",
     "/usr/share/zsh/site-functions/": "/usr/share/zsh/vendor-completions/",
@@ -41,12 +40,12 @@ MOVED = {
 _CONFIGURATION = "/etc/innoscope/agent.toml\n/etc/innoscope/servers.toml\n"
 
 
-def said(*command: object) -> str:
+def output_of(*command: object) -> str:
     return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
 
 
 def in_deb(packages: Packages) -> set[str]:
-    lines = said("dpkg-deb", "--contents", packages.deb).splitlines()
+    lines = output_of("dpkg-deb", "--contents", packages.deb).splitlines()
     paths = {line.split(maxsplit=5)[5].split(" -> ")[0].removeprefix(".") for line in lines}
     return {path for path in paths if not path.endswith("/")}
 
@@ -60,7 +59,7 @@ def in_rpm(packages: Packages) -> set[str]:
         "--queryformat",
         "[%{FILEMODES:perms} %{FILENAMES}\\n]",
     )
-    lines = said(*command).splitlines()
+    lines = output_of(*command).splitlines()
     return {line.split(" ", 1)[1] for line in lines if line[0] != "d"}
 
 
@@ -76,7 +75,7 @@ def carried() -> dict[str, str]:
 
 @long("lintian takes ten seconds, and packaging changes rarely")
 def test_lintian_is_silent(packages: Packages) -> None:
-    """But for what packaging/debian/innoscope.lintian-overrides explains."""
+    """packaging/debian/innoscope.lintian-overrides explains the exceptions."""
     ensure_packages(["lintian"])
     command = ["lintian", "--allow-root", "--fail-on=error,warning", str(packages.deb)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -95,12 +94,9 @@ def test_both_have_the_same_files(packages: Packages) -> None:
     assert {path for path in plain ^ moved if not path.startswith("/usr/share/lintian/")} == {
         f"/usr/share/doc/innoscope/{name}" for name in own
     }
-    for name, package in (("deb", packages.deb), ("rpm", packages.rpm)):
-        size = package.stat().st_size
-        figures.record("packages", f"size of the .{name}", f"{size / 1e6:.1f} MB", bytes=size)
 
 
-def test_all_that_is_promised_is_in_them(packages: Packages) -> None:
+def test_packages_contain_the_documented_files(packages: Packages) -> None:
     paths = in_rpm(packages)
     manuals = {f"/usr/share/man/man1/innoscope-{name}.1" for name in COMMANDS}
 
@@ -131,19 +127,19 @@ def test_msgspec_is_there_for_each_python(packages: Packages) -> None:
         assert f"/{SITE}/msgspec/_core.cpython-{version.replace('.', '')}-" in paths
 
 
-def test_configuration_is_kept_by_both(packages: Packages) -> None:
-    assert said("dpkg-deb", "--info", packages.deb, "conffiles") == _CONFIGURATION
-    assert said("rpm", "-qcp", packages.rpm) == _CONFIGURATION
+def test_configuration_files_are_marked_as_such(packages: Packages) -> None:
+    assert output_of("dpkg-deb", "--info", packages.deb, "conffiles") == _CONFIGURATION
+    assert output_of("rpm", "-qcp", packages.rpm) == _CONFIGURATION
 
 
 @pytest.mark.parametrize("name", sorted(requirements()))
-def test_each_library_is_depended_on_or_carried(packages: Packages, name: str) -> None:
+def test_each_library_is_a_dependency_or_bundled(packages: Packages, name: str) -> None:
     needed = requirements()[name]
     if name in NAMES:
         deb, rpm = NAMES[name]
         depends, requires = (
-            said("dpkg-deb", "--field", packages.deb, "Depends"),
-            said("rpm", "-qRp", packages.rpm),
+            output_of("dpkg-deb", "--field", packages.deb, "Depends"),
+            output_of("rpm", "-qRp", packages.rpm),
         )
         least = needed.specifier.__str__().removeprefix(">=")
         assert f"{deb} (>= {least})" in depends
@@ -153,7 +149,7 @@ def test_each_library_is_depended_on_or_carried(packages: Packages, name: str) -
         assert needed.specifier.contains(carried()[name])
 
 
-def test_what_is_carried_is_complete_and_as_it_was_pinned(packages: Packages) -> None:
+def test_bundled_libraries_are_complete_and_pinned(packages: Packages) -> None:
     found = {
         one.name.lower().replace("_", "-"): one for one in distributions(path=[str(packages.tree / SITE)])
     }
@@ -168,7 +164,7 @@ def test_what_is_carried_is_complete_and_as_it_was_pinned(packages: Packages) ->
                 assert needed.name.lower().replace("_", "-") in available, f"{one.name} needs {text}"
 
 
-def test_licences_of_all_that_is_carried_are_there(packages: Packages) -> None:
+def test_licences_of_bundled_libraries_are_included(packages: Packages) -> None:
     doc = packages.tree / "usr/share/doc/innoscope"
     libraries, crates = ((doc / f"{name}-licences.txt").read_text() for name in ("carried", "crates"))
 
@@ -181,7 +177,7 @@ def test_licences_of_all_that_is_carried_are_there(packages: Packages) -> None:
     assert "see below" not in crates
 
 
-def test_manuals_have_no_warnings_and_say_what_help_says(packages: Packages) -> None:
+def test_manuals_have_no_warnings_and_match_the_help(packages: Packages) -> None:
     pages = sorted((packages.tree / "usr/share/man").rglob("innoscope*.[15]"))
     assert len(pages) == len(COMMANDS) + 2
     for page in pages:
@@ -200,8 +196,8 @@ def test_manuals_have_no_warnings_and_say_what_help_says(packages: Packages) -> 
             assert "       innoscope stacks --by wait " in done.stdout
 
 
-def test_scripts_of_the_rpm_follow_the_usual_ways(packages: Packages) -> None:
-    scripts = said("rpm", "-qp", "--scripts", packages.rpm)
+def test_rpm_scripts_use_systemd_as_usual(packages: Packages) -> None:
+    scripts = output_of("rpm", "-qp", "--scripts", packages.rpm)
 
     for words in (
         "systemd-sysusers innoscope.conf",

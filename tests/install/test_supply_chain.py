@@ -1,4 +1,4 @@
-"""What is in the packages can be listed and verified: the list of parts, and signatures."""
+"""The packages' bill of materials and signatures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def listed(packages: Packages) -> dict[str, Any]:
     return document
 
 
-def test_the_list_is_cyclonedx_and_the_same_each_time(packages: Packages) -> None:
+def test_list_of_parts_is_reproducible_cyclonedx(packages: Packages) -> None:
     document = listed(packages)
     again = sbom.document(Metadata.read(), packages.tree / SITE)
 
@@ -82,8 +82,8 @@ def py_spy_list() -> str:
 
 
 @long("a second build from nothing, more than a minute")
-def test_a_build_elsewhere_has_the_same_bytes(packages: Packages, tmp_path: Path) -> None:
-    """A second build, from nothing and in another folder, makes the same .deb byte by byte."""
+def test_build_in_another_folder_has_the_same_bytes(packages: Packages, tmp_path: Path) -> None:
+    """Compare with a second build from nothing."""
     elsewhere = tmp_path / "a" / "longer" / "path"
     command: list[str | Path] = ["git", "-C", ROOT, "ls-files", "-z"]
     tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -115,7 +115,7 @@ def _parts(deb: Path) -> set[tuple[str, int, float, str]]:
 
 @pytest.fixture
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A throw-away key in a keyring of its own."""
+    """Yield the name of a temporary key in a separate keyring."""
     home = tmp_path / "gnupg"
     home.mkdir(0o700)
     monkeypatch.setenv("GNUPGHOME", str(home))
@@ -126,7 +126,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     subprocess.run(["gpgconf", "--kill", "all"], check=True, env=os.environ)
 
 
-def test_signatures_are_of_the_key_that_was_chosen(packages: Packages, key: str, tmp_path: Path) -> None:
+def test_signatures_are_made_with_the_given_key(packages: Packages, key: str, tmp_path: Path) -> None:
     out = tmp_path / "dist"
     out.mkdir()
     copies = [Path(shutil.copy(one, out)) for one in (packages.deb, packages.rpm)]

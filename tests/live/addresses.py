@@ -1,4 +1,4 @@
-"""From an address of a process to its file, and to all names that the file has for it; none of it ours."""
+"""Map an address of a process to its file and to all its names there, without Innoscope's code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AddressSpace:
             self._mappings.append(_Mapping(start, end, add, name))
 
     def locate(self, pc: int) -> tuple[str, int]:
-        """The file's base name and the address in the file's own terms."""
+        """Return the file's base name and the address within the file."""
         for mapping in self._mappings:
             if mapping.start <= pc < mapping.end:
                 return mapping.name, pc + mapping.add
@@ -48,7 +48,7 @@ class AddressSpace:
 
 
 def _add(pid: int, start: int, end: int, offset: int) -> int:
-    """By the program header that this mapping shows."""
+    """Compute the offset from process to file addresses, by the program header of this mapping."""
     with Path(f"/proc/{pid}/map_files/{start:x}-{end:x}").open("rb") as file:
         header = file.read(64)
         at, size, count = struct.unpack_from("<Q14xHH", header, 32)
@@ -63,7 +63,7 @@ def _add(pid: int, start: int, end: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class Symbols:
-    """All sized function symbols of some files, as nm lists them."""
+    """All function symbols with a size of some files, as nm lists them."""
 
     starts: list[int] = field(default_factory=list)
     rows: list[tuple[int, int, str]] = field(default_factory=list)
@@ -71,20 +71,20 @@ class Symbols:
 
     @classmethod
     def of(cls, files: Iterable[str]) -> Symbols:
-        """From ``.symtab`` and ``.dynsym`` of these files."""
+        """Read ``.symtab`` and ``.dynsym`` of these files."""
         rows = set()
         for path in files:
             for option in ((), ("-D",)):
                 command = ["nm", "-C", "-S", "--defined-only", *option, path]
-                said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-                for line in said.splitlines():
+                output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+                for line in output.splitlines():
                     if match := _SYMBOL.match(line):
                         rows.add((int(match[1], 16), int(match[2], 16), plain(match[3])))
         ordered = sorted(rows)
         return cls([row[0] for row in ordered], ordered, max((row[1] for row in ordered), default=0))
 
     def covering(self, address: int) -> set[str]:
-        """The names of all symbols in which the address lies."""
+        """Return the names of all symbols that contain the address."""
         found = set()
         for start, size, name in reversed(self.rows[: bisect_right(self.starts, address)]):
             if start + self.longest <= address:
@@ -101,11 +101,11 @@ _COMPARES = re.compile(r"operator(<=>|<<=?|>>=?|<=?|>=?)(?!\w)")
 
 
 def plain(name: str) -> str:
-    """A function's name without parameters, template arguments, return type, clones and versions."""
+    """Strip parameters, template arguments, return type, clone suffix and version from a function's name."""
     name = _CLONE.sub("", name.replace("(anonymous namespace)", "{anonymous}"))
     name = name.replace("operator()", "operator{}").replace("operator->", "operator{->}")
     name = _COMPARES.sub(lambda match: f"operator{{{match[1].encode().hex()}}}", name)
-    kept, depth = [], 0
+    letters, depth = [], 0
     for index, letter in enumerate(name):
         if letter in "<(":
             if letter == "(" and not depth and index:
@@ -114,6 +114,6 @@ def plain(name: str) -> str:
         elif letter in ">)":
             depth -= 1
         elif not depth:
-            kept.append(letter)
-    head, operator, rest = "".join(kept).strip().partition("operator")
+            letters.append(letter)
+    head, operator, rest = "".join(letters).strip().partition("operator")
     return head.rpartition(" ")[2] + operator + rest

@@ -1,4 +1,4 @@
-"""The real engine on a test server, as ``innoscope toggle`` uses it, with a journal of its own."""
+"""The toggle engine on a test server, as ``innoscope toggle`` uses it, with a separate journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 ROOT = Account(user="root")
-#: A number that no server has by default, within what all of them take.
+#: Valid values on all servers that are nowhere the default.
 NUMBERS = {
     "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
     "io_capacity": "30000", "redo_size": "48", "purge_lag": "1000000", "purge_lag_delay": "20000",
@@ -32,7 +32,7 @@ TOO_MANY_CONNECTIONS = 1040
 
 
 class Changer:
-    """Sets and undoes toggles of one server; what is changed is remembered in ``folder``."""
+    """Set and undo toggles of one server; the journal is in ``folder``."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.target = find_one(server.pid)
@@ -51,7 +51,7 @@ class Changer:
 
     @contextmanager
     def changed(self, toggle: str, value: str) -> Iterator[Entry]:
-        """Set for the block, and undone after it."""
+        """Set the toggle for the block, and undo it after it."""
         entry = self.set(toggle, value)
         try:
             yield entry
@@ -63,26 +63,19 @@ class Changer:
 
 
 def other_value(toggle: Toggle, now: str) -> str:
-    """Return one that the toggle does not have now."""
+    """Return a value that the toggle does not have now."""
     if toggle.name in NUMBERS:
         return NUMBERS[toggle.name]
     return next(word for word in toggle.domain.words if not now.startswith(word))
 
 
-def ask(server: Server, statement: str) -> tuple[Any, ...]:
-    """The first row of the answer, over a connection of its own."""
-    with closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return tuple(cursor.fetchone())
-
-
 def shown(server: Server, names: list[str]) -> list[Any]:
-    """What the server itself says of its global variables."""
-    return list(ask(server, "SELECT " + ", ".join(f"@@global.{name}" for name in names)))
+    """Return the server's global variables."""
+    return list(server.sql("SELECT " + ", ".join(f"@@global.{name}" for name in names))[0])
 
 
 def fill(stack: ExitStack, server: Server, most: int = 100) -> None:
-    """Connect until the server says that it is full, the one for administrators included."""
+    """Connect until the server is full, including the connection for administrators."""
     for _ in range(most):
         try:
             stack.enter_context(closing(server.connect(autocommit=None)))

@@ -1,4 +1,4 @@
-"""What the dashboards are tried on: two servers with work to do, an agent, a Prometheus that scrapes it."""
+"""The setting for tests of the dashboards: two servers under load, an agent, and a Prometheus."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RULES = grafana.FOLDER.parent / "alerts" / "recording.yaml"
-#: The one that can tell everything but deadlocks, and one of another family, which can.
+#: A server with all metrics but deadlocks, and one of the other flavour, which has them.
 BUSY, OTHER = "mysql-5.6.24", "mariadb-11.4.5"
-#: As the agent calls them.
+#: Their names in the agent's configuration.
 BUSY_NAME, OTHER_NAME = "under test", "other"
-#: One on "another host", where nobody listens.
+#: A server on "another host", where no process listens.
 DOWN_NAME = "down"
 _OPTIONS = (
     "--innodb-buffer-pool-size=16M",
@@ -41,30 +41,30 @@ _OPTIONS = (
     "--innodb-lru-scan-depth=100",
     "--table-open-cache=8",
 )
-#: Seconds until both servers are known in full: probes compiled and attached, debug information read.
+#: Seconds until both servers have all metrics: probes compiled and attached, debug information read.
 _PATIENCE_S = 60
-#: Seconds between two scrapes of ``acts``: what is to look calm must not miss one on a busy machine.
+#: Seconds between two scrapes of ``acts``, so that no scrape is missed on a busy machine.
 SLOW_S = 2
-#: Seconds of each act of it.
+#: Seconds of each act.
 _ACT_S = 20
 
 
 class Copying(Copy):
-    """A small one, so that it ends soon when it is told to."""
+    """A small copy, so that it stops soon."""
 
     _ROWS = 1 << 17
 
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Prometheus]:
-    """All of it, under load; ``folder`` may be read by everybody."""
+    """Yield the Prometheus, with the servers under load; ``folder`` must be readable by all users."""
     with _stage(folder) as (prometheus, busy, other), load(busy, other):
         yield prometheus
 
 
 @contextmanager
 def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
-    """The same with loads that come and go, for pictures; how many seconds back there is something to see."""
+    """Yield the same with changing loads, for pictures, and how many seconds they have lasted."""
     with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
         always.enter_context(Fsync(busy, 2))
         always.enter_context(UpdateStorm(other, 4))
@@ -83,7 +83,7 @@ def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
 
 @contextmanager
 def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Server, Server]]:
-    """The servers, the agent and the Prometheus, without a load."""
+    """Yield the Prometheus and both servers, without a load."""
     with ExitStack() as stack:
         busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
         other = stack.enter_context(Server(OTHER))
@@ -97,7 +97,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
             _watch(folder / "incidents"),
         )
         agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
-        stack.callback(sensing.terminate)  # which is quicker than to kill it: a child takes the probes off
+        stack.callback(sensing.terminate)  # faster than killing it, because a child detaches the probes
         _change(busy, folder)
         prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
         _until_known(prometheus)
@@ -105,7 +105,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
 
 
 def _watch(folder: Path) -> str:
-    """One incident of each server, as soon as it has something to do; the agent is another user."""
+    """Configure one capture of each server as soon as it is busy; the agent runs as another user."""
     folder.mkdir()
     folder.chmod(0o777)
     rules = "triggers = ['threads_busy>0']\nfor_seconds = 0\nseconds = 1\nbefore_seconds = 0"
@@ -114,7 +114,7 @@ def _watch(folder: Path) -> str:
 
 @contextmanager
 def load(busy: Server, other: Server) -> Iterator[None]:
-    """Things that move whatever there is to move."""
+    """Run loads that change every metric."""
     with (
         TableScan(busy, 1),
         Copying(busy),
@@ -129,7 +129,7 @@ def load(busy: Server, other: Server) -> Iterator[None]:
 
 @contextmanager
 def opening(server: Server, clients: int) -> Iterator[None]:
-    """Clients that read small tables, more than the table cache holds: each is opened again and again."""
+    """Run clients that read more tables than the table cache holds, so that tables are always opened."""
     tables = [f"t{number}" for number in range(20)]
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE IF EXISTS opening")
@@ -141,7 +141,7 @@ def opening(server: Server, clients: int) -> Iterator[None]:
 
 
 def _change(server: Server, folder: Path) -> None:
-    """One setting, until in a quarter of an hour; nobody waits to undo it."""
+    """Change one setting for a quarter of an hour, without a process that undoes it."""
     changer = Changer(server, folder)
     deps = replace(changer.deps, expiry=SimpleNamespace(arm=lambda *_: None, disarm=lambda *_: None))
     plan = engine.plan(changer.target, "io_capacity", "300", account=ROOT, deps=deps)
@@ -149,10 +149,10 @@ def _change(server: Server, folder: Path) -> None:
 
 
 def _until_known(prometheus: Prometheus) -> None:
-    """Every collector of both servers has succeeded."""
+    """Wait until every collector of both servers has succeeded."""
     names = "probes|memory|waits|process|sql"
     query = f'sum(innoscope_collector_success{{collector=~"{names}"}})'
     deadline = time.monotonic() + _PATIENCE_S
     while (found := prometheus.value(query)) < 2 * len(names.split("|")):
-        assert time.monotonic() < deadline, f"{found} collectors are well"
+        assert time.monotonic() < deadline, f"only {found} collectors have succeeded"
         time.sleep(0.5)

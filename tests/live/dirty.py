@@ -1,4 +1,4 @@
-"""Dirty pages on order, on a server with a small buffer pool that is never quite idle."""
+"""Make dirty pages on a server with a small buffer pool."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Flushing starts where innodb_max_dirty_pages_pct says and not before, nor for want of free pages or of redo
-#: space, and looks at the last second only; 5.5 knows none of this. 9.7 also writes by the rate of new redo:
-#: no more in a second than leaves some pages dirty.
+#: With these options flushing starts only at innodb_max_dirty_pages_pct, not for free pages or redo space,
+#: and depends only on the last second (5.5 has none of them). 9.7 also flushes by the rate of new redo; its
+#: io_capacity is so small that some pages stay dirty.
 SMALL_POOL: Final[dict[str, str | int | None]] = {
     "innodb_buffer_pool_size": "16M",
     "innodb_flush_method": "O_DIRECT",
@@ -32,12 +32,12 @@ _UNWANTED: Final = {
 #: Rows of 2 KB, seven to a page: half of the pool.
 _ROWS: Final = 3500
 _BETWEEN_S: Final = 0.05
-#: 5.6 goes no further through the list of dirty pages than new redo has come.
+#: 5.6 flushes old pages only as far as new redo is written.
 _SOME_REDO: Final = "UPDATE stained.one SET b = b + 1, pad = REPEAT(CHAR(65 + b % 26), 3000)"
 
 
 class DirtyPages:
-    """A table that fills half of the pool."""
+    """Context manager: a table that fills half of the pool."""
 
     def __init__(self, server: Server) -> None:
         self._flavour = server.spec.flavour
@@ -63,20 +63,20 @@ class DirtyPages:
         self._stack.close()
 
     def stained(self) -> int:
-        """Change a few bytes on each page; how many are dirty then."""
+        """Change a few bytes on each page; return the number of dirty pages."""
         self._ask("UPDATE stained.t SET b = b + 1")
         return self.now()
 
     def now(self) -> int:
-        """Dirty pages."""
+        """Return the number of dirty pages."""
         return self._status("Innodb_buffer_pool_pages_dirty")
 
     def share(self) -> float:
-        """Dirty pages in per cent of the pool."""
+        """Return dirty pages in percent of the pool."""
         return 100 * self.now() / POOL_PAGES
 
     def keep_busy(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Until it is reached or the time is over; a server with nothing to do writes its pages anyhow."""
+        """Keep the server busy (an idle one flushes anyway); return whether the condition was reached."""
         deadline = time.monotonic() + seconds
         while not reached():
             if time.monotonic() > deadline:
@@ -87,9 +87,9 @@ class DirtyPages:
 
     @contextmanager
     def unwanted(self) -> Iterator[None]:
-        """For the block, none is to stay dirty: the server writes them at the pace of innodb_io_capacity.
+        """For the block, let the server flush all dirty pages at the rate of innodb_io_capacity.
 
-        MariaDB does so from the low-water mark on while it is idle; above the limit it is in more of a hurry.
+        MariaDB does so above the low-water mark while it is idle; above the limit it would flush faster.
         """
         name, value = _UNWANTED[self._flavour]
         [(_, usual)] = self._ask(f"SHOW GLOBAL VARIABLES LIKE '{name}'")
@@ -100,7 +100,7 @@ class DirtyPages:
             self._ask(f"SET GLOBAL {name} = {usual}")
 
     def flushed_per_second(self, seconds: float) -> float:
-        """Measure pages written per second from unwanting them: over `seconds`, or until a tenth is left."""
+        """Measure pages flushed per second, over ``seconds`` or until a tenth is left."""
         before = self._status("Innodb_buffer_pool_pages_flushed")
         tenth, began = self.now() / 10, time.monotonic()
         with self.unwanted():

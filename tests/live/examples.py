@@ -1,6 +1,6 @@
-"""The examples of the documentation: found, put on a real server, and compared with what the page shows.
+"""Find the documentation's examples, run them on a real server, and compare the output with the page.
 
-The rule is in docs/contributing.md.
+docs/contributing.md has the rules.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Where an example runs if it does not say.
+#: The default server of an example.
 SERVER: Final = "mysql-5.6.24"
-#: The longest that an example may look.
+#: Longest duration of a command in an example.
 MOST_SECONDS: Final = 2
-#: Not a workload: an agent with its sensor, which is asked for pages all the time.
+#: Not a workload: an agent with its sensor that serves pages all the time.
 AGENT: Final = "agent"
 
 _FENCE: Final = re.compile(
     r"^(?:<!-- example:(?P<scene>[^>]*)-->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S
 )
 _PROMPT: Final = "$ "
-#: Options that say how long a command looks.
+#: Options for the duration of a command.
 _LASTING: Final = ("--seconds", "--duration")
 _LONG_NAMES: Final = {"-p": "--pid", "-S": "--socket", "-P": "--port", "-s": "--seconds"}
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
@@ -44,7 +44,7 @@ _SAME_KIND: Final = {"any": ".*", "path": r"\S+", "number": _NUMBER, "gap": r"\s
 
 @dataclass(frozen=True)
 class Scene:
-    """What is there when an example runs: a server, and ``(workload, connections)``."""
+    """The setting of an example: a server, and ``(workload, connections)``."""
 
     server: str = SERVER
     loads: tuple[tuple[str, int], ...] = ()
@@ -56,7 +56,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Example:
-    """One command of a page, what is shown below it, and how it is to end."""
+    """One command of a page, the output shown below it, and the expected exit code."""
 
     place: str  # page:line
     scene: Scene
@@ -66,7 +66,7 @@ class Example:
 
 
 def examples(page: Path) -> Iterator[Example]:
-    """All examples of a page, in its order. Raises ValueError where a block is against the rule."""
+    """Yield all examples of a page in order. Raises ValueError if a block violates the rules."""
     text = page.read_text()
     for block in _FENCE.finditer(text):
         line = text.count("\n", 0, block.start("body")) + 1
@@ -75,7 +75,7 @@ def examples(page: Path) -> Iterator[Example]:
 
 
 def _scene(words: str, place: str) -> tuple[Scene, int]:
-    """``SERVER WORKLOAD=N … exit=CODE``, each of them optional."""
+    """Parse ``SERVER WORKLOAD=N … exit=CODE``, each part optional."""
     server, code, loads = SERVER, 0, []
     for word in words.split():
         name, _, value = word.partition("=")
@@ -86,7 +86,7 @@ def _scene(words: str, place: str) -> tuple[Scene, int]:
         elif name in LOADS or name == AGENT:
             loads.append((name, int(value or 4)))
         else:
-            raise ValueError(f"{place}: {word!r} is no server, no workload and no exit code")
+            raise ValueError(f"{place}: {word!r} is not a server, a workload or an exit code")
     return Scene(server, tuple(loads)), code
 
 
@@ -102,7 +102,7 @@ def _commands(lines: list[str], page: str, first: int, scene: Scene, code: int) 
 
 @dataclass(frozen=True)
 class There:
-    """What an example's words stand for in this run."""
+    """The values that replace an example's words in this run."""
 
     pid: int
     socket: str
@@ -114,16 +114,16 @@ class There:
 
 
 def placed(command: str, there: There) -> str:
-    """The command for the shell, on the scene's server. Raises ValueError where it is against the rule."""
+    """Return the shell command for the scene's server. Raises ValueError if it violates the rules."""
     first, bar, rest = command.partition(" | ")
     words = shlex.split(first, comments=True)
     if words[:1] == ["sudo"]:
         words = words[1:]
     if words[:1] != ["innoscope"]:
-        raise ValueError(f"not a command of ours: {command}")
+        raise ValueError(f"not an innoscope command: {command}")
     words = [_file(word, there) for word in words]
     if words[1] == "diagnose" and len(words) > 2 and not words[2].startswith("-"):
-        return shlex.join(words) + bar + rest  # an incident file, whatever server there is
+        return shlex.join(words) + bar + rest  # an incident file needs no server
     found = _resolve(words[1:])
     options = {name for option in found.params for name in option.opts}
     pid: int | None = there.pid
@@ -148,7 +148,7 @@ def _file(word: str, there: There) -> str:
 
 
 def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
-    """With our server instead of the page's, and no longer than a test has."""
+    """Replace the page's server by the test's, and shorten durations."""
     placed = list(words)
     for place, word in enumerate(words[:-1]):
         if word in stands_for:
@@ -160,7 +160,7 @@ def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
 
 
 def _resolve(words: list[str]) -> click.Command:
-    """The command that these words call."""
+    """Return the click command that these words call."""
     found: click.Command = cli
     for word in words:
         if not isinstance(found, click.Group):
@@ -174,9 +174,9 @@ def _resolve(words: list[str]) -> click.Command:
 
 
 def difference(shown: tuple[str, ...], real: str) -> str | None:
-    """The first line of the page that the real output has not, of those that count; None if it has all.
+    """Return the first relevant line of the page that is missing from the real output; None if all occur.
 
-    These are the first lines of paragraphs, in their order; the first one has to be the first.
+    Relevant are the first lines of paragraphs, in order. The first one must be the first line of the output.
     """
     heads = [
         line for before, line in zip(("", *shown), shown, strict=False) if line.strip() and not before.strip()
@@ -193,7 +193,7 @@ def difference(shown: tuple[str, ...], real: str) -> str | None:
 
 
 def pattern(line: str) -> str:
-    """What a line of a page stands for: other numbers and their units, other paths, anything for ``…``."""
+    """Turn a line of a page into a pattern: any numbers with units, any paths, anything for ``…``."""
     made, end = [], 0
     text = line.strip()
     for piece in _PIECES.finditer(text):

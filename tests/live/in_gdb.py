@@ -1,4 +1,4 @@
-"""Runs inside gdb: prints ``{tid: [[pc, name, inlined], ...]}`` of all threads; tail calls are left out."""
+"""Run inside gdb: print ``{tid: [[pc, name, inlined], ...]}`` of all threads, without tail calls."""
 
 # mypy: ignore-errors
 

@@ -1,6 +1,6 @@
-"""Many looks at a server under a known load, counted: what completeness, running and wait classes judge.
+"""Count threads over many snapshots of a server under a known load, for the tests of completeness and waits.
 
-One observation serves several tests, so it is made once per session; the servers run one at a time.
+Several tests share one observation, so it is made once per session. The servers run one at a time.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 _PF_IO_WORKER: Final = 0x10
 _PF_USER_WORKER: Final = 0x4000
 
-#: Where a stack may begin: a thread's start, the program's, or glibc's way there.
+#: Outermost functions of a complete stack: the start of a thread or of the program.
 ROOTS: Final = frozenset({"start_thread", "clone", "__clone", "clone3", "__clone3", "_start"})
 
-#: No load at all: the server's own threads and nobody else.
+#: No load: only the server's own threads.
 QUIET: Final = "quiet"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many connections, how many looks, and the pause between two of them."""
+    """The number of connections and of snapshots, and the pause between two snapshots."""
 
     connections: int
-    looks: int
+    snapshots: int
     pause_s: float
 
 
@@ -56,71 +56,66 @@ PLANS: Final = {
     "table_scan": Plan(8, 60, 0.02),  # the last: its server has options of its own
 }
 
-#: Seconds that the looks under one load may take, whatever the machine is busy with.
+#: Seconds that the snapshots under one load may take on a busy machine.
 _LONGEST_S: Final = 30
 
-#: A server that does not tell which thread is whose connection: then each connection is a new thread.
+#: For servers that do not report the thread of a connection: each connection gets a new thread.
 _THREAD_EACH: Final = ("--thread-cache-size=0",)
 
-#: Unlike stacks kept for a failure's message.
+#: Different stacks stored for the message of a failure.
 _EXAMPLES: Final = 5
 
 
 @dataclass(slots=True)
 class Observation:
-    """All looks at one server under one load, added up. ``affected`` threads are those the load is about."""
+    """Sums over all snapshots of one server under one load. ``affected`` are the threads of the load."""
 
-    looks: int = 0
-    #: Threads that were on a CPU: how they were shown.
+    snapshots: int = 0
+    #: Trust of the threads that were on a CPU.
     running: Counter[Trust] = field(default_factory=Counter)
-    #: Threads that were not.
+    #: Trust of those that were not.
     at_rest: Counter[Trust] = field(default_factory=Counter)
-    #: The kernel's own threads in this process, in neither of them.
-    kernel_threads: int = 0
     #: Shown as complete although the outermost function is not the start of a thread.
     rootless: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     examples: dict[str, Counter[str]] = field(default_factory=dict)
-    notes: set[str] = field(default_factory=set)
 
     def add(self, dump: Dump, affected: frozenset[int]) -> None:
-        """One more look."""
-        self.looks += 1
-        self.notes |= set(dump.notes)
+        """Count one more snapshot."""
+        self.snapshots += 1
         for thread in dump.threads:
-            if _is_kernels(dump.target.pid, thread):
-                self.kernel_threads += 1
+            if _is_kernel_thread(dump.target.pid, thread):
                 continue
             (self.running if _ran(thread) else self.at_rest)[thread.trust] += 1
             if thread.trust not in (Trust.EXACT, Trust.ON_CPU):
                 self._keep(thread.trust, thread)
             elif not thread.frames or thread.frames[-1].function not in ROOTS:
-                self.rootless[picture(thread)] += 1
+                self.rootless[one_line(thread)] += 1
             if thread.ns_tid in affected:
                 self.waits[thread.wait] += 1
                 self._keep(thread.wait, thread)
 
     def _keep(self, key: str, thread: Thread) -> None:
         seen = self.examples.setdefault(key, Counter())
-        text = picture(thread)
+        text = one_line(thread)
         if text in seen or len(seen) < _EXAMPLES:
             seen[text] += 1
 
     def shown(self, keys: Iterable[str]) -> str:
-        """Examples of these trust levels or wait classes, for a person."""
+        """Return examples of these trust levels or wait classes as text."""
         return "\n".join(
             f"  {key} {count}× {text}" for key in keys for text, count in self.examples.get(key, {}).items()
         )
 
 
 def _ran(thread: Thread) -> bool:
-    """Whether it was on a CPU: sampled, stale, or sampled with a stack too deep for the sample."""
+    """Return whether it was on a CPU: sampled, stale, or sampled with a stack too deep for the sample."""
     return thread.trust in (Trust.ON_CPU, Trust.STALE) or (
         thread.state == "R" and thread.trust in (Trust.TRUNCATED, Trust.INCOMPLETE)
     )
 
 
-def _is_kernels(pid: int, thread: Thread) -> bool:
+def _is_kernel_thread(pid: int, thread: Thread) -> bool:
     if not thread.comm.startswith("iou-"):
         return False
     try:
@@ -130,14 +125,14 @@ def _is_kernels(pid: int, thread: Thread) -> bool:
     return bool(int(stat.rpartition(")")[2].split()[6]) & (_PF_IO_WORKER | _PF_USER_WORKER))
 
 
-def picture(thread: Thread) -> str:
-    """A thread in one line."""
+def one_line(thread: Thread) -> str:
+    """Format a thread as one line."""
     frames = " < ".join(frame.label for frame in thread.frames)
     return f"{thread.comm} {thread.state} {thread.trust} syscall {thread.syscall}: {frames}"
 
 
 class Observatory:
-    """Observations by server and load, each made at the first question."""
+    """Observations by server and load, each made on first use."""
 
     def __init__(self) -> None:
         self._done: dict[tuple[str, str], Observation] = {}
@@ -147,12 +142,12 @@ class Observatory:
         self._own: frozenset[int] = frozenset()
 
     def close(self) -> None:
-        """Stop the server that runs."""
+        """Stop the running server."""
         self._stack.close()
         self._server = None
 
     def server(self, name: str, options: tuple[str, ...] = ()) -> Server:
-        """The server, started with these options; the one before it is stopped."""
+        """Return the server, started with these options; stop the previous one."""
         if self._running != (name, options) or self._server is None or not self._server.running:
             self.close()
             own = () if SERVERS[name].os_thread_sql else _THREAD_EACH
@@ -162,32 +157,32 @@ class Observatory:
         return self._server
 
     def observe(self, name: str, load: str) -> Observation:
-        """The looks at that server under that load."""
+        """Return the observation of that server under that load."""
         if (name, load) not in self._done:
             server = self.server(name, TableScan.server_options if load == TableScan.name else ())
             plan = PLANS[load]
             if load == QUIET:
-                self._done[name, load] = self._look(server, plan, None)
+                self._done[name, load] = self._take(server, plan, None)
             else:
                 with WORKLOADS[load](server, plan.connections) as workload:
-                    self._done[name, load] = self._look(server, plan, workload)
+                    self._done[name, load] = self._take(server, plan, workload)
         return self._done[name, load]
 
-    def _look(self, server: Server, plan: Plan, workload: Workload | None) -> Observation:
+    def _take(self, server: Server, plan: Plan, workload: Workload | None) -> Observation:
         engine = Engine(find_one(server.pid), method="bpf")
         affected = self.affected(workload) if workload else frozenset()
         seen = Observation()
         deadline = time.monotonic() + _LONGEST_S
-        while seen.looks < plan.looks and time.monotonic() < deadline:
+        while seen.snapshots < plan.snapshots and time.monotonic() < deadline:
             seen.add(engine.look(), affected)
             time.sleep(plan.pause_s)
         return seen
 
     def affected(self, workload: Workload) -> frozenset[int]:
-        """The threads that the load is about, told by the server and not by their stacks.
+        """Return the threads of the load, as the server reports them, not by their stacks.
 
-        MySQL before 5.7 knows no thread ids. Its only accepting thread numbers the connections and makes a
-        thread for each, so the order of the connections is that of the threads.
+        MySQL before 5.7 reports no thread ids. Its single accepting thread numbers the connections and
+        creates a thread for each, so connections and threads have the same order.
         """
         threads = workload.os_threads()
         if threads is not None:
@@ -196,18 +191,18 @@ class Observatory:
         listed = workload.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root'")
         connections = sorted(row[0] for row in listed)
         started = sorted(set(tasks(self._server.pid)) - self._own, key=lambda tid: _age(self._server, tid))
-        assert len(started) == len(connections), "a connection came or went in between"
+        assert len(started) == len(connections), "a connection began or ended meanwhile"
         threads_of = dict(zip(connections, started, strict=True))
         return frozenset(threads_of[connection] for connection in workload.connection_ids())
 
 
 def tasks(pid: int) -> list[int]:
-    """The thread ids of a process."""
+    """Return the thread ids of a process."""
     return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def _age(server: Server | None, tid: int) -> tuple[int, int]:
-    """Sorts threads by their start: clock ticks, then thread ids, which begin again at pid_max."""
+    """Return the start of a thread to sort by: clock ticks, then the thread id, which wraps at pid_max."""
     assert server is not None
     stat = Path(f"/proc/{server.pid}/task/{tid}/stat").read_text()
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
@@ -215,7 +210,7 @@ def _age(server: Server | None, tid: int) -> tuple[int, int]:
 
 
 def _without_connections(server: Server) -> frozenset[int]:
-    """The server's own threads, once the connections of its start are gone."""
+    """Return the server's own threads, once the connections made at its start are gone."""
     deadline = time.monotonic() + 10
     before = frozenset(tasks(server.pid))
     while time.monotonic() < deadline:

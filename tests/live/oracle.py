@@ -1,4 +1,4 @@
-"""What gdb and eu-stack say of the stacks of a process. They stop it; that is why Innoscope exists."""
+"""Stacks of a process by gdb and eu-stack, which stop it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Seconds for one dump by gdb of a server with 300 MB of debug info, on a busy machine.
+#: Seconds for one dump by gdb of a server with 300 MB of debug information, on a busy machine.
 _TIMEOUT_S: Final = 120
 
 _IN_GDB: Final = Path(__file__).with_name("in_gdb.py")
@@ -18,7 +18,7 @@ _EU_ENDED_EARLY: Final = re.compile(r"tid (\d+) at 0x")
 
 
 class Frame(NamedTuple):
-    """One function on a stack; only gdb tells of those that the compiler inlined into the next."""
+    """One function on a stack; only gdb reports inlined ones."""
 
     pc: int
     name: str | None
@@ -26,26 +26,26 @@ class Frame(NamedTuple):
 
 
 class Stacks(NamedTuple):
-    """Frames by thread id, innermost first; ``cut`` are threads whose root the oracle did not reach."""
+    """Frames by thread id, innermost first; ``cut`` are the threads that were not unwound to their root."""
 
     by_thread: dict[int, list[Frame]]
     cut: frozenset[int]
 
 
 def gdb(pid: int, executable: Path, root: Path) -> Stacks:
-    """By gdb's own frames, with the files of the process's root folder."""
+    """Return gdb's frames; it reads the files below the process's root folder."""
     command = [
         "gdb", "-batch", "-nx", "-iex", f"set sysroot {root}", "-iex", "set auto-load off",
         "-iex", "set debuginfod enabled off", "-ex", "set backtrace past-main on",
         "-p", str(pid), "-x", str(_IN_GDB), str(executable),
     ]  # fmt: skip
-    said = _run(command).stdout
-    dump = json.loads(next(line for line in said.splitlines() if line.startswith('{"')))
+    output = _run(command).stdout
+    dump = json.loads(next(line for line in output.splitlines() if line.startswith('{"')))
     return Stacks({int(tid): [Frame(*frame) for frame in stack] for tid, stack in dump.items()}, frozenset())
 
 
 def eu_stack(pid: int) -> Stacks:
-    """By elfutils."""
+    """Return the frames of eu-stack (elfutils)."""
     result = _run(["eu-stack", "-n", "0", "-p", str(pid)])
     frames: dict[int, list[Frame]] = {}
     stack: list[Frame] = []

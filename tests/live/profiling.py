@@ -1,4 +1,4 @@
-"""Profiles of test servers, and what others say of the same time: the kernel's own accounts, perf."""
+"""Profiles of test servers, and the kernel's accounting and perf to compare them with."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def off_cpu(pid: int, seconds: float) -> Profile:
-    """What its threads wait for."""
+    """Profile what its threads wait for."""
     target = find_one(pid)
     return run(OffCpuProfiler(target), target, seconds)[0]
 
 
 def on_cpu(pid: int, seconds: float, frequency: float = 99, *, kernel: bool = False) -> Profile:
-    """Where its CPU time goes."""
+    """Profile its CPU time."""
     target = find_one(pid)
     return run(OnCpuProfiler(target, frequency, Naming(kernel=kernel)), target, seconds)[0]
 
 
 def schedstat(pid: int) -> dict[int, tuple[int, int]]:
-    """(ns on a CPU, ns ready to run) of each thread so far, as the scheduler itself counts them."""
+    """Return (ns on a CPU, ns runnable) of each thread so far, as the scheduler counts them."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -45,13 +45,13 @@ def schedstat(pid: int) -> dict[int, tuple[int, int]]:
     return found
 
 
-#: A clock that goes off while another's interrupt is handled is seen at its end: which of two profilers sees
-#: more of the other's interrupts says nothing about the server.
+#: A timer that fires while another interrupt is handled is seen at that one's end. How often one profiler
+#: sees the other's interrupts says nothing about the server.
 _OTHERS_INTERRUPT = "irqentry_exit_to_user_mode"
 
 
 def self_shares(profile: Profile) -> dict[str, float]:
-    """Of each function on a CPU, in percent of all samples."""
+    """Return the share of each innermost function, in percent of all samples."""
     counts: Counter[str] = Counter()
     for row in profile.rows:
         frame = row.thread.frames[0] if row.thread.frames else None
@@ -60,21 +60,21 @@ def self_shares(profile: Profile) -> dict[str, float]:
 
 
 def one_name(function: str) -> str:
-    """Of several that the C library gives the same code."""
+    """Map names that the C library gives to the same code to one of them."""
     return plain_name(function).replace("__memcpy_", "__memmove_")
 
 
 def shares(counts: Counter[str]) -> dict[str, float]:
-    """In percent of what is the server's, most first."""
-    kept = Counter({name: count for name, count in counts.items() if name != _OTHERS_INTERRUPT})
-    return {name: 100 * count / kept.total() for name, count in kept.most_common()}
+    """Return percentages of the server's samples, largest first."""
+    servers_own = Counter({name: count for name, count in counts.items() if name != _OTHERS_INTERRUPT})
+    return {name: 100 * count / servers_own.total() for name, count in servers_own.most_common()}
 
 
 class Perf:
-    """A context manager around ``perf record --call-graph dwarf``; ``shares`` and so on are there after.
+    """Context manager around ``perf record --call-graph dwarf``; the results are available after the block.
 
-    With ``by_cpu`` it samples CPUs, as we do, and not threads: the clock of a thread that is switched in goes
-    off right there, so that finish_task_switch seems to take half as much again as it does.
+    With ``by_cpu`` it samples CPUs, as Innoscope does, not threads: the timer of a thread fires just when the
+    thread is switched in, which overstates finish_task_switch by half.
     """
 
     def __init__(self, pid: int, frequency: int, *, by_cpu: bool = False) -> None:
@@ -92,11 +92,11 @@ class Perf:
 
     @property
     def pid(self) -> int:
-        """perf's own."""
+        """perf's process id."""
         return self._process.pid
 
     def __enter__(self) -> Self:
-        """It records once its file begins to grow."""
+        """Start perf; return when its file begins to grow."""
         self._keeper = Keeper()
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self._keeper.watch(self._process.pid)
@@ -118,7 +118,7 @@ class Perf:
 
 
 def _function(line: str) -> str:
-    """``55e0c0de row_search_for_mysql(unsigned char*, …)`` without address and parameters."""
+    """Strip address and parameters from ``55e0c0de row_search_for_mysql(unsigned char*, …)``."""
     name = line.strip().partition(" ")[2].strip()
     if name in ("", "[unknown]"):
         return "?"

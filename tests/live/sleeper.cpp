@@ -1,7 +1,7 @@
 // Threads that sleep in a function of the test's choice.
 //
-// Arguments: the descriptor to answer on, then one descriptor a thread to be told on. A thread that reads 'a' or 'b'
-// goes to sleep in the function of that name, and answers with its index once it is in there; on 'q' it ends.
+// Arguments: the descriptor for replies, then one descriptor per thread for orders. A thread that reads 'a' or 'b'
+// sleeps in the function of that name, and replies with its index once it is there; on 'q' it ends.
 #include <cstdint>
 #include <cstdlib>
 #include <pthread.h>
@@ -14,7 +14,7 @@ struct thread {
     int orders;
 };
 
-// A stack deep enough that a wrong copy of it would lead elsewhere.
+// A deep stack, so that a wrong copy of it is unwound to other functions.
 extern "C" __attribute__((noinline, noclone)) char told(const thread *self)
 {
     char order = 'q';
@@ -46,7 +46,7 @@ static void *run(void *argument)
 
 int main(int count, char **arguments)
 {
-    alarm(120); // whatever happens to the test
+    alarm(120); // in case the test does not end this process
     answers = atoi(arguments[1]);
     for (int i = 2; i < count; i++) {
         pthread_t thread_id;

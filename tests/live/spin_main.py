@@ -1,6 +1,6 @@
-"""Looks at the spinner and judges each stack; a process of its own, since it may give up a right for good.
+"""Take snapshots of the spinner and judge each stack. A separate process, because it may drop a privilege.
 
-Arguments: pid, shared file, threads, looks, and ``deny`` to look without perf events. Prints counts as JSON:
+Arguments: pid, shared file, threads, snapshots, and ``deny`` to forbid perf events. Prints counts as JSON:
 ``{"exact right": 500, "stale wrong": 3, ...}``.
 """
 
@@ -22,12 +22,12 @@ _EACCES = 13
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _RET_ERRNO, _RET_ALLOW = 0x00050000, 0x7FFF0000
 
-#: Seconds that a thread may take to follow, on a machine that is busy with other things.
+#: Seconds that a thread may take to follow on a busy machine.
 _PATIENCE_S = 0.02
 
 
 def deny_perf_events() -> None:
-    """From now on perf_event_open fails in this process with EACCES (a seccomp filter, x86-64)."""
+    """Make perf_event_open fail in this process with EACCES (a seccomp filter, x86-64)."""
     program = b"".join(
         struct.pack("HBBI", *instruction)
         for instruction in (
@@ -47,7 +47,7 @@ def deny_perf_events() -> None:
 
 
 class Judge:
-    """Asks the spinner for a phase, looks, and compares."""
+    """Set the spinner's phase, take a snapshot and compare."""
 
     def __init__(self, pid: int, shared: mmap.mmap, threads: int) -> None:
         self._process = Process(pid, method="bpf")
@@ -57,23 +57,23 @@ class Judge:
         self.seen: Counter[str] = Counter()
 
     def round(self, number: int) -> None:
-        """Ask for the next phase; once some thread is there, look at once."""
+        """Set the next phase; take a snapshot as soon as one thread has reached it."""
         wanted = number % 4
         self._words[0] = wanted
         deadline = time.monotonic() + _PATIENCE_S
-        while wanted not in self._there() and time.monotonic() < deadline:
+        while wanted not in self._phases() and time.monotonic() < deadline:
             pass
-        there = self._there()
+        phases = self._phases()
         look = self._process.look()
         for raw in look.threads:
             if raw.tid in self._tids:
-                self._judge(look, raw.trust, raw.stack, {there[self._tids.index(raw.tid)], wanted})
+                self._judge(look, raw.trust, raw.stack, {phases[self._tids.index(raw.tid)], wanted})
 
     def close(self) -> None:
-        """Let go of the shared words."""
+        """Release the shared memory."""
         self._words.release()
 
-    def _there(self) -> list[int]:
+    def _phases(self) -> list[int]:
         return list(self._words[2 : 2 + self._count])
 
     def _judge(self, look: Look, trust: str, stack: int, possible: set[int]) -> None:
@@ -90,13 +90,13 @@ def _names(pid: int) -> list[str]:
 
 
 def main() -> None:
-    """The command line."""
-    pid, path, threads, looks = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    """Run the command line."""
+    pid, path, threads, snapshots = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     if sys.argv[5:] == ["deny"]:
         deny_perf_events()
     with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), 4096) as shared:
         judge = Judge(pid, shared, threads)
-        for number in range(1, looks + 1):
+        for number in range(1, snapshots + 1):
             judge.round(number)
             time.sleep(0.005)
         judge.close()

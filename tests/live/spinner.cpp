@@ -1,8 +1,8 @@
-// Threads that never enter the kernel by themselves, and say at each moment where they are.
+// Threads that never enter the kernel by themselves, and always publish their current function.
 //
-// Argument: a file of 4-byte words that is shared with the test. Word 0 is the phase that the test asks for,
+// Argument: a file of 4-byte words that is shared with the test. Word 0 is the phase that the test sets,
 // word 1 is set once all threads spin, word 2 + i is the phase that thread i is in: it is written after the
-// thread has entered the function named like the phase, so from then on every honest stack shows that function.
+// thread has entered the function named like the phase, so every later correct stack contains that function.
 #include <cstdint>
 #include <cstdlib>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ PHASE(3)
 
 extern "C" __attribute__((noinline, noclone)) void before()
 {
-    syscall(SYS_getppid); // the last system call that this thread ever makes
+    syscall(SYS_getppid); // the last system call of this thread
     __asm__ volatile("");
 }
 
@@ -55,7 +55,7 @@ int main(int, char **arguments)
 {
     int file = open(arguments[1], O_RDWR);
     int threads = atoi(arguments[2]);
-    alarm(120); // whatever happens to the test
+    alarm(120); // in case the test does not end this process
     words = static_cast<volatile uint32_t *>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
     for (int i = 0; i < threads; i++) {
         pthread_t thread;

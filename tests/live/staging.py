@@ -1,4 +1,4 @@
-"""Loads that the documentation's examples need beyond the workloads."""
+"""Loads for the documentation's examples, beside the workloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Load(Protocol):
-    """What a scene can have: a context manager around ``Load(server, connections)``."""
+    """A context manager around ``Load(server, connections)``."""
 
     def __enter__(self) -> object: ...
 
@@ -23,7 +23,7 @@ class Load(Protocol):
 
 
 class Copy:
-    """``CREATE TABLE … SELECT`` over and over, whose locks and pages do not fit into the buffer pool."""
+    """Repeat ``CREATE TABLE … SELECT``, whose locks and pages do not fit into the buffer pool."""
 
     server_options: ClassVar[tuple[str, ...]] = (
         "--innodb-buffer-pool-size=8M",
@@ -61,5 +61,5 @@ LOADS: Mapping[str, Callable[[Server, int], Load]] = {**WORKLOADS, "copy": Copy}
 
 
 def server_options(name: str) -> tuple[str, ...]:
-    """What the server of that load is started with."""
+    """Return the server options of that load."""
     return tuple(getattr(LOADS[name], "server_options", ()))

@@ -1,4 +1,4 @@
-"""A server whose symbols were split off, as distributions do it, and a debuginfod that has them."""
+"""A server with separate debug information, as distributions build it, and a debuginfod that serves it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _DEBUG_NAME: Final = "mariadbd.debug"
 
-#: Seconds until debuginfod has read 300 MB of debug info.
+#: Seconds until debuginfod has read 300 MB of debug information.
 _SCAN_S: Final = 60
 
 
 class Split:
-    """An installation whose server is stripped, and its debug file, which nobody finds where it is."""
+    """A stripped installation, and its debug file in a folder that is not searched."""
 
     def __init__(self, name: str, folder: Path) -> None:
         original = fetch(name)
@@ -48,14 +48,14 @@ class Split:
         self.build_id = build_id
 
     def server(self) -> Server:
-        """That server, not started."""
+        """Return that server, not started."""
         server = Server(self.installation.spec.name)
         server.installation = self.installation
         return server
 
     @contextlib.contextmanager
     def by_build_id(self, folder: Path) -> Iterator[Path]:
-        """The debug file in a folder laid out as /usr/lib/debug is."""
+        """Yield a folder with the debug file, laid out like /usr/lib/debug."""
         place = folder / ".build-id" / self.build_id[:2] / f"{self.build_id[2:]}.debug"
         place.parent.mkdir(parents=True)
         place.hardlink_to(self.debug)
@@ -64,7 +64,7 @@ class Split:
 
     @contextlib.contextmanager
     def by_link(self) -> Iterator[None]:
-        """The debug file beside the server, under the name in its ``.gnu_debuglink``."""
+        """Put the debug file beside the server, under the name in its ``.gnu_debuglink``."""
         place = self.installation.mysqld.with_name(_DEBUG_NAME)
         place.hardlink_to(self.debug)
         yield
@@ -73,9 +73,9 @@ class Split:
 
 @contextlib.contextmanager
 def debuginfod(folder: Path, database: Path, build_id: str) -> Iterator[str]:
-    """A debuginfod that serves the files of ``folder``; its URL on loopback, once it has this build-id.
+    """Serve the files of ``folder``; yield the URL on loopback once this build-id is available.
 
-    Debian 12's has no option for the address to listen on.
+    Debian 12's debuginfod has no option for the address to listen on.
     """
     ensure_packages(["debuginfod"])
     port = _free_port()
@@ -95,7 +95,7 @@ def debuginfod(folder: Path, database: Path, build_id: str) -> Iterator[str]:
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    """It has the file once it begins to answer with it; it knows no HEAD."""
+    """Wait until the file is served. debuginfod does not support HEAD."""
     deadline = time.monotonic() + _SCAN_S
     while not _answers(url):
         assert process.poll() is None, "debuginfod has ended"

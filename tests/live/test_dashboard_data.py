@@ -1,4 +1,4 @@
-"""Every query of every dashboard has data, in a real Prometheus that scraped a live agent under load."""
+"""Every query of every dashboard has data in a real Prometheus that scraped an agent under load."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import yaml
 import grafana
 from backfill import JOB, backfill
 from innoscope.metrics.registry import default
-from live import figures
-from live.dashboard_scene import BUSY, BUSY_NAME, DOWN_NAME, OTHER_NAME, scene
+from live.dashboard_scene import BUSY_NAME, DOWN_NAME, OTHER_NAME, scene
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from prometheus import Prometheus
 
 INTERVAL = "8s"
-#: Seconds until the load has moved everything.
+#: Seconds until the load has changed every metric.
 _PATIENCE_S = 45
-#: Hours before now to which the declared series are backfilled.
+#: Seconds before now at which the backfilled series end.
 EARLIER_S = 3 * 3600
 
-#: Queries without data in this scene, and why. They are shown on declared series, as all others are.
+#: Queries without data in this scene, and why. They have data in the backfilled series, as all others.
 NOT_HERE: dict[str, str] = {}
-#: Queries without data when only the busy server is chosen: the other one has it.
+#: Queries without data when only the busy server is selected; the other one has data.
 NOT_OF_BUSY = {
     "innoscope-contention / Deadlocks / A": "MySQL 5.6 has neither a function nor a counter of its own"
 }
@@ -44,13 +43,13 @@ NOT_EXPORTED = {
 
 @dataclass(frozen=True)
 class Seen:
-    """A Prometheus, and since when it has had a loaded server's data."""
+    """A Prometheus, and the time since which it has data of a loaded server."""
 
     prometheus: Prometheus
     began: float
 
     def empty(self, targets: Iterable[Target], expected: Collection[str], **chosen: str) -> set[str]:
-        """Those that have had no data since, when only ``expected`` ones are left, or patience is over."""
+        """Return the queries without data, once only ``expected`` ones are left or the time is over."""
         left = list(targets)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -60,11 +59,11 @@ class Seen:
             time.sleep(1)  # the next scrape
 
     def lately(self, selector: str) -> list[dict[str, Any]]:
-        """The series with their last values, also when the last scrape took too long."""
+        """Return the series with their last values, even if the last scrape was late."""
         return self.prometheus.instant(f"last_over_time({selector}[1m])", time.time())
 
     def _has_data(self, target: Target, **chosen: str) -> bool:
-        """Whether the panel would draw anything; NaN is nothing."""
+        """Return whether the panel would draw something. NaN is not drawn."""
         query = grafana.filled(target.expr, interval=INTERVAL, **chosen)
         if target.instant:
             pairs = [one["value"] for one in self.prometheus.instant(query, time.time())]
@@ -78,7 +77,7 @@ class Seen:
 def seen() -> Iterator[Seen]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="innoscope-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # the agent is nobody, and reads there which changes are in force
+        folder.chmod(0o755)  # the agent runs as nobody, and reads the status of changes there
         patch.setenv("INNOSCOPE_RUN", str(folder))
         backfill(folder, int(time.time()) - EARLIER_S)
         with scene(folder) as prometheus:
@@ -86,17 +85,11 @@ def seen() -> Iterator[Seen]:
 
 
 def test_every_query_has_data(seen: Seen) -> None:
-    targets = grafana.targets()
-    empty = seen.empty(targets, NOT_HERE)
-    panels = sum(len(list(grafana.panels(board))) for board in grafana.dashboards().values())
-    text = f"{len(targets) - len(empty)} of {len(targets)} queries of {panels} panels have data"
-    figures.record("dashboards", BUSY, text, queries=len(targets), empty=len(empty), panels=panels)
-
-    assert empty == NOT_HERE.keys()
+    assert seen.empty(grafana.targets(), NOT_HERE) == NOT_HERE.keys()
 
 
-def test_those_of_one_server_have_data_when_it_is_chosen(seen: Seen) -> None:
-    """The scene's other servers help nobody here."""
+def test_queries_of_one_server_have_data_when_it_is_selected(seen: Seen) -> None:
+    """The scene's other servers must not provide the data."""
     boards = ("innoscope-server", "innoscope-dirty-page", "innoscope-contention")
     targets = [target for target in grafana.targets() if target.dashboard in boards]
     expected = {query for query in (*NOT_HERE, *NOT_OF_BUSY) if query.startswith(boards)}
@@ -104,11 +97,11 @@ def test_those_of_one_server_have_data_when_it_is_chosen(seen: Seen) -> None:
     assert seen.empty(targets, expected, server=BUSY_NAME) == expected
 
 
-def test_every_query_has_data_where_all_is_declared(seen: Seen) -> None:
+def test_every_query_has_data_in_the_backfilled_series(seen: Seen) -> None:
     earlier = int(time.time()) - EARLIER_S - 120
     for target in grafana.targets():
         if "server:" in target.expr or "instance:" in target.expr or "server_" in target.expr:
-            continue  # recorded from now on only
+            continue  # recording rules are evaluated from now on only
         query = grafana.filled(target.expr, interval="1m", job=JOB)
         found = [float(one["value"][1]) for one in seen.prometheus.instant(query, earlier)]
         assert found, f"{target}: {query}"
@@ -127,7 +120,7 @@ def test_every_metric_is_exported_by_one_of_the_servers(seen: Seen) -> None:
     assert all(len(reason) > 20 for reason in NOT_EXPORTED.values())
 
 
-def test_variables_offer_what_there_is(seen: Seen) -> None:
+def test_variables_list_jobs_instances_and_servers(seen: Seen) -> None:
     for board in grafana.dashboards().values():
         offered = {
             one["name"]: _offered(seen, one["query"]["query"])
@@ -141,13 +134,13 @@ def test_variables_offer_what_there_is(seen: Seen) -> None:
 
 
 def _offered(seen: Seen, definition: str) -> set[str]:
-    """What Grafana does with ``label_values(series, label)``."""
+    """Evaluate ``label_values(series, label)`` as Grafana does."""
     inner, _, label = definition.removeprefix("label_values(").removesuffix(")").rpartition(", ")
     found: list[dict[str, Any]] = seen.lately(grafana.filled(inner))
     return {one["metric"][label] for one in found}
 
 
-def test_the_fleet_shows_the_server_that_does_not_answer(seen: Seen) -> None:
+def test_fleet_dashboard_shows_the_unreachable_server(seen: Seen) -> None:
     failing = seen.lately(f'innoscope_sql_up{{server="{DOWN_NAME}"}}')
 
     assert [one["value"][1] for one in failing] == ["0"]

@@ -1,4 +1,4 @@
-"""TypeScript checks the dashboards' JSON against Grafana's types; jsonnet finds all of it in the mixin."""
+"""The dashboards' JSON conforms to Grafana's TypeScript types, and the mixin contains all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servers import ensure_commands
 
 ROOT = Path(__file__).parents[2]
 TYPES = ROOT / "tests" / "schema" / "dashboard.ts"
-#: Packages of npm, each with its integrity.
+#: npm packages with their integrity.
 PACKAGES = {
     ("@grafana/schema", "13.2.3"): (
         "sha512-rk8FEO7yuFfRTK/JD39747SZFQ+iCTQbpm6Mh2OjnqGx/g/uQQFx56t64eCLXWEyoR68ru4cigcGKrXk+ozrLg=="
@@ -58,11 +58,11 @@ def complaints(compiler: Path, folder: Path, boards: list[Any]) -> tuple[str, se
     return done.stdout + done.stderr, {bisect_left(ends, line) for line in lines}
 
 
-def test_grafanas_types_accept_all_dashboards(compiler: Path, tmp_path: Path) -> None:
+def test_all_dashboards_conform_to_grafanas_types(compiler: Path, tmp_path: Path) -> None:
     assert complaints(compiler, tmp_path, list(grafana.dashboards().values())) == ("", set())
 
 
-def _spoilt(how: str) -> dict[str, Any]:
+def _broken(how: str) -> dict[str, Any]:
     board = grafana.dashboards()["innoscope-server"]
     panel = next(one for one in board["panels"] if one["type"] == "timeseries")
     if how == "unknown option":
@@ -76,11 +76,11 @@ def _spoilt(how: str) -> dict[str, Any]:
     return board
 
 
-def test_grafanas_types_reject_spoilt_dashboards(compiler: Path, tmp_path: Path) -> None:
-    ways = ("unknown option", "unknown value", "wrong type", "unknown key of a variable")
-    text, found = complaints(compiler, tmp_path, [_spoilt(how) for how in ways])
+def test_wrong_options_and_types_are_rejected(compiler: Path, tmp_path: Path) -> None:
+    errors = ("unknown option", "unknown value", "wrong type", "unknown key of a variable")
+    text, found = complaints(compiler, tmp_path, [_broken(error) for error in errors])
 
-    assert found == set(range(len(ways))), text
+    assert found == set(range(len(errors))), text
 
 
 def test_the_mixin_contains_all_dashboards() -> None:

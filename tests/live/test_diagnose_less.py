@@ -1,4 +1,4 @@
-"""With less to go by the answer is smaller, and still right: no SQL, no names, no BPF, none of them."""
+"""`diagnose` without SQL, symbols or BPF reports less, and what it reports is right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 2
 
 
 def diagnose(server: Server, *arguments: object, under: Sequence[str] = ()) -> dict[str, Any]:
-    """What it says as JSON, after checking that it says it to a person too."""
+    """Return the JSON output; check the exit code."""
     command = ("diagnose", "--pid", server.pid, "--seconds", SECONDS, *arguments)
     done = innoscope(*command, "--json", under=under)
     assert done.returncode in (NOTHING, FOUND), done.stderr
@@ -38,8 +38,8 @@ def names(record: dict[str, Any]) -> list[str]:
     return [one["name"] for one in record["findings"]]
 
 
-def untold(record: dict[str, Any], source: str) -> dict[str, Any]:
-    """What could not be told for want of a source, with the reason and the remedy."""
+def unavailable(record: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the entry on findings that cannot be checked without a source; check reason and remedy."""
     [found] = [one for one in record["cannot_tell"] if one["source"] == source]
     assert found["findings"]
     assert found["words"]
@@ -49,7 +49,7 @@ def untold(record: dict[str, Any], source: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def full(server: Server) -> Iterator[None]:
-    """No connection is left, not even the one that is kept for SUPER."""
+    """Use up all connections, including the one reserved for SUPER."""
     with contextlib.ExitStack() as stack:
         with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SET GLOBAL max_connections = 20")
@@ -59,8 +59,8 @@ def full(server: Server) -> Iterator[None]:
         yield
 
 
-def test_without_sql_the_stacks_tell(tmp_path: Path) -> None:
-    """A wrong password, then too many connections."""
+def test_stacks_are_enough_without_sql(tmp_path: Path) -> None:
+    """SQL fails first by a wrong password, then by too many connections."""
     file = tmp_path / "my.cnf"
     file.write_text("[client]\nuser=root\npassword=hunter2secret\n")
     file.chmod(0o600)
@@ -69,16 +69,16 @@ def test_without_sql_the_stacks_tell(tmp_path: Path) -> None:
         with full(server):
             refused = diagnose(server, "-u", "root")
     assert names(denied)[0] == "row_lock_convoy", denied
-    assert "denied" in untold(denied, "sql")["words"]
+    assert "denied" in unavailable(denied, "sql")["words"]
     assert "hunter2secret" not in json.dumps(denied)
     assert names(refused)[0] == "row_lock_convoy", refused
     assert "too_many_connections" in names(refused)
     [blocker] = refused["findings"][0]["blockers"]
-    assert blocker["words"] == "unknown: too many connections", "InnoDB's transactions are asked over SQL"
+    assert blocker["words"] == "unknown: too many connections", "InnoDB's transactions are read over SQL"
 
 
 @pytest.mark.parametrize(("load", "finding"), [(RowLock, "row_lock_convoy"), (MetadataLock, "metadata_lock")])
-def test_without_bpf_the_process_list_stands_for_the_stacks(
+def test_process_list_replaces_the_stacks_without_bpf(
     server: Callable[[str], Server], load: type[RowLock], finding: str
 ) -> None:
     one = server("mysql-9.7")
@@ -86,24 +86,24 @@ def test_without_bpf_the_process_list_stands_for_the_stacks(
         record = diagnose(one, "-u", "root", under=without_bpf())
     assert names(record)[0] == finding, record
     assert record["looks"] == 0
-    blind = untold(record, "looks")
-    assert "spinning" in blind["findings"]
-    assert "doctor" in blind["remedy"]
-    assert finding not in blind["findings"]
+    unchecked = unavailable(record, "looks")
+    assert "spinning" in unchecked["findings"]
+    assert "doctor" in unchecked["remedy"]
+    assert finding not in unchecked["findings"]
 
 
 @long("two other degraded cases are in make test")
-def test_without_anything_it_says_so() -> None:
-    """A full server without names, first with BPF, then without: the less there is, the less is told."""
+def test_unchecked_findings_are_listed_without_any_source() -> None:
+    """A full server without symbols, first with BPF, then without: fewer sources, fewer checks."""
     with Server("mariadb-10.11") as server, RowLock(server, 10), full(server):
         command = ("diagnose", "--pid", server.pid, "--seconds", SECONDS, "-u", "root")
         record = diagnose(server, "-u", "root")
         less = diagnose(server, "-u", "root", under=without_bpf())
-        told = innoscope(*command, under=without_bpf())
+        text = innoscope(*command, under=without_bpf())
     assert names(record)[0] == "row_lock_convoy", record
     assert names(less) == ["too_many_connections"], less
     assert less["checked"] < record["checked"] < record["rules"]
-    assert "row_lock_convoy" in untold(less, "looks")["findings"]
-    assert told.returncode == FOUND
-    assert "Cannot tell:" in told.stdout
-    assert "row lock convoy" in told.stdout
+    assert "row_lock_convoy" in unavailable(less, "looks")["findings"]
+    assert text.returncode == FOUND
+    assert "Cannot tell:" in text.stdout
+    assert "row lock convoy" in text.stdout

@@ -1,7 +1,7 @@
-"""The samples of service discovery: valid to Prometheus, and agents get the labels that dashboards want.
+"""The samples for service discovery are valid, and agents get the labels that the dashboards need.
 
-Debian's Prometheus is built without Consul and Kubernetes: those two blocks are checked by VictoriaMetrics,
-which reads the same configuration strictly; the rest, with a file in the block's place, by promtool too.
+Debian's Prometheus is built without Consul and Kubernetes. VictoriaMetrics, which parses the same
+configuration strictly, checks these two blocks. promtool checks the rest, with a file in place of the block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLES = ("file_sd", "consul", "kubernetes", "drop")
 
 @pytest.fixture(params=SAMPLES)
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The sample, with the files that it names."""
+    """Copy the sample and the files that it names."""
     self_signed(tmp_path, "innoscope-")
     (tmp_path / "innoscope-cert.pem").rename(tmp_path / "innoscope-ca.pem")
     (tmp_path / "innoscope.password").write_text("secret\n")
@@ -39,7 +39,7 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return file
 
 
-def test_promtool_takes_it(sample: Path) -> None:
+def test_promtool_accepts_the_sample(sample: Path) -> None:
     data = yaml.safe_load(sample.read_text())
     (job,) = data["scrape_configs"]
     for kind in ("consul_sd_configs", "kubernetes_sd_configs"):
@@ -50,7 +50,7 @@ def test_promtool_takes_it(sample: Path) -> None:
     assert job["job_name"] == "innoscope"
 
 
-def test_victoria_metrics_takes_it(sample: Path) -> None:
+def test_victoria_metrics_accepts_the_sample(sample: Path) -> None:
     strictly = "-promscrape.config.strictParse"
     data = f"-storageDataPath={sample.parent}/data"
     _run(str(_victoria_metrics()), f"-promscrape.config={sample}", strictly, data, "-dryRun")
@@ -58,11 +58,11 @@ def test_victoria_metrics_takes_it(sample: Path) -> None:
 
 @pytest.mark.parametrize("sample", ["file_sd"], indirect=True)
 def test_agents_get_their_labels(sample: Path) -> None:
-    told = json.loads(
+    targets = json.loads(
         _run("promtool", "check", "service-discovery", "--timeout=1s", str(sample), "innoscope")
     )
-    # promtool tells the groups of a file in the order in which they reach it, which is not the file's.
-    found = sorted((_labels(one) for one in told), key=lambda one: one["instance"])
+    # promtool's order of the groups is not that of the file
+    found = sorted((_labels(one) for one in targets), key=lambda one: one["instance"])
 
     assert [(one["job"], one["instance"], one["cluster"]) for one in found] == [
         ("innoscope", "db1.example.net:9977", "orders"),
@@ -73,12 +73,12 @@ def test_agents_get_their_labels(sample: Path) -> None:
     assert {one["__metrics_path__"] for one in found} == {"/metrics"}
 
 
-def _labels(told: dict[str, Any]) -> dict[str, str]:
-    labels: dict[str, str] = told["labels"]
-    return {**told["discoveredLabels"], **labels}
+def _labels(target: dict[str, Any]) -> dict[str, str]:
+    labels: dict[str, str] = target["labels"]
+    return {**target["discoveredLabels"], **labels}
 
 
-def test_consul_is_told_of_an_agent_as_the_sample_expects() -> None:
+def test_consul_service_matches_the_sample() -> None:
     service = json.loads((HERE / "innoscope-service.json").read_text())["service"]
     (job,) = yaml.safe_load((HERE / "consul.yaml").read_text())["scrape_configs"]
     wanted = {label for rule in job["relabel_configs"] for label in rule["source_labels"]}
@@ -87,7 +87,7 @@ def test_consul_is_told_of_an_agent_as_the_sample_expects() -> None:
     assert {f"__meta_consul_service_metadata_{key}" for key in service["meta"]} <= wanted
 
 
-def test_what_is_dropped_exists_and_is_not_everything() -> None:
+def test_dropped_metrics_exist_and_are_not_too_many() -> None:
     (job,) = yaml.safe_load((HERE / "drop.yaml").read_text())["scrape_configs"]
     names = {
         name: metric.most_series
@@ -110,7 +110,7 @@ def _run(*command: str) -> str:
 
 
 def _victoria_metrics() -> Path:
-    """Debian's package in the cache: installing it would start a service."""
+    """Unpack Debian's package into the cache. Installing it would start a service."""
     home = cache.root() / "tools" / "victoria-metrics"
     with cache.locked(home.name):
         if not home.exists():

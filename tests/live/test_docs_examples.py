@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/: each runs as it stands there, and answers as the page says."""
+"""The examples of README.md and docs/ run as written, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import os
 import subprocess
 import tempfile
 import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from live import figures
 from live.examples import AGENT, Example, Scene, There, difference, examples, placed
 from live.staging import LOADS, server_options
 from safety.agenting import Running
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-#: Pages that have to show what they tell of.
+#: Pages that must have examples.
 NEEDED = ("README.md", "cli.md", "toggles.md", "self-profile.md", "trace.md", "profile.md", "symbols.md")
 EXAMPLES = sorted(
     (example for page in PAGES for example in examples(page)), key=lambda example: repr(example.scene)
@@ -34,12 +32,11 @@ EXAMPLES = sorted(
 
 
 class Stage:
-    """One scene at a time: its server, its load, a folder to be in."""
+    """One scene at a time: its server, its load and a working folder."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._scene: Scene | None = None
-        self.seconds = 0.0
         self.there = There(0, "", 0, "")
         self.folder = Path()
 
@@ -70,18 +67,18 @@ class Stage:
         agent = self._stack.enter_context(Running(server, sensor=sensing.path))
         ended = threading.Event()
 
-        def ask() -> None:
+        def request() -> None:
             while not ended.is_set():
                 agent.get("/")
 
-        asking = threading.Thread(target=ask)
-        asking.start()
-        self._stack.callback(asking.join)
+        requests = threading.Thread(target=request)
+        requests.start()
+        self._stack.callback(requests.join)
         self._stack.callback(ended.set)
         return agent.pid, sensing.pid
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """In a shell, without a terminal, with folders of its own for what Innoscope keeps."""
+        """Run in a shell without a terminal, with separate folders for Innoscope's files."""
         places = {
             f"INNOSCOPE_{name}": str(self.folder / name.lower()) for name in ("RUN", "STATE", "SYMBOLS")
         }
@@ -106,25 +103,20 @@ def stage() -> Iterator[Stage]:
     stage = Stage()
     yield stage
     stage.close()
-    figures.record(
-        "examples of the documentation", f"{len(EXAMPLES)}", f"{stage.seconds:.0f} s", seconds=stage.seconds
-    )
 
 
 @pytest.mark.parametrize("page", [page.name for page in PAGES if page.name in NEEDED])
-def test_it_has_examples(page: str) -> None:
+def test_page_has_examples(page: str) -> None:
     assert [example for example in EXAMPLES if example.place.startswith(f"{page}:")]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.place)
-def test_it_does_what_the_page_says(example: Example, stage: Stage) -> None:
-    began = time.monotonic()
+def test_example_prints_what_the_page_shows(example: Example, stage: Stage) -> None:
     stage.set(example.scene)
     command = placed(example.command, stage.there)
     done = stage.run(command)
-    stage.seconds += time.monotonic() - began
-    told = f"{command}\n{done.stdout}\n{done.stderr}"
+    output = f"{command}\n{done.stdout}\n{done.stderr}"
 
-    assert done.returncode == example.code, told
+    assert done.returncode == example.code, output
     missing = difference(example.shown, done.stdout if done.returncode == 0 else done.stderr + done.stdout)
-    assert missing is None, f"no line like {missing!r}:\n{told}"
+    assert missing is None, f"no line like {missing!r}:\n{output}"

@@ -1,4 +1,4 @@
-"""The program that copies stacks, loaded as it was fitted to this kernel before: it sees the same."""
+"""The stored snapshot program, relocated to this kernel before, gives the same snapshots."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Dump
 
 
-def _opened(kept: bytes | None, *, kernel: bool = False) -> Process:
-    return Process(os.getpid(), method="bpf", kernel=kernel, fitted=kept)
+def _opened(fitted: bytes | None, *, kernel: bool = False) -> Process:
+    return Process(os.getpid(), method="bpf", kernel=kernel, fitted=fitted)
 
 
 @pytest.mark.parametrize("kernel", [False, True])
-def test_what_was_fitted_is_taken_once_more(kernel: bool) -> None:
+def test_fitted_program_is_reused(kernel: bool) -> None:
     first = _opened(None, kernel=kernel)
     assert first.fitted is not None
     again = _opened(first.fitted, kernel=kernel)
@@ -35,7 +35,7 @@ def test_what_was_fitted_is_taken_once_more(kernel: bool) -> None:
     assert {thread.tid for thread in again.look().threads} == {thread.tid for thread in first.look().threads}
 
 
-def test_what_does_not_fit_is_fitted_anew() -> None:
+def test_damaged_or_different_program_is_fitted_anew() -> None:
     good = _opened(None).fitted
     assert good is not None
     for bad in (b"", b"junk", good[:-40], good[: len(good) // 2]):
@@ -44,20 +44,20 @@ def test_what_does_not_fit_is_fitted_anew() -> None:
 
 
 @long("eight seconds to make a cache work")
-def test_kept_by_one_engine_and_taken_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_engine_loads_the_stored_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with Server("mysql-5.6.24") as server, RowLock(server, 10):
         target = find_one(server.pid)
         first = _waiting(Engine(target, method="bpf", kernel=True).look())
-        [kept] = (tmp_path / "innoscope/fitted").iterdir()
-        written = kept.stat().st_mtime_ns
+        [stored] = (tmp_path / "innoscope/fitted").iterdir()
+        written = stored.stat().st_mtime_ns
         assert _waiting(Engine(target, method="bpf", kernel=True).look()) == first
         assert len(first) >= 9
-        assert kept.stat().st_mtime_ns == written
+        assert stored.stat().st_mtime_ns == written
 
 
 def _waiting(dump: Dump) -> dict[int, tuple[str, ...]]:
-    """The stacks of the threads that wait for the row, where they stay."""
+    """Return the stacks of the threads that wait for the row."""
     return {
         thread.tid: tuple(frame.label for frame in thread.frames)
         for thread in dump.threads
@@ -70,7 +70,7 @@ def _note(name: bytes, kind: int, content: bytes) -> bytes:
     return struct.pack("=III", len(name), len(content), kind) + b"".join(padded)
 
 
-def test_the_kernel_is_known_by_its_build_id(tmp_path: Path) -> None:
+def test_kernel_is_identified_by_its_build_id(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     other = _note(b"Linux\0", 0, b"\1\2\3\4\5")
     for content, build in (
@@ -86,7 +86,7 @@ def test_the_kernel_is_known_by_its_build_id(tmp_path: Path) -> None:
     assert fitted_program.kernel_build() is not None
 
 
-def test_without_a_build_id_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_stored_without_a_build_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(fitted_program, "kernel_build", lambda: None)
     assert fitted_program.open_process(_opened, kernel=False).fitted is not None

@@ -1,4 +1,4 @@
-"""A stall kept in a file, and told apart from a calm dump of the same server."""
+"""A stall saved to a file differs from a calm dump of the same server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FOUND, _DIFFERENT = 18, 19
 
 
-def test_what_a_stall_has_that_a_calm_dump_has_not(tmp_path: Path) -> None:
+def test_diff_of_a_calm_dump_and_a_stall_shows_the_wait(tmp_path: Path) -> None:
     with Server("mysql-5.6.24") as server:
         with Idle(server, 10):
             calm, again = _dump(server, tmp_path / "calm.json"), _dump(server, tmp_path / "again.json")
@@ -34,28 +34,27 @@ def test_what_a_stall_has_that_a_calm_dump_has_not(tmp_path: Path) -> None:
     quiet = innoscope("diff", calm, again)
     assert (quiet.returncode, "No significant difference." in quiet.stdout) == (0, True), quiet.stdout
     for stall in (file, waiting):
-        told = innoscope("diff", calm, stall, "--json")
-        assert told.returncode == _DIFFERENT, told.stderr
-        record = json.loads(told.stdout)
+        done = innoscope("diff", calm, stall, "--json")
+        assert done.returncode == _DIFFERENT, done.stderr
+        record = json.loads(done.stdout)
         assert (record["waits"][0]["wait"], record["waits"][0]["clients"]) == ("row_lock", True)
         assert "lock_wait_suspend_thread" in record["stacks"][0]["functions"]
 
 
 @long("tests/live/test_memory.py reads the same variables")
-def test_a_full_server_tells_its_variables_from_memory(tmp_path: Path) -> None:
+def test_variables_of_a_full_server_are_read_from_memory(tmp_path: Path) -> None:
     path = tmp_path / "full.innoscope"
     with Server("mysql-5.6.24") as server:
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SET GLOBAL max_connections = 10")
+        server.sql("SET GLOBAL max_connections = 10")
         with Crowd(server, 11, "mysql"):
             saved = innoscope(
                 "diagnose", "--pid", server.pid, "-u", "root", "--seconds", 4, "--no-probes", "--save", path
             )
     assert saved.returncode == _FOUND, saved.stderr
-    kept = files.load(path)
-    assert (kept.status, kept.missing["status"].words) == (None, "too many connections")
-    assert kept.missing["variables"].words == "InnoDB's only, from memory: too many connections"
-    assert int(kept.variables["innodb_buffer_pool_size"]) > 0
+    capture = files.load(path)
+    assert (capture.status, capture.missing["status"].words) == (None, "too many connections")
+    assert capture.missing["variables"].words == "InnoDB's only, from memory: too many connections"
+    assert int(capture.variables["innodb_buffer_pool_size"]) > 0
 
 
 def _dump(server: Server, path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""More threads than one snapshot copies: each is there, what is cut is marked, and memory stays flat."""
+"""More threads than one snapshot copies: none is missing, cut stacks are marked, and memory stays flat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope._native import Look
 
 THREADS = 5_000
-#: A fifth of what all stacks take.
+#: A fifth of the size of all stacks.
 BUDGET = 14_000_000
 #: One part of the copy (16 MiB) and the records of 5,000 threads; all stacks together are 70 MB.
 MOST_KB = 40_000
@@ -48,7 +48,7 @@ def _anonymous_kb() -> int:
     raise AssertionError("no RssAnon")
 
 
-def test_without_a_limit_one_snapshot_is_complete_and_memory_flat(crowd: ManyThreads) -> None:
+def test_unlimited_snapshot_is_complete_and_memory_stays_flat(crowd: ManyThreads) -> None:
     before = _anonymous_kb()
     process = Process(crowd.pid, method="bpf")
     first = process.look()
@@ -56,13 +56,13 @@ def test_without_a_limit_one_snapshot_is_complete_and_memory_flat(crowd: ManyThr
     assert (_complete(first), first.shallow, first.notes) == ({thread.tid for thread in first.threads}, 0, [])
     assert _anonymous_kb() - before < MOST_KB
 
-    process.look()  # makes room for so many threads in the kernel's map, and copies all again
+    process.look()  # grows the kernel's map for that many threads, and copies all of them again
     later = process.look()
-    assert later.copy_ns < first.copy_ns / 2, "threads that have not run are copied again"
+    assert later.copy_ns < first.copy_ns / 2, "threads that have not run must not be copied again"
     assert len(later.threads) == THREADS + 1
 
 
-def test_beyond_the_budget_stacks_are_cut_marked_and_have_their_turn(crowd: ManyThreads) -> None:
+def test_stacks_beyond_the_budget_are_cut_and_copied_whole_in_turn(crowd: ManyThreads) -> None:
     process = Process(crowd.pid, method="bpf", most_bytes=BUDGET)
     look = process.look()
     trust = Counter(thread.trust for thread in look.threads)
@@ -73,11 +73,11 @@ def test_beyond_the_budget_stacks_are_cut_marked_and_have_their_turn(crowd: Many
     assert all("asleep_in_crowd" in {frame.function for frame in look.stacks[stack]} for stack in cut)
 
     for _ in range(ROUNDS):
-        look = process.look()
-    assert (len(_complete(look)), look.shallow, look.notes) == (THREADS + 1, 0, [])
+        snapshot = process.look()
+    assert (len(_complete(snapshot)), snapshot.shallow, snapshot.notes) == (THREADS + 1, 0, [])
 
 
-def test_threads_that_always_move_are_each_copied_in_turn(restless: ManyThreads) -> None:
+def test_threads_that_always_run_are_copied_in_turn(restless: ManyThreads) -> None:
     process = Process(restless.pid, method="bpf", most_bytes=BUDGET)
     whole: set[int] = set()
     threads: set[int] = set()
@@ -89,13 +89,13 @@ def test_threads_that_always_move_are_each_copied_in_turn(restless: ManyThreads)
     assert threads == whole
 
 
-def test_deep_stacks_have_the_same_budget(tmp_path: Path) -> None:
-    """Stacks of 40 KB are beyond the copy: they are fetched one by one, and not all in one snapshot."""
+def test_deep_stacks_share_the_budget(tmp_path: Path) -> None:
+    """Stacks of 40 KB exceed the copy, so they are read one by one, and not all in one snapshot."""
     with ManyThreads(tmp_path, 300, stack_bytes=40_000) as deep:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
         look = process.look()
         assert look.shallow > 100
         assert {thread.trust for thread in look.threads} <= {"exact", "truncated"}
         for _ in range(ROUNDS):
-            look = process.look()
-        assert (len(_complete(look)), look.shallow) == (301, 0)
+            snapshot = process.look()
+        assert (len(_complete(snapshot)), snapshot.shallow) == (301, 0)

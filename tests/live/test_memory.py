@@ -1,4 +1,4 @@
-"""InnoDB's numbers out of a live server's memory, against what the server itself says over SQL."""
+"""Values read from a server's memory equal those that the server reports over SQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from innoscope.memory.reader import MemoryReader
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.target.discover import find_one
-from live import figures, truth
+from live import truth
 from live.stripped import Split
 from safety.recovering import ROOMY, make_redo
 from scale import few
@@ -32,7 +32,7 @@ from workloads import TableScan, UpdateStorm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Values that a server cannot tell from memory, and why; all others of the catalog must be there.
+#: Catalog values that cannot be read from a server's memory; all others must be available.
 ABSENT = {
     "mysql-5.5.9": {"read_ahead_pages.random"},
     "mysql-5.6.24": set(),
@@ -40,7 +40,7 @@ ABSENT = {
 }
 OPTIONS = {"innodb_buffer_pool_size": "16M", "innodb_flush_method": "O_DIRECT"}
 ROUNDS = 20
-#: Live status variables that go up and down.
+#: Live status variables that can fall.
 GAUGES = {
     f"Innodb_{name}"
     for name in (
@@ -58,7 +58,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=NAMES)
 def small(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Each server with a pool that a scan does not fit into."""
+    """Yield each server with a buffer pool smaller than the scanned tables."""
     with Server(request.param, options=OPTIONS) as server:
         yield server
 
@@ -68,7 +68,7 @@ def reader(small: Server, cache: Path) -> MemoryReader:
     return MemoryReader(find_one(pid=small.pid), cache=cache)
 
 
-def test_every_value_is_there_or_says_why(small: Server, reader: MemoryReader) -> None:
+def test_every_value_is_available_or_has_a_reason(small: Server, reader: MemoryReader) -> None:
     started = time.perf_counter()
     values = reader.read()
     seconds = time.perf_counter() - started
@@ -78,20 +78,13 @@ def test_every_value_is_there_or_says_why(small: Server, reader: MemoryReader) -
     for one in explained:
         assert (one.value in values) == (one.source is not None), one
         assert one.source or (one.reason and one.remedy), one
-    figures.record(
-        "memory",
-        small.name,
-        f"{len(values)} values, learnt in {seconds:.2f} s",
-        values=len(values),
-        seconds=seconds,
-    )
     if small.name in ABSENT:
         assert {one.value for one in explained if one.source is None} == ABSENT[small.name]
         assert seconds < 3
 
 
-def test_counters_lie_between_two_answers_of_the_server(small: Server, reader: MemoryReader) -> None:
-    """Under a load that moves all of them."""
+def test_counters_lie_between_two_reads_over_sql(small: Server, reader: MemoryReader) -> None:
+    """Under a load that changes all of them."""
     moved: set[str] = set()
     with (
         TableScan(small, 2),
@@ -106,9 +99,6 @@ def test_counters_lie_between_two_answers_of_the_server(small: Server, reader: M
             for name in truth.COUNTERS & values.keys() & after.keys():
                 assert before[name] <= values[name] <= after[name], name
             moved |= {name for name in truth.COUNTERS & values.keys() if values[name] > first.get(name, 0)}
-    figures.record(
-        "memory against SQL, counters", small.name, f"{ROUNDS} rounds, moved: {', '.join(sorted(moved))}"
-    )
     if small.name in ABSENT:
         assert {
             "buffer_pool_pages_read",
@@ -118,7 +108,7 @@ def test_counters_lie_between_two_answers_of_the_server(small: Server, reader: M
         } <= moved
 
 
-def test_what_is_quiet_is_equal(small: Server, reader: MemoryReader) -> None:
+def test_values_that_do_not_change_are_equal(small: Server, reader: MemoryReader) -> None:
     with contextlib.closing(small.connect()) as connection:
         compared: set[str] = set()
         deadline = time.monotonic() + 60
@@ -131,11 +121,10 @@ def test_what_is_quiet_is_equal(small: Server, reader: MemoryReader) -> None:
                 if before[name] == after[name]:
                     assert values[name] == pytest.approx(before[name], rel=1e-12), name
                     compared.add(name)
-            assert time.monotonic() < deadline, f"never quiet: {wanted - compared}"
-    figures.record("memory against SQL, quiet", small.name, f"{len(compared)} values are equal")
+            assert time.monotonic() < deadline, f"these always change: {wanted - compared}"
 
 
-def test_the_collector_exports_declared_series_only(small: Server, reader: MemoryReader) -> None:
+def test_collector_exports_only_declared_series(small: Server, reader: MemoryReader) -> None:
     metrics = yaml.safe_load(catalog_path("metrics.yaml").read_bytes())["metrics"]
     collector = MemoryCollector(find_one(pid=small.pid), status=True, variables=True, reader=reader)
     if small.name in ABSENT:
@@ -150,34 +139,29 @@ def test_the_collector_exports_declared_series_only(small: Server, reader: Memor
         for label, allowed in zip(labels, declared.values(), strict=True):
             assert isinstance(allowed, int) or label in allowed, (metric, label)
     if small.name in ABSENT:
-        told = {metric for metric, _ in series}
-        absent = {metric for metric in metrics if "memory" in metrics[metric]["sources"]} - told
+        exported = {metric for metric, _ in series}
+        absent = {metric for metric in metrics if "memory" in metrics[metric]["sources"]} - exported
         assert absent <= ABSENT[small.name]
         assert [value for (metric, _), value in series.items() if metric == "checkpoint_zone"].count(1) == 1
 
 
 def _read_ahead(server: Server, reader: MemoryReader) -> None:
-    """Until some pages were: there is no share of useful ones of none."""
+    """Wait for pages to be read ahead: without them there is no share of used ones."""
     with TableScan(server, 1) as scan:
         scan._until(lambda: reader.read()["read_ahead_pages.linear"] > 0)
 
 
-def test_a_reading_costs_next_to_nothing(small: Server, reader: MemoryReader) -> None:
+def test_read_takes_less_than_a_millisecond(small: Server, reader: MemoryReader) -> None:
     reader.read()
     took = []
     for _ in range(500):
         started = time.perf_counter()
         reader.read()
         took.append(time.perf_counter() - started)
-    figures.record(
-        "memory, cost of a reading", small.name,
-        f"median {1e6 * statistics.median(took):.0f} µs, of {len(reader.read())} values",
-        median_us=1e6 * statistics.median(took),
-    )  # fmt: skip
     assert statistics.median(took) < 1e-3
 
 
-def test_a_stopped_server_is_read(small: Server, reader: MemoryReader, cache: Path) -> None:
+def test_stopped_server_can_be_read(small: Server, reader: MemoryReader, cache: Path) -> None:
     with contextlib.closing(small.connect()) as connection:
         before = truth.by_sql(connection)
         os.kill(small.pid, signal.SIGSTOP)
@@ -192,7 +176,7 @@ def test_a_stopped_server_is_read(small: Server, reader: MemoryReader, cache: Pa
 
 
 def _wait_until_stopped(pid: int) -> None:
-    """Until the last of its threads has met the signal."""
+    """Wait until all of its threads are stopped."""
     deadline = time.monotonic() + 60
     while True:
         stats = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat")]
@@ -209,29 +193,22 @@ def _numeric(text: str) -> float | str:
         return text
 
 
-def test_the_servers_own_tables_say_what_sql_says(any_server: Server, cache: Path) -> None:
-    """10.11 has no InnoDB symbol at all: there they are all that there is."""
+def test_tables_of_variables_equal_sql(any_server: Server, cache: Path) -> None:
+    """These tables are the only source on 10.11, which has no InnoDB symbols."""
     reader = MemoryReader(find_one(pid=any_server.pid), cache=cache)
     equal_status, equal_variables = _equal(any_server, reader)
-
-    live = sum(one.live for one in reader.status().values())
-    figures.record(
-        "memory, tables", any_server.name,
-        f"{len(equal_status)} status ({live} live) and {len(equal_variables)} system variables equal SQL's",
-        status=len(equal_status), live=live, variables=len(equal_variables),
-    )  # fmt: skip
     assert len(equal_status) >= (100 if any_server.name == "mariadb-10.11" else 40)
     assert len(equal_variables) >= (125 if any_server.name == "mariadb-10.11" else 50)
 
 
 def _equal(server: Server, reader: MemoryReader) -> tuple[set[str], set[str]]:
-    """The names of all status and system variables; fails if one differs from SQL's for a minute."""
+    """Return the names of all status and system variables; fail if one differs from SQL for a minute."""
     with contextlib.closing(server.connect()) as connection:
         deadline = time.monotonic() + 60
         while True:
-            before, variables, _ = truth.asked(connection)
+            before, variables, _ = truth.read_all(connection)
             status, found = reader.status(), reader.variables()
-            after, _, _ = truth.asked(connection)
+            after, _, _ = truth.read_all(connection)
             moved = {name for name in status if name in before and before[name] != after[name]}
             different = {
                 name: (one.value, before.get(name))
@@ -250,35 +227,33 @@ def _equal(server: Server, reader: MemoryReader) -> tuple[set[str], set[str]]:
     return status.keys() - moved, set(found)
 
 
-def _same(value: float | str, said: str | None) -> bool:
-    if said is None:
-        return False
-    return value == said or value == _numeric(said) or (said in ("ON", "OFF") and value == said)
+def _same(value: float | str, over_sql: str | None) -> bool:
+    return over_sql is not None and value in (over_sql, _numeric(over_sql))
 
 
 @pytest.mark.parametrize("name", ["mariadb-10.11", "mariadb-11.4.5"])
-def test_live_status_variables_move_without_show_status(name: str, cache: Path) -> None:
-    """Copies stand still until somebody asks; what is marked as live must not jump when they do."""
+def test_variables_marked_live_change_without_show_status(name: str, cache: Path) -> None:
+    """Others are copies, updated by SHOW STATUS. A value marked as live must not jump at that moment."""
     with Server(name, options=OPTIONS) as server:
         reader = MemoryReader(find_one(pid=server.pid), cache=cache)
         with contextlib.closing(server.connect()) as connection, UpdateStorm(server, 20):
-            truth.asked(connection)
+            truth.read_all(connection)
             first = reader.status()
             _wait_for_redo(reader, server)
             second = reader.status()
             stale = {n for n, one in second.items() if not one.live and one.value == first[n].value}
             before = reader.status()
-            asked, _, _ = truth.asked(connection)
+            shown, _, _ = truth.read_all(connection)
             after = reader.status()
         for variable, one in before.items():
             if one.live and variable not in GAUGES:
-                assert one.value <= float(asked[variable]) <= after[variable].value, variable
+                assert one.value <= float(shown[variable]) <= after[variable].value, variable
         assert {"Innodb_lsn_current", "Innodb_checkpoint_age", "Innodb_os_log_written"} <= stale
         assert not {n for n, one in second.items() if n in stale and one.live}
 
 
 def _wait_for_redo(reader: MemoryReader, server: Server) -> None:
-    """Until the load has written some thousand pieces of redo."""
+    """Wait until the load has written some redo."""
     begin = reader.status()["Innodb_log_writes"].value
     deadline = time.monotonic() + 60
     while reader.status()["Innodb_log_writes"].value < begin + 200:
@@ -286,13 +261,13 @@ def _wait_for_redo(reader: MemoryReader, server: Server) -> None:
         time.sleep(0.01)
 
 
-def test_a_stripped_copy_with_and_without_its_debug_file(tmp_path: Path) -> None:
+def test_debug_file_makes_more_values_available_on_a_stripped_server(tmp_path: Path) -> None:
     split = Split("mariadb-11.4.5", tmp_path)
     with split.server() as server, contextlib.closing(server.connect()) as connection:
         target = find_one(pid=server.pid)
         assert target.symbols == "dynsym"
         alone = MemoryReader(target, cache=tmp_path / "cache")
-        said = truth.by_sql(connection)
+        expected = truth.by_sql(connection)
         values = alone.read()
         for name in (
             "buffer_pool_pages",
@@ -300,7 +275,7 @@ def test_a_stripped_copy_with_and_without_its_debug_file(tmp_path: Path) -> None
             "buffer_pool_pages_read",
             "connections_limit",
         ):
-            assert values[name] == said[name], name
+            assert values[name] == expected[name], name
         lost = {one.value: one for one in alone.explain() if one.source is None}
         assert "redo_written_bytes" in lost
         assert split.build_id[2:] in (lost["redo_written_bytes"].remedy or "")
@@ -315,10 +290,10 @@ def test_a_stripped_copy_with_and_without_its_debug_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name", few(["mysql-5.6.24", "mariadb-11.4.5"], "mariadb-11.4.5", reason="one recovers in make test")
 )
-def test_crash_recovery_is_seen_before_sql(name: str, cache: Path) -> None:
+def test_crash_recovery_is_visible_before_sql(name: str, cache: Path) -> None:
     with Server(name, options=ROOMY) as server:
         MemoryReader(find_one(pid=server.pid), cache=cache).read()  # learns the layout
-        make_redo(server)  # so much that the scan lasts for longer than the reader needs to begin
+        make_redo(server)  # enough for a scan that takes longer than the reader's start
         with contextlib.closing(server.connect()) as connection:
             lsn = truth.by_sql(connection)["redo_checkpoint_bytes"]
         server.kill()
@@ -328,21 +303,18 @@ def test_crash_recovery_is_seen_before_sql(name: str, cache: Path) -> None:
         scanned = [
             values["recovery_scanned_bytes"] for values in seen if values.get("recovery_scanned_bytes")
         ]
-        figures.record(
-            "memory, recovery", name, f"{len(scanned)} of {len(seen)} readings before SQL show the scan"
-        )
         assert max(scanned) > lsn
         assert scanned == sorted(scanned)
         assert MemoryReader(find_one(pid=server.pid), cache=cache).read()["recovery_scanned_bytes"] == 0
 
 
 def _watch_start(server: Server, cache: Path) -> list[Any]:
-    """All readings from the start of the process until it answers SQL."""
+    """Return all values read from the start of the process until it accepts SQL."""
     seen: list[Any] = []
     reader = None
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        with contextlib.suppress(InnoscopeError):  # it has not become the server yet
+        with contextlib.suppress(InnoscopeError):  # the process has not executed the server yet
             reader = reader or MemoryReader(find_one(pid=server.pid), cache=cache)
             seen.append(reader.read())
         with contextlib.suppress(Exception):
@@ -352,19 +324,19 @@ def _watch_start(server: Server, cache: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["mysql-5.5.9", "mysql-5.6.24"])
-def test_all_instances_of_the_pool_are_summed(name: str, cache: Path) -> None:
+def test_buffer_pool_instances_are_summed(name: str, cache: Path) -> None:
     options: dict[str, str | int | None] = {
         "innodb_buffer_pool_size": "1G",
         "innodb_buffer_pool_instances": 4,
     }
     with Server(name, options=options) as server, contextlib.closing(server.connect()) as connection:
         values = MemoryReader(find_one(pid=server.pid), cache=cache).read()
-        said = truth.by_sql(connection)
-    assert values["buffer_pool_pages"] == said["buffer_pool_pages"] > 60_000
-    assert values["buffer_pool_free_pages"] == said["buffer_pool_free_pages"]
+        expected = truth.by_sql(connection)
+    assert values["buffer_pool_pages"] == expected["buffer_pool_pages"] > 60_000
+    assert values["buffer_pool_free_pages"] == expected["buffer_pool_free_pages"]
 
 
-def test_a_server_that_ended_is_gone(cache: Path) -> None:
+def test_reading_a_server_that_ended_fails_with_gone(cache: Path) -> None:
     with Server("mysql-5.6.24") as server:
         target = find_one(pid=server.pid)
         collector = MemoryCollector(target, reader=MemoryReader(target, cache=cache))

@@ -1,4 +1,4 @@
-"""On a server that stands still, our stacks are those of gdb and of eu-stack, frame by frame."""
+"""Stacks of threads at rest equal those of gdb and eu-stack, frame by frame."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope._native import Process
-from live import figures, oracle
+from live import oracle
 from live.addresses import AddressSpace, Symbols, plain
 from scale import few
 from servers import NAMES
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 #: Share of the threads that must be the same.
 FLOOR = 0.99
 
-#: Share of the threads that must not have moved while the oracle looked, or nothing is shown.
+#: Share of the threads that must not have moved while the oracle ran.
 AT_REST = 0.9
 
 IDLE, SLEEPERS, WAITERS = 60, 15, 25
 
-#: Servers whose debug info says what the compiler inlined.
+#: Servers whose debug information contains inlined calls.
 WITH_DEBUG_INFO = ("mysql-5.5.9", "mysql-5.6.24", "mariadb-11.4.5")
 
 Stack = tuple["Frame", ...]
@@ -38,7 +38,7 @@ def _exact(look: Look) -> dict[int, Stack]:
 
 
 class Comparison:
-    """Our stacks against an oracle's."""
+    """Compare our stacks with an oracle's."""
 
     def __init__(self, process: Process, pid: int) -> None:
         self._space = AddressSpace(pid)
@@ -50,7 +50,7 @@ class Comparison:
         self.frames: Counter[str] = Counter()
 
     def difference(self, ours: Stack, theirs: list[oracle.Frame], cut: bool) -> str | None:
-        """In words, the innermost frame that is not the same; None when all are."""
+        """Describe the innermost frame that differs; return None if none does."""
         theirs = [frame for frame in theirs if not frame.inlined]
         for depth, (frame, other) in enumerate(zip(ours, theirs, strict=False)):
             place = self._space.locate(other.pc)
@@ -86,8 +86,8 @@ class Comparison:
 @pytest.mark.parametrize(
     "name", few(NAMES, "mysql-5.6.24", reason="gdb and eu-stack take seconds")
 )
-def test_stacks_are_those_of_the_oracles(observatory: Observatory, name: str) -> None:
-    """A thread counts that stood at the same place before and after the oracle stopped the server."""
+def test_stacks_equal_those_of_gdb_and_eu_stack(observatory: Observatory, name: str) -> None:
+    """Only threads count whose stack was the same before and after the oracle stopped the server."""
     server = observatory.server(name)
     with Idle(server, IDLE), Sleep(server, SLEEPERS), RowLock(server, WAITERS):
         process = Process(server.pid, method="bpf")
@@ -100,19 +100,15 @@ def test_stacks_are_those_of_the_oracles(observatory: Observatory, name: str) ->
         after = _exact(process.look())
         comparison = Comparison(process, server.pid)
 
-    _judge(f"{name}/gdb", comparison, before, by_gdb, between)
-    _judge(f"{name}/eu-stack", comparison, between, by_eu_stack, after)
+    _judge(comparison, before, by_gdb, between)
+    _judge(comparison, between, by_eu_stack, after)
     if name in WITH_DEBUG_INFO:
         rested = [tid for tid in before if before[tid] == between.get(tid) and tid in inlined]
-        _judge_inlined(name, [(inlined[tid], by_gdb.by_thread[tid]) for tid in rested])
+        _judge_inlined([(inlined[tid], by_gdb.by_thread[tid]) for tid in rested])
 
 
 def _judge(
-    subject: str,
-    comparison: Comparison,
-    before: dict[int, Stack],
-    oracles: oracle.Stacks,
-    after: dict[int, Stack],
+    comparison: Comparison, before: dict[int, Stack], oracles: oracle.Stacks, after: dict[int, Stack]
 ) -> None:
     rested = [tid for tid in before if before[tid] == after.get(tid) and tid in oracles.by_thread]
     comparison.frames.clear()
@@ -122,35 +118,24 @@ def _judge(
         if found:
             differences.append(f"  {tid}: {found}")
     same = len(rested) - len(differences)
-    figures.record(
-        "oracle", subject, f"{figures.share(same, len(rested))} threads; frames: {dict(comparison.frames)}",
-        same=same, threads=len(rested), frames=dict(comparison.frames), cut=len(oracles.cut),
-    )  # fmt: skip
     assert len(rested) >= AT_REST * len(before)
     assert len(rested) >= IDLE + SLEEPERS + WAITERS
     assert same >= FLOOR * len(rested), "\n".join(differences)
     assert comparison.frames["same name"] > len(rested)
 
 
-def _judge_inlined(name: str, pairs: list[tuple[Stack, list[oracle.Frame]]]) -> None:
-    """The functions that have no stack frame of their own are the same, in the same places.
+def _judge_inlined(pairs: list[tuple[Stack, list[oracle.Frame]]]) -> None:
+    """Check that the inlined functions are the same, in the same places.
 
-    By the last part of the name: without a linkage name, debug info has no more for a member function.
+    Compare the last part of the name: debug information without a linkage name has no more.
     """
-    calls: Counter[str] = Counter()
     differences = []
     for ours, theirs in pairs:
         names = [_last_part(frame.function) if frame.inlined else "" for frame in ours]
         others = [_last_part(frame.name) if frame.inlined else "" for frame in theirs]
-        calls.update(filter(None, names))
         if names != others:
             differences.append(f"  {names}\n  {others}")
     same = len(pairs) - len(differences)
-    figures.record(
-        "oracle", f"{name}/gdb inlined",
-        f"{figures.share(same, len(pairs))} threads; {calls.total()} inlined calls of {len(calls)} functions",
-        same=same, threads=len(pairs), calls=calls.total(),
-    )  # fmt: skip
     assert len(pairs) >= IDLE + SLEEPERS + WAITERS
     assert same >= FLOOR * len(pairs), "\n".join(differences)
 

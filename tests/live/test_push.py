@@ -1,4 +1,4 @@
-"""A real agent pushes to receivers that check the documented APIs, and misbehave."""
+"""A real agent pushes profiles to receivers that check the documented APIs, and that misbehave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import pprofile
 import receiver as faults
 from certificates import self_signed
-from live import figures
 from receiver import Receiver
 from safety.agenting import Running
 from safety.command import INNOSCOPE
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from receiver import Received
 
 WAITERS = 6
-#: Each takes an interval of 10 s, the shortest.
+#: Each takes one interval of 10 s, the minimum.
 PUSHES = count(quick=1, full=2)
 
 
 class Scene:
-    """A server, its sensor, and one agent for each kind of receiver; Parca's is away at first."""
+    """A server, its sensor, and one agent for each kind of receiver; Parca's receiver hangs at first."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self_signed(folder)
@@ -63,7 +62,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(stack, tmp_path_factory.mktemp("push"))
 
 
-def test_what_is_pushed_is_what_the_agent_serves(scene: Scene) -> None:
+def test_pushed_profiles_equal_what_the_agent_serves(scene: Scene) -> None:
     there, agent = scene.pyroscope, scene.agents[0]
     there.until(lambda: len(there.received) >= PUSHES)
     got = list(there.received)
@@ -72,7 +71,7 @@ def test_what_is_pushed_is_what_the_agent_serves(scene: Scene) -> None:
     labels = {"__name__": "mysqld", "server": "under test", "flavour": "mysql", "version": "5.6.24"}
     assert all(one.labels.items() >= (labels | {"cluster": "tests"}).items() for one in got)
     assert all(one.headers["Authorization"] == "Bearer sesame" for one in got)
-    _is_what_is_served(agent, got)
+    _check_served(agent, got)
     scrape = agent.until(lambda found: (found.value("push_profiles_total") or 0) >= PUSHES)
     assert (scrape.value("push_bytes_total") or 0) >= sum(one.size for one in got)
     assert sum(scrape.named("push_failures_total").values()) == 0
@@ -80,8 +79,8 @@ def test_what_is_pushed_is_what_the_agent_serves(scene: Scene) -> None:
     assert "sesame" not in agent.log
 
 
-def _is_what_is_served(agent: Running, got: list[Received]) -> None:
-    """Of the same time, the same threads in the same classes: each look once, and none left out."""
+def _check_served(agent: Running, got: list[Received]) -> None:
+    """Check that each snapshot of that time was pushed exactly once, by the threads in each wait class."""
     begin = min(one.profile.time_nanos for one in got) / 1e9
     end = max(one.profile.time_nanos + one.profile.duration_nanos for one in got) / 1e9
     status, body = agent.get(f"/api/stacks?format=pprof&from={begin - 0.1:.3f}&to={end + 0.1:.3f}")
@@ -92,14 +91,10 @@ def _is_what_is_served(agent: Running, got: list[Received]) -> None:
     assert sum(one.profile.total for one in got) == served.total > 0
     assert pushed == served.by_label("wait")
     assert pushed["row_lock"] >= WAITERS
-    size = sum(one.size for one in got)
-    what = f"{len(got)} profiles, {size / len(got):,.0f} bytes each, {served.total:,} threads: as served"
-    kind = "Parca" if got[0].span is None else "Pyroscope"
-    figures.record("pushed profiles", kind, what, profiles=len(got), bytes=size)
 
 
-@long("tests/unit/test_push_queue.py has its clock")
-def test_a_receiver_that_hangs_holds_up_nobody_and_gets_all_of_it_later(scene: Scene) -> None:
+@long("tests/unit/test_push_queue.py tests it with a fake clock")
+def test_hanging_receiver_gets_all_profiles_later(scene: Scene) -> None:
     there, agent = scene.parca, scene.agents[1]
     there.until(lambda: there.requests >= 2)
     scrape = agent.until(lambda found: (found.value("push_failures_total", reason="timeout") or 0) >= 2)
@@ -115,15 +110,15 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_gets_all_of_it_later(scene: S
     assert got[0].labels["cluster"] == "tests"
     starts = [one.profile.time_nanos for one in got]
     assert starts == sorted(starts)
-    _is_what_is_served(agent, got)
+    _check_served(agent, got)
     last = agent.until(lambda found: found.value("push_queue_bytes") == 0)
     assert sum(last.named("push_dropped_total").values()) == 0
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_by_hand(number: int, scene: Scene) -> None:
+def test_check_and_push_once(number: int, scene: Scene) -> None:
     agent, there = scene.agents[number], (scene.pyroscope, scene.parca)[number]
-    there.always = None  # Parca is away at first
+    there.always = None  # Parca's receiver hangs at first
     command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "the configuration is good\n")

@@ -1,4 +1,4 @@
-"""The alert rules and samples pass Prometheus' and Alertmanager's own tools: promtool and amtool."""
+"""promtool and amtool accept the alert rules and samples."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def run(*command: object) -> str:
     return done.stdout
 
 
-def test_promtool_has_nothing_to_say_of_the_rules() -> None:
+def test_promtool_finds_no_problems_in_the_rules() -> None:
     files = ALERTS / "alerts.yaml", ALERTS / "recording.yaml"
     run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *files)
     run("promtool", "check", "config", ALERTS / "prometheus.yaml")
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
-def test_promtool_runs_the_tests_of_the_rules(path: Path) -> None:
+def test_unit_tests_of_the_rules_pass(path: Path) -> None:
     run("promtool", "test", "rules", path)
 
 
-def test_alertmanager_takes_the_sample_and_routes_by_severity() -> None:
+def test_alertmanager_accepts_the_sample_and_routes_by_severity() -> None:
     config = ALERTS / "alertmanager.yaml"
     run(tool("amtool"), "check-config", config)
     for labels, receiver in (

@@ -1,4 +1,4 @@
-"""``innoscope self-profile`` on a real agent and sensor, and the warning of an agent over its CPU budget."""
+"""``innoscope self-profile`` on a real agent and sensor, and an agent's warning about its CPU budget."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from bench.proc import cpu_seconds
 from safety.agenting import Running
 from safety.command import assert_one_clear_error, innoscope
 from safety.sensing import Sensing
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 HOGGING = (sys.executable, str(Path(__file__).parents[1] / "safety" / "hogging_main.py"))
-#: The shortest window, whose budget the hog passes on a busy machine too.
+#: The shortest window. The hog exceeds its budget on a busy machine too.
 WINDOW_S = 10
 QUICKLY = f"cpu_budget = 0.01\nwindow_seconds = {WINDOW_S}"
 WARNING = "CPU budget exceeded"
@@ -35,29 +36,31 @@ PATIENCE_S = 60
 
 @pytest.fixture(scope="module")
 def scene(server: Callable[[str], Server]) -> Iterator[tuple[Running, Sensing]]:
-    """An agent that is asked for pages all the time, and its sensor."""
+    """Yield an agent that serves pages all the time, and its sensor."""
     ended = threading.Event()
     with Sensing("--no-probes") as sensing, Running(server("mysql-5.6.24"), sensor=sensing.path) as agent:
 
-        def ask() -> None:
+        def request() -> None:
             while not ended.is_set():
                 agent.get("/")
 
-        asking = threading.Thread(target=ask)
-        asking.start()
+        requests = threading.Thread(target=request)
+        requests.start()
         yield agent, sensing
         ended.set()
-        asking.join()
+        requests.join()
 
 
 def stopped(pid: int) -> bool:
-    """Whether it is stopped, or traced, at this moment."""
+    """Return whether the process is stopped or traced now."""
     status = Path(f"/proc/{pid}/status").read_text()
     return "\nState:\tt" in status or "\nState:\tT" in status or "\nTracerPid:\t0\n" not in status
 
 
 @pytest.mark.parametrize("form", ["flamegraph", "speedscope", "raw"])
-def test_the_agent_in_three_formats(form: str, scene: tuple[Running, Sensing], tmp_path: Path) -> None:
+def test_agent_is_profiled_in_three_formats(
+    form: str, scene: tuple[Running, Sensing], tmp_path: Path
+) -> None:
     agent, _ = scene
     file = tmp_path / "out"
     done = innoscope("self-profile", "--pid", agent.pid, "--seconds", 1, "--format", form, "-o", file)
@@ -73,36 +76,31 @@ def test_the_agent_in_three_formats(form: str, scene: tuple[Running, Sensing], t
         assert all(line.rpartition(" ")[2].isdecimal() for line in text.splitlines())
 
 
-def test_as_text_and_it_is_not_paused(scene: tuple[Running, Sensing]) -> None:
+def test_agent_is_not_paused_while_it_is_profiled(scene: tuple[Running, Sensing]) -> None:
     agent, _ = scene
-    before = processor_time(agent.pid)
+    before = cpu_seconds(agent.pid)
     done: list[subprocess.CompletedProcess[str]] = []
-    looking = threading.Thread(
+    profiling = threading.Thread(
         target=lambda: done.append(innoscope("self-profile", "--pid", agent.pid, "--seconds", 2))
     )
-    looking.start()
-    looks = []
-    while looking.is_alive():
-        looks.append(stopped(agent.pid))
+    profiling.start()
+    states = []
+    while profiling.is_alive():
+        states.append(stopped(agent.pid))
         time.sleep(0.002)
-    looking.join()
-    used = processor_time(agent.pid) - before
+    profiling.join()
+    used = cpu_seconds(agent.pid) - before
     first, blank, heading, *rows = done[0].stdout.splitlines()
 
     assert first.startswith(f"agent, pid {agent.pid}: ")
     assert (blank, heading.split()) == ("", ["own", "total", "function"])
     assert rows
-    assert len(looks) > 100
-    assert not any(looks)
+    assert len(states) > 100
+    assert not any(states)
     assert used > 0
 
 
-def processor_time(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def test_the_sensor_with_its_waiting_threads(scene: tuple[Running, Sensing]) -> None:
+def test_sensor_is_profiled_with_its_idle_threads(scene: tuple[Running, Sensing]) -> None:
     _, sensing = scene
     done = innoscope("self-profile", "--pid", sensing.pid, "--seconds", 1, "--idle", "--format", "raw")
 
@@ -110,7 +108,7 @@ def test_the_sensor_with_its_waiting_threads(scene: tuple[Running, Sensing]) -> 
     assert "innoscope/daemon/sensor/main.py" in done.stdout
 
 
-def test_native_frames_where_one_asks_for_them(scene: tuple[Running, Sensing]) -> None:
+def test_native_frames_are_included_with_the_option(scene: tuple[Running, Sensing]) -> None:
     agent, _ = scene
     done = innoscope(
         "self-profile", "--pid", agent.pid, "--seconds", 1, "--native", "--format", "raw", "--idle"
@@ -121,33 +119,24 @@ def test_native_frames_where_one_asks_for_them(scene: tuple[Running, Sensing]) -
     assert not stopped(agent.pid)
 
 
-def test_a_server_is_never_profiled(server: Callable[[str], Server]) -> None:
+def test_database_server_is_refused(server: Callable[[str], Server]) -> None:
     one = server("mysql-5.6.24")
     done = innoscope("self-profile", "--pid", one.pid, "--seconds", 1)
 
     assert_one_clear_error(done, 5, str(one.pid), "not one of Innoscope's own")
 
 
-def test_who_is_not_there() -> None:
+def test_missing_and_foreign_processes_are_refused() -> None:
     assert_one_clear_error(innoscope("self-profile", "--pid", 2**22), 4, "no process")
     other = innoscope("self-profile", "--pid", os.getpid())
     assert_one_clear_error(other, 5, "not one of Innoscope's own")
 
 
-def test_a_profiler_that_is_killed_leaves_the_agent_as_it_was(scene: tuple[Running, Sensing]) -> None:
+def test_killed_profiler_leaves_the_agent_running(scene: tuple[Running, Sensing]) -> None:
     agent, _ = scene
-    command = [
-        "py-spy",
-        "record",
-        "--nonblocking",
-        "--pid",
-        str(agent.pid),
-        "--duration",
-        "30",
-        "-o",
-        os.devnull,
-    ]
-    command[0] = str(Path(sys.executable).with_name("py-spy"))
+    py_spy = str(Path(sys.executable).with_name("py-spy"))
+    options = ["--nonblocking", "--pid", str(agent.pid), "--duration", "30", "-o", os.devnull]
+    command = [py_spy, "record", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as profiler:
         assert profiler.stdout is not None
         assert "Sampling" in profiler.stdout.readline()
@@ -160,7 +149,7 @@ def version(agent: Running) -> str:
     return next(dict(labels)["version"] for labels in agent.scrape().named("build_info"))
 
 
-@long("it waits for windows of 10 s; tests/unit/test_cpu_budget.py has a clock of its own")
+@long("it waits for windows of 10 s; tests/unit/test_cpu_budget.py has a fake clock")
 def test_agent_over_its_budget_warns_once_and_names_the_command(server: Callable[[str], Server]) -> None:
     often = ("[stacks]", "poll_seconds = 1")
     with Running(server("mysql-5.6.24"), own=QUICKLY, program=HOGGING, options=often) as agent:

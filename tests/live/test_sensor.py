@@ -1,4 +1,4 @@
-"""The sensor on real servers: what it says is true, of several, over restarts, of one that is stopped."""
+"""The sensor reports true values of several servers, over restarts, and of a stopped server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from innoscope.sampling.profile_history import ProfileHistory, report
 from innoscope.sampling.render import encode
-from live import figures
 from safety.debugging import is_stopped
 from safety.sensing import Sensing, of_pid, outcome, values
 from scale import few
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 IDLERS = 40
 WAITERS = 25
 PATIENCE_S = 30
-#: From the death of a server to the first figures of its successor.
+#: Seconds from the end of a server to the first values of its successor.
 FOLLOWED_S = 5
 
 
@@ -47,32 +46,32 @@ def mariadb() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def sensing(mysql: Server, mariadb: Server) -> Iterator[Sensing]:
     with Sensing("--server", f"shop={mysql.socket}", "--interval", 0.5, only=[mysql, mariadb]) as sensing:
-        until(sensing, mysql, looked)
-        until(sensing, mariadb, looked)
+        until(sensing, mysql, has_snapshot)
+        until(sensing, mariadb, has_snapshot)
         yield sensing
 
 
 def until(sensing: Sensing, server: Server, holds: Callable[[ServerReply], bool]) -> ServerReply:
-    """Ask until what is told of the server is so."""
+    """Collect until the server's reply satisfies the condition; return the reply."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        told = of_pid(sensing.client.collect(), server.pid)
-        if told is not None and holds(told):
-            return told
-        assert time.monotonic() < deadline, f"never so: {told}\n{sensing.log}"
+        reply = of_pid(sensing.client.collect(), server.pid)
+        if reply is not None and holds(reply):
+            return reply
+        assert time.monotonic() < deadline, f"the condition never holds: {reply}\n{sensing.log}"
         time.sleep(0.05)
 
 
-def looked(told: ServerReply) -> bool:
-    return outcome(told, "waits").success
+def has_snapshot(reply: ServerReply) -> bool:
+    return outcome(reply, "waits").success
 
 
-def learnt(told: ServerReply) -> bool:
-    return all(outcome(told, collector).success for collector in ("memory", "probes"))
+def learnt(reply: ServerReply) -> bool:
+    return all(outcome(reply, collector).success for collector in ("memory", "probes"))
 
 
-def threads(told: ServerReply, wait: str) -> float:
-    value = values(told, "waits")["threads", (wait,)] if looked(told) else -1
+def threads(reply: ServerReply, wait: str) -> float:
+    value = values(reply, "waits")["threads", (wait,)] if has_snapshot(reply) else -1
     assert isinstance(value, int)
     return value
 
@@ -92,12 +91,12 @@ def counters(one: Outcome) -> dict[tuple[str, tuple[str, ...]], float]:
     }
 
 
-def test_two_servers_of_different_kinds_at_once(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
+def test_two_servers_are_observed_at_once(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     with Idle(mysql, IDLERS), RowLock(mysql, WAITERS), Idle(mariadb, 2 * IDLERS):
-        until(sensing, mysql, lambda told: threads(told, "row_lock") == WAITERS)
-        # beside the idlers: the workloads' monitors, and the one that holds the row's lock
-        first = until(sensing, mysql, lambda told: threads(told, "idle") == IDLERS + 3)
-        second = until(sensing, mariadb, lambda told: threads(told, "idle") == 2 * IDLERS + 1)
+        until(sensing, mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
+        # the other idle threads: the workloads' monitors, and the one that holds the row lock
+        first = until(sensing, mysql, lambda reply: threads(reply, "idle") == IDLERS + 3)
+        second = until(sensing, mariadb, lambda reply: threads(reply, "idle") == 2 * IDLERS + 1)
 
     assert (first.name, second.name) == ("shop", str(mariadb.port))
     assert threads(first, "row_lock") == WAITERS
@@ -105,14 +104,14 @@ def test_two_servers_of_different_kinds_at_once(sensing: Sensing, mysql: Server,
     assert (first.target.flavour, second.target.flavour) == ("mysql", "mariadb")
 
 
-def test_thread_seconds_grow_with_the_threads(sensing: Sensing, mysql: Server) -> None:
+def test_thread_seconds_grow_in_proportion_to_the_threads(sensing: Sensing, mysql: Server) -> None:
     with RowLock(mysql, WAITERS):
-        before = until(sensing, mysql, lambda told: threads(told, "row_lock") == WAITERS)
+        before = until(sensing, mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
         began = time.monotonic()
         series = ("thread_seconds", ("row_lock",))
         first = float(str(values(before, "waits")[series]))
         after = until(
-            sensing, mysql, lambda told: float(str(values(told, "waits")[series])) > first + 4 * WAITERS
+            sensing, mysql, lambda reply: float(str(values(reply, "waits")[series])) > first + 4 * WAITERS
         )
         took = time.monotonic() - began
         gained = float(str(values(after, "waits")[series])) - first
@@ -120,12 +119,12 @@ def test_thread_seconds_grow_with_the_threads(sensing: Sensing, mysql: Server) -
     assert gained / took == pytest.approx(WAITERS, rel=0.3)
 
 
-def test_cpu_time_is_of_the_right_threads(sensing: Sensing, mariadb: Server) -> None:
-    """Connections that compute: their group gains what the kernel says that the whole process gained."""
+def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Server) -> None:
+    """The CPU time of computing connections equals the kernel's figure for the whole process."""
 
     def cpu() -> tuple[dict[str, float], float]:
-        told = until(sensing, mariadb, lambda _: True)
-        seen = values(told, "process")
+        reply = until(sensing, mariadb, lambda _: True)
+        seen = values(reply, "process")
         groups = {
             labels[0]: float(str(value))
             for (name, labels), value in seen.items()
@@ -143,20 +142,19 @@ def test_cpu_time_is_of_the_right_threads(sensing: Sensing, mariadb: Server) -> 
 
     gained = {kind: later[kind] - groups[kind] for kind in groups}
     assert gained["connection"] >= 0.9 * sum(gained.values())
-    assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6), (
-        "read at most 5 s ago, at either end"
-    )
+    # both readings of the sensor may be 5 s old
+    assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6)
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of the process, and of the children that it has reaped (the one that compiles probes)."""
+    """Return the CPU time of the process and of its reaped children (which compile probes)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_what_the_kernel_says_of_the_process(sensing: Sensing, mysql: Server) -> None:
-    told = until(sensing, mysql, lambda _: True)
-    seen = values(told, "process")
+def test_process_metrics_equal_those_of_proc(sensing: Sensing, mysql: Server) -> None:
+    reply = until(sensing, mysql, lambda _: True)
+    seen = values(reply, "process")
 
     assert seen["mysqld_up", ()] == 1
     assert seen["mysqld_traced", ()] == 0
@@ -164,32 +162,38 @@ def test_what_the_kernel_says_of_the_process(sensing: Sensing, mysql: Server) ->
     assert seen["mysqld_open_files", ()] == len(list(Path(f"/proc/{mysql.pid}/fd").iterdir()))
     age = time.time() - float(str(seen["mysqld_start_time_seconds", ()]))
     assert 0 <= age < 3600
-    version = told.target.version_text
-    assert seen["mysqld_info", ("mysql", version, told.target.build_id or "", "symtab")] == 1
+    version = reply.target.version_text
+    assert seen["mysqld_info", ("mysql", version, reply.target.build_id or "", "symtab")] == 1
 
 
-def test_profiles_travel_and_render(sensing: Sensing, mysql: Server) -> None:
-    """All chunks, fetched as the agent does it, give what ``innoscope stacks`` would print."""
-    kept = ProfileHistory()
+def test_profiles_are_transferred_and_rendered(sensing: Sensing, mysql: Server) -> None:
+    """Fetch all chunks as the agent does; the report is that of ``innoscope stacks``."""
+    history = ProfileHistory()
     cursor: dict[str, int] = {}
+
+    def has_waiters() -> bool:
+        stacks = history.between(0, 1e12).counts
+        return any("lock_wait_suspend_thread" in stack.labels for stack in stacks)
+
     with RowLock(mysql, WAITERS):
         deadline = time.monotonic() + PATIENCE_S
-        while not any("lock_wait_suspend_thread" in stack.labels for stack in kept.between(0, 1e12).counts):
+        while not has_waiters():
             assert time.monotonic() < deadline
-            cursor, told = sensing.client.profiles(cursor)
-            for chunk in told["shop"].chunks:
-                kept.add_chunk(chunk)
+            cursor, replies = sensing.client.profiles(cursor)
+            for chunk in replies["shop"].chunks:
+                history.add_chunk(chunk)
             time.sleep(0.2)
     again = sensing.client.profiles(cursor)[1]["shop"].chunks
-    text = encode(report(told["shop"].target, kept.between(0, 1e12)), "text").decode()
+    rendered = report(replies["shop"].target, history.between(0, 1e12))
+    text = encode(rendered, "text").decode()
 
-    assert again == [] or again[0].start > kept.between(0, 1e12).end, "told twice"
+    assert again == [] or again[0].start > history.between(0, 1e12).end, "sent twice"
     assert "row lock" in text.splitlines()[0]
     assert "lock_wait_suspend_thread" in text
-    assert encode(report(told["shop"].target, kept.between(0, 1e12)), "pprof")[:2] == b"\x1f\x8b"
+    assert encode(rendered, "pprof")[:2] == b"\x1f\x8b"
 
 
-def test_hello_and_probes(sensing: Sensing, mariadb: Server) -> None:
+def test_hello_and_probes_name_the_servers(sensing: Sensing, mariadb: Server) -> None:
     hello = sensing.client.hello()
 
     assert hello["pid"] == sensing.pid
@@ -197,20 +201,20 @@ def test_hello_and_probes(sensing: Sensing, mariadb: Server) -> None:
     assert "shop" in sensing.client.probes()
 
 
-def test_others_are_passed_by(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
+def test_servers_not_selected_are_ignored(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     with Server("mysql-5.5.9") as other:
-        told = until(sensing, mariadb, looked)
+        reply = until(sensing, mariadb, has_snapshot)
         with Server("mariadb-10.11"), Sensing(only=[other]) as choosy:
-            until(choosy, other, looked)
+            until(choosy, other, has_snapshot)
             seen = choosy.client.hello()["servers"]
 
-    assert told.target.pid == mariadb.pid
+    assert reply.target.pid == mariadb.pid
     assert set(sensing.client.hello()["servers"]) == {"shop", str(mariadb.port)}
     assert seen == [str(other.port)]
 
 
-def test_its_own_cost_is_told(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
-    """Once it has learnt both servers; what the daemons take beside one is `bench agent`'s to measure."""
+def test_sensor_reports_its_own_cost(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
+    """`bench agent` measures the cost beside one server."""
     for server in (mysql, mariadb):
         until(sensing, server, learnt)
     reply = sensing.client.collect()
@@ -234,61 +238,61 @@ def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ..
     "name",
     few(("mysql-5.6.24", "mariadb-10.11"), "mariadb-10.11", reason="one server is killed"),
 )
-def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
-    """Under its old name, within 5 s, and no counter falls."""
+def test_restarted_server_keeps_its_name_and_counters(name: str) -> None:
+    """Its successor is observed within 5 s, and no counter falls."""
     with (
         Server(name) as server,
         Sensing("--interval", 0.2, only=[server]) as sensing,
         Crowd(server, IDLERS, "mysql"),
     ):
-        told = until(sensing, server, lambda told: looked(told) and threads(told, "idle") >= IDLERS)
-        called, port = told.name, server.port
+        first = until(sensing, server, lambda reply: threads(reply, "idle") >= IDLERS)
+        name_before, port = first.name, server.port
         counted = "waits", "thread_seconds", ("idle",)
-        until(sensing, server, lambda _: _all_counters(sensing.client.collect(), called).get(counted, 0) > 0)
-        before = _all_counters(sensing.client.collect(), called)
+
+        def all_counters() -> dict[tuple[str, str, tuple[str, ...]], float]:
+            return _all_counters(sensing.client.collect(), name_before)
+
+        until(sensing, server, lambda _: all_counters().get(counted, 0) > 0)
+        before = all_counters()
         server.kill()
-        down = next(one for one in sensing.client.collect().servers if one.name == called).outcomes
+        down = next(one for one in sensing.client.collect().servers if one.name == name_before).outcomes
         assert [(one.collector, one.samples[0].value) for one in down] == [("process", 0)]
         assert down[0].reason is not None
         assert down[0].reason.startswith("gone: ")
         server.start(wait=False)
         began = time.monotonic()
-        until(sensing, server, looked)
+        until(sensing, server, has_snapshot)
         took = time.monotonic() - began
-        after = _all_counters(sensing.client.collect(), called)
+        after = all_counters()
         server.wait_ready()
 
         assert took <= FOLLOWED_S
-        assert of_pid(sensing.client.collect(), server.pid).name == called  # type: ignore[union-attr]
+        assert of_pid(sensing.client.collect(), server.pid).name == name_before  # type: ignore[union-attr]
         fallen = {
             series: (value, after.get(series))
             for series, value in before.items()
             if after.get(series, 0) < value
         }
         assert not fallen
-        figures.record(
-            "sensor", f"{name}/restart", f"first look at the successor after {took:.1f} s", seconds=took
-        )
-        assert called == str(port)
+        assert name_before == str(port)
 
 
-def test_a_server_that_stands_still_is_told_at_once() -> None:
+def test_stopped_server_is_reported_at_once() -> None:
     with Server("mysql-5.6.24") as server, Idle(server, IDLERS), Sensing(only=[server]) as sensing:
-        until(sensing, server, looked)
+        until(sensing, server, has_snapshot)
         os.kill(server.pid, signal.SIGSTOP)
         try:
             while not is_stopped(server.pid):
                 time.sleep(0.01)
             began = time.monotonic()
-            told = of_pid(sensing.client.collect(), server.pid)
+            reply = of_pid(sensing.client.collect(), server.pid)
             took = time.monotonic() - began
-            assert told is not None
-            seen = values(told, "process")
-            still = until(sensing, server, looked)
+            assert reply is not None
+            seen = values(reply, "process")
+            still = until(sensing, server, has_snapshot)
         finally:
             os.kill(server.pid, signal.SIGCONT)
 
         assert took < 1
         assert (seen["mysqld_up", ()], seen["mysqld_stopped", ()]) == (1, 1)
         assert threads(still, "idle") >= IDLERS
-        figures.record("sensor", "stopped server", f"collect() took {took * 1e3:.0f} ms", seconds=took)

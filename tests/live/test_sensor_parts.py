@@ -1,4 +1,4 @@
-"""The sensor in our own process, with collectors that fail, on a process that passes for a server."""
+"""The sensor in the test's process, with failing collectors, on a process that pretends to be a server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Only(ProcFs):
-    """A /proc with none but our own process: other tests have servers too."""
+    """A /proc with only the given processes, because other tests have servers too."""
 
     seen: Sequence[int] = ()
 
@@ -38,17 +38,17 @@ class Only(ProcFs):
 
 
 class Hanging:
-    """A collector that does not come back until it is let."""
+    """A collector that does not return until it is released."""
 
     name = "memory"
     timeout = 30.0
 
     def __init__(self, _: Target) -> None:
-        self.let = threading.Event()
+        self.released = threading.Event()
         self.closed = False
 
     def collect(self) -> Iterable[Sample]:
-        self.let.wait(60)
+        self.released.wait(60)
         return [Sample("spin_waits", 5)]
 
     def status(self) -> list[dict[str, Any]]:
@@ -56,11 +56,11 @@ class Hanging:
 
     def close(self) -> None:
         self.closed = True
-        self.let.set()
+        self.released.set()
 
 
 class Throwing:
-    """A collector that throws what it likes."""
+    """A collector that raises an unexpected error."""
 
     name = "probes"
     timeout = 1.0
@@ -89,7 +89,7 @@ def outcomes(sensor: Sensor, pid: int) -> dict[str, Outcome]:
     }
 
 
-def test_collectors_that_hang_throw_or_cannot_be_made(pretender: Pretender) -> None:
+def test_collectors_that_hang_raise_or_cannot_be_made_are_reported(pretender: Pretender) -> None:
     hanging: list[Hanging] = []
 
     def factory(target: Target) -> Hanging:
@@ -100,7 +100,7 @@ def test_collectors_that_hang_throw_or_cannot_be_made(pretender: Pretender) -> N
     sensor.tick()
     try:
         began = time.monotonic()
-        told = outcomes(sensor, pretender.pid)
+        found = outcomes(sensor, pretender.pid)
         first = time.monotonic() - began
         again = outcomes(sensor, pretender.pid)
         probes = sensor.probes()["servers"]
@@ -108,16 +108,16 @@ def test_collectors_that_hang_throw_or_cannot_be_made(pretender: Pretender) -> N
         sensor.close()
 
     assert first < 1
-    assert told["process"].success
-    assert told["memory"].reason == "timeout: no answer within 0.35 s"
+    assert found["process"].success
+    assert found["memory"].reason == "timeout: no answer within 0.35 s"
     assert str(again["memory"].reason).startswith("timeout: still running after ")
-    assert told["probes"].reason == "error: LookupError: nobody expected this"
-    assert str(told["unmakeable"].reason).startswith("rights: PermissionError")
+    assert found["probes"].reason == "error: LookupError: nobody expected this"
+    assert str(found["unmakeable"].reason).startswith("rights: PermissionError")
     assert list(probes.values()) == [[{"probe": "p", "attached": True}]]
     assert [one.closed for one in hanging] == [True]
 
 
-def test_who_asks_meanwhile_shares_the_run(pretender: Pretender) -> None:
+def test_concurrent_requests_share_a_run(pretender: Pretender) -> None:
     class Counting(Throwing):
         runs = 0
 
@@ -143,7 +143,7 @@ def test_who_asks_meanwhile_shares_the_run(pretender: Pretender) -> None:
     assert took < 1.5
 
 
-def test_a_server_that_ended_is_down_and_remembered_but_not_for_ever(
+def test_ended_servers_are_reported_down_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
@@ -151,19 +151,19 @@ def test_a_server_that_ended_is_down_and_remembered_but_not_for_ever(
     for number in range(MAX_ENDED + 3):
         home = tmp_path / str(number)
         home.mkdir()
-        monkeypatch.chdir(home)  # where its data would be: servers on the same one are successors
+        monkeypatch.chdir(home)  # its data folder: servers with the same one are successors
         with Pretender(home) as pretender:
             ended.append(pretender.pid)
             sensor.tick()
     try:
-        told = outcomes(sensor, ended[-1])
+        found = outcomes(sensor, ended[-1])
         sensor.tick()
         left = {server.target.pid for server in decode_reply(sensor.collect()).servers}
     finally:
         sensor.close()
 
-    assert told["process"].samples == (Sample("mysqld_up", 0),)
-    assert told["process"].reason == f"gone: process {ended[-1]} has ended"
+    assert found["process"].samples == (Sample("mysqld_up", 0),)
+    assert found["process"].reason == f"gone: process {ended[-1]} has ended"
     assert left == set(ended[-MAX_ENDED:])
 
 
@@ -176,8 +176,8 @@ sys.stdin.readline()
 """
 
 
-def test_a_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts up before it listens, and its configuration file is not ours to read."""
+def test_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sensor sees it before it listens, and cannot read its configuration file."""
     monkeypatch.setattr("innoscope.daemon.sensor.main._RETRY_S", 0.0)
     executable = tmp_path / "mysqld"
     shutil.copy2(Path(sys.executable).resolve(), executable)
@@ -209,6 +209,6 @@ def test_a_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     "request_", [{}, {"call": "stop"}, {"call": None}, {"call": "profiles", "cursor": 7}]
 )
-def test_there_are_no_other_calls(request_: dict[str, Any]) -> None:
+def test_unknown_and_malformed_calls_are_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
         Sensor(Settings()).handle(request_)

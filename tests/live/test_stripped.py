@@ -1,4 +1,4 @@
-"""A stripped server gets its names back from a debug file, wherever that is kept."""
+"""A stripped server gets its names from a debug file: by build-id, debuglink or debuginfod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from live import figures
 from live.stripped import Split, debuginfod
 from safety.command import DEADLINE_S, INNOSCOPE
 from workloads import RowLock, Sleep
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 NAME = "mariadb-11.4.5"
 SLEEPERS, WAITERS = 5, 5
 
-#: Functions that only ``.symtab`` names; the second is InnoDB's, for which one looks at such stacks.
+#: Functions that only ``.symtab`` names, and the threads that are in them.
 KNOWN = {"Item_func_sleep::val_int": SLEEPERS, "lock_wait": WAITERS}
 
 
@@ -46,7 +45,7 @@ def stripped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stripped]:
 
 
 def _innoscope(pid: int, *options: object, **environment: str) -> str:
-    """One look by the command line, with debuginfod only where the test says so."""
+    """Run ``innoscope stacks``, with debuginfod only if the test asks for it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEBUGINFOD_")}
     result = subprocess.run(
         [INNOSCOPE, "stacks", "--pid", str(pid), *map(str, options)],
@@ -66,14 +65,13 @@ def _functions(thread: dict[str, Any]) -> list[str | None]:
 
 
 def _named(dump: dict[str, Any]) -> tuple[int, int]:
-    """Of the frames in the server's own code, how many have a name."""
+    """Count the frames in the server's own code that have a name, and all of them."""
     names = [name for thread in dump["threads"] for name in _functions(thread)]
     return sum(name is not None for name in names), len(names)
 
 
-def _judge(way: str, dump: dict[str, Any]) -> None:
+def _judge(dump: dict[str, Any]) -> None:
     named, frames = _named(dump)
-    figures.record("stripped", way, f"{figures.share(named, frames)} of its frames have names")
     for function, threads in KNOWN.items():
         assert sum(function in _functions(thread) for thread in dump["threads"]) == threads, function
     assert named >= 0.99 * frames
@@ -82,12 +80,11 @@ def _judge(way: str, dump: dict[str, Any]) -> None:
     assert (waits.count("user_sleep"), waits.count("row_lock")) == (SLEEPERS, WAITERS)
 
 
-def test_without_a_debug_file_one_line_says_what_to_do(stripped: Stripped) -> None:
+def test_one_note_has_the_remedy_without_a_debug_file(stripped: Stripped) -> None:
     dump = _stacks(stripped.pid)
 
     named, frames = _named(dump)
     notes = [note for note in dump["notes"] if "no name" in note]
-    figures.record("stripped", "nothing", f"{figures.share(named, frames)} of its frames have names; {notes}")
     assert named < 0.9 * frames
     assert dump["target"]["symbols"] == "dynsym"
     [note] = notes
@@ -97,33 +94,31 @@ def test_without_a_debug_file_one_line_says_what_to_do(stripped: Stripped) -> No
     assert f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug" in note
 
 
-def test_the_text_says_it_too(stripped: Stripped) -> None:
-    said = _innoscope(stripped.pid)
-
-    assert len([line for line in said.splitlines() if "DEBUGINFOD_URLS" in line]) == 1
+    text = _innoscope(stripped.pid)
+    assert len([line for line in text.splitlines() if "DEBUGINFOD_URLS" in line]) == 1
 
 
 def test_names_by_build_id(stripped: Stripped, tmp_path: Path) -> None:
     with stripped.split.by_build_id(tmp_path / "debug") as folder:
-        _judge("build-id", _stacks(stripped.pid, "--debug-dir", folder))
+        _judge(_stacks(stripped.pid, "--debug-dir", folder))
 
 
 def test_names_by_debuglink(stripped: Stripped) -> None:
     with stripped.split.by_link():
-        _judge("debuglink", _stacks(stripped.pid))
+        _judge(_stacks(stripped.pid))
 
 
 def test_names_by_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
-    """The first time it is fetched; the second time it comes from the cache, since debuginfod has ended."""
+    """The file is downloaded first; then it comes from the cache, because debuginfod has ended."""
     settings = {"DEBUGINFOD_CACHE_PATH": str(tmp_path / "cache"), "DEBUGINFOD_TIMEOUT": "30"}
     split = stripped.split
     with debuginfod(split.debug.parent, tmp_path / "debuginfod.sqlite", split.build_id) as url:
-        _judge("debuginfod", _stacks(stripped.pid, DEBUGINFOD_URLS=url, **settings))
-    _judge("debuginfod cache", _stacks(stripped.pid, DEBUGINFOD_URLS=url, **settings))
+        _judge(_stacks(stripped.pid, DEBUGINFOD_URLS=url, **settings))
+    _judge(_stacks(stripped.pid, DEBUGINFOD_URLS=url, **settings))
 
 
-def test_debuginfod_is_not_asked_against_the_users_will(stripped: Stripped, tmp_path: Path) -> None:
-    """``--no-debuginfod`` wins over the environment: nobody calls where it points to."""
+def test_option_disables_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
+    """``--no-debuginfod`` overrides the environment: no connection is made to its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         cache = tmp_path / "cache"

@@ -1,9 +1,8 @@
-"""What toggles do: each is set by the real engine on a live server under a load that shows it, and undone."""
+"""Effects of toggles: each is set by the real engine under a load that shows the effect, and undone."""
 
 from __future__ import annotations
 
 import re
-import statistics
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import pymysql
 import pytest
 from pymysql.constants.COMMAND import COM_QUERY
 
-from live import figures
 from live.changing import TOO_MANY_CONNECTIONS, Changer, fill, shown
 from live.dirty import POOL_PAGES, SMALL_POOL, DirtyPages
 from scale import few, long
@@ -25,16 +23,16 @@ if TYPE_CHECKING:
 
     from workloads import Workload
 
-#: The servers with a switch for it; the others refuse (docs/toggles-table.md).
+#: Servers that can disable deadlock detection; the others refuse (docs/toggles-table.md).
 DETECTING = ("mysql-9.7", "mariadb-10.11", "mariadb-11.4.5")
-#: MariaDB counts no rounds any more, and 9.7 those of read-write locks only, which this load does not use.
+#: MariaDB does not count rounds, and 9.7 only those of read-write locks, which this load does not use.
 COUNTING_ROUNDS = ("mysql-5.5.9", "mysql-5.6.24")
 #: In the quick suite; tests/live/test_toggle_sql.py sets every toggle on every server.
 ONE = few(NAMES, "mysql-5.6.24", reason="the effect is shown on one server")
 ONE_OF_EACH = few(NAMES, "mysql-5.6.24", "mariadb-11.4.5", reason="one server of each flavour")
 DEADLOCK, TIMEOUT = 1213, 1205
 PATIENCE_S = 60
-#: An extent and more: what was on its way when read-ahead was switched.
+#: More than an extent: pages still being read ahead when read-ahead is switched.
 ON_ITS_WAY = 200
 #: TableScan's tables are half as large again as the pool.
 TABLE_PAGES = 3 * POOL_PAGES // 2
@@ -43,7 +41,7 @@ _SPINS = re.compile(r"^(?:Mutex spin waits|RW-\w+ spins) (\d+), rounds (\d+)", r
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A server, and the engine on it."""
+    """A server, and the toggle engine on it."""
 
     server: Server
     changer: Changer
@@ -51,7 +49,7 @@ class Changed:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Changed]]:
-    """``small(name)``: that server with a small buffer pool, started on first use, ours to change."""
+    """Return a function that starts the named server on first use, with a small buffer pool."""
     ensure_packages(["gdb"])
     with ExitStack() as stack:
         started: dict[str, Changed] = {}
@@ -65,13 +63,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
         yield one
 
 
-def record(name: str, toggle: str, text: str, **values: object) -> None:
-    figures.record("toggle effect:", f"{toggle} on {name}", text, **values)
-
-
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_read_ahead_stands_still_and_moves_again(small: Callable[[str], Changed], name: str) -> None:
-    """Through two scans of both tables not one page is read ahead."""
+def test_read_ahead_stops_and_resumes(small: Callable[[str], Changed], name: str) -> None:
+    """No page is read ahead during two scans of both tables."""
     one = small(name)
     with TableScan(one.server, 1) as scan:
         assert until(lambda: read_ahead(scan) > 0)
@@ -81,22 +75,18 @@ def test_read_ahead_stands_still_and_moves_again(small: Callable[[str], Changed]
         still, begun = read_ahead(scan), read(scan)
         assert until(lambda: read(scan) - begun > 4 * TABLE_PAGES)
         assert read_ahead(scan) == still
-        scanned = read(scan) - begun
         one.changer.undo(entry)
         assert until(lambda: read_ahead(scan) > still)
-    record(name, "read_ahead", f"off by {entry.way}: {scanned:,} pages read, 0 ahead; on: it moves again")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_locked_out_and_rescued(small: Callable[[str], Changed], name: str) -> None:
-    """No login is possible, and no SQL: room is made in memory, and taken away again."""
+def test_full_server_gets_more_connections_by_memory(small: Callable[[str], Changed], name: str) -> None:
+    """No login is possible, so max_connections is raised in memory, and lowered again by the undo."""
     one = small(name)
     few = one.changer.set("max_connections", "10")
     with ExitStack() as crowd:
         fill(crowd, one.server)
-        began = time.monotonic()
         entry = one.changer.set("max_connections", "50")
-        seconds = time.monotonic() - began
         assert entry.way == "memory"
         assert shown(one.server, ["max_connections"]) == [50]
         one.changer.undo(entry)
@@ -104,11 +94,10 @@ def test_locked_out_and_rescued(small: Callable[[str], Changed], name: str) -> N
     assert until(lambda: logs_in(one.server))
     one.changer.undo(few)
     assert shown(one.server, ["max_connections"]) == [2500]
-    record(name, "max_connections", f"1040 for everybody → 10 to 50 by memory in {seconds:.1f} s → logged in")
 
 
 @pytest.mark.parametrize("name", DETECTING)
-def test_deadlocks_are_found_or_time_out(small: Callable[[str], Changed], name: str) -> None:
+def test_deadlocks_time_out_without_detection(small: Callable[[str], Changed], name: str) -> None:
     one = small(name)
     assert deadlock(one.server, 50) == [0, DEADLOCK]
     with one.changer.changed("deadlock_detection", "off"):
@@ -116,59 +105,36 @@ def test_deadlocks_are_found_or_time_out(small: Callable[[str], Changed], name: 
     assert deadlock(one.server, 50) == [0, DEADLOCK]
 
 
-@long("it records a rate; test_deadlocks_are_found_or_time_out shows the effect")
-@pytest.mark.parametrize("name", DETECTING)
-def test_one_row_with_and_without_deadlock_detection(small: Callable[[str], Changed], name: str) -> None:
-    one = small(name)
-    rates: dict[str, list[float]] = {"on": [], "off": []}
-    with UpdateStorm(one.server, 100) as storm:
-        for _ in range(3):
-            rates["on"].append(rate(storm))
-            with one.changer.changed("deadlock_detection", "off"):
-                rates["off"].append(rate(storm))
-    on, off = (statistics.median(rates[value]) for value in ("on", "off"))
-    assert min(on, off) > 0
-    text = f"100 threads, one row: {on:,.0f} updates/s with, {off:,.0f} without: × {off / on:.2f}"
-    record(name, "deadlock_detection", text, rates=rates)
-
-
 @pytest.mark.parametrize("name", COUNTING_ROUNDS)
-def test_spin_rounds_are_not_spun(small: Callable[[str], Changed], name: str) -> None:
+def test_spin_rounds_changes_the_rounds_per_wait(small: Callable[[str], Changed], name: str) -> None:
     one = small(name)
     with UpdateStorm(one.server, 100) as storm:
-        usual = rounds_per_wait(storm)
         with one.changer.changed("spin_rounds", "0"):
             none = rounds_per_wait(storm)
         with one.changer.changed("spin_rounds", "300"):
             many = rounds_per_wait(storm)
     assert none == 0
     assert many > none
-    text = f"rounds per wait: {usual:.1f} → 0 with 0 → {many:.1f} with 300"
-    record(name, "spin_rounds", text, usual=usual, none=none, many=many)
 
 
 @long("io_capacity shows flushing in make test")
 @pytest.mark.parametrize("name", ONE)
-def test_dirty_pages_sink_below_their_limit(small: Callable[[str], Changed], name: str) -> None:
+def test_dirty_pages_fall_below_their_limit(small: Callable[[str], Changed], name: str) -> None:
     one = small(name)
     with DirtyPages(one.server) as pages:
         before = pages.stained()
         pages.keep_busy(lambda: False, 1)
         stayed = pages.now()
         with one.changer.changed("dirty_page_limit", "5"):
-            began = time.monotonic()
             assert pages.keep_busy(lambda: pages.share() <= 6, PATIENCE_S)
-            seconds = time.monotonic() - began
             sunk = pages.now()
         assert stayed > sunk, f"{before} dirty pages before"
         assert pages.stained() > sunk
-    text = f"{before} dirty pages, {stayed} a second later; limit 5 %: {sunk} within {seconds:.1f} s"
-    record(name, "dirty_page_limit", text, before=before, stayed=stayed, sunk=sunk, seconds=seconds)
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_io_capacity_sets_the_pace_of_flushing(small: Callable[[str], Changed], name: str) -> None:
-    """All pages are to be written: slowly with 100 a second, at once with many."""
+def test_io_capacity_limits_the_flushing_rate(small: Callable[[str], Changed], name: str) -> None:
+    """All pages must be written: slowly with an io_capacity of 100, at once with a large one."""
     one = small(name)
     with DirtyPages(one.server) as pages:
         with one.changer.changed("io_capacity", "100"):
@@ -178,34 +144,32 @@ def test_io_capacity_sets_the_pace_of_flushing(small: Callable[[str], Changed], 
         with one.changer.changed("io_capacity", "20000"):
             pages.stained()
             fast = pages.flushed_per_second(PATIENCE_S)
-    assert left > 0, "there was more to write"
+    assert left > 0, "all pages were written, so the rate was not limited"
     assert fast > slow
-    text = f"{slow:.0f} pages/s with 100, {fast:.0f} with 20,000"
-    record(name, "io_capacity", text, slow=slow, fast=fast)
 
 
 def deadlock(server: Server, timeout_s: int) -> list[int]:
-    """Two transactions want each other's row: what each is told, 0 for success."""
+    """Let two transactions wait for each other's row; return the error of each, 0 for success."""
     with ExitStack() as stack:
         admin, *two = (stack.enter_context(closing(server.connect())) for _ in range(3))
-        ask(admin, "CREATE DATABASE rows_of_two")
-        ask(admin, "CREATE TABLE rows_of_two.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
-        ask(admin, "INSERT INTO rows_of_two.t VALUES (1, 0), (2, 0)")
+        execute(admin, "CREATE DATABASE rows_of_two")
+        execute(admin, "CREATE TABLE rows_of_two.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+        execute(admin, "INSERT INTO rows_of_two.t VALUES (1, 0), (2, 0)")
         for row, connection in enumerate(two, 1):
-            ask(connection, f"SET SESSION innodb_lock_wait_timeout = {timeout_s}")
-            ask(connection, "BEGIN")
-            ask(connection, f"UPDATE rows_of_two.t SET b = 1 WHERE a = {row}")
+            execute(connection, f"SET SESSION innodb_lock_wait_timeout = {timeout_s}")
+            execute(connection, "BEGIN")
+            execute(connection, f"UPDATE rows_of_two.t SET b = 1 WHERE a = {row}")
         for connection, row in zip(two, (2, 1), strict=True):
             send: Any = connection._execute_command  # type: ignore[attr-defined]
             send(COM_QUERY, f"UPDATE rows_of_two.t SET b = 2 WHERE a = {row}")
-        told = sorted(map(answer, two))
+        errors = sorted(map(outcome, two))
         for connection in two:
             connection.rollback()
-        ask(admin, "DROP DATABASE rows_of_two")
-        return told
+        execute(admin, "DROP DATABASE rows_of_two")
+        return errors
 
 
-def answer(connection: Any) -> int:
+def outcome(connection: Any) -> int:
     try:
         connection._read_query_result()
     except pymysql.MySQLError as error:
@@ -213,20 +177,13 @@ def answer(connection: Any) -> int:
     return 0
 
 
-def ask(connection: Any, statement: str) -> None:
+def execute(connection: Any, statement: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement)
 
 
-def rate(load: Workload, seconds: float = 0.7) -> float:
-    """Operations a second."""
-    began, before = time.monotonic(), load.throughput()
-    time.sleep(seconds)
-    return (load.throughput() - before) / (time.monotonic() - began)
-
-
 def rounds_per_wait(load: Workload) -> float:
-    """Over the next waits, some after the setting has changed for threads that were spinning just then."""
+    """Return the rounds per wait over the next waits; skip those of threads that are spinning now."""
     wait_for = spins(load)[0] + 20
     assert until(lambda: spins(load)[0] >= wait_for)
     waits, rounds = spins(load)
@@ -236,7 +193,7 @@ def rounds_per_wait(load: Workload) -> float:
 
 
 def spins(load: Workload) -> tuple[int, int]:
-    """(waits, rounds) of mutexes and read-write locks since the start."""
+    """Return (waits, rounds) of mutexes and read-write locks since the start."""
     found = _SPINS.findall(load.sql("SHOW ENGINE INNODB STATUS")[0][2])
     assert found
     waits, rounds = (sum(map(int, numbers)) for numbers in zip(*found, strict=True))

@@ -1,4 +1,4 @@
-"""Toggles over SQL on the five servers: set, read back, put back; clamping, rights, and being locked out."""
+"""Toggles over SQL on the five servers: set, read back and restore; clamping, privileges, full servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from innoscope.toggles.model import (
     Writer,
     same,
 )
-from live import figures
 from live.changing import ROOT, fill, other_value, shown
 from scale import long
 from servers import NAMES, Server
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from innoscope.toggles.model import Raw, Toggle
 
-#: What each server sets over SQL; the rest are memory, gdb, or not there.
+#: Toggles that each server sets over SQL. The others use memory or gdb, or are not supported.
 ALL = {
     "read_ahead", "read_ahead_linear", "read_ahead_random", "deadlock_detection", "spin_rounds", "spin_delay",
     "thread_concurrency", "adaptive_hash_index", "adaptive_flushing", "dirty_page_limit", "io_capacity",
@@ -59,7 +58,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module", params=NAMES)
 def live_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """One server at a time, ours to change."""
+    """Yield one server at a time, which tests may change."""
     with Server(request.param) as server:
         yield server
 
@@ -73,7 +72,7 @@ def sql_way(toggle: Toggle, server: Server) -> Way | None:
     return next((way for way in ways if way.kind == "sql"), None)
 
 
-def test_every_toggle_is_set_and_put_back(live_server: Server) -> None:
+def test_every_toggle_is_set_and_restored(live_server: Server) -> None:
     done = set()
     for toggle in catalog.load().values():
         way = sql_way(toggle, live_server)
@@ -92,33 +91,27 @@ def flip(server: Server, toggle: Toggle, way: Way) -> None:
         value = other_value(toggle, now)
         steps = writer.prepare(way, catalog.raws(way, toggle, value))
         assert [step.old for step in steps] == before
-        assert shown(server, names) == before, "to prepare is not to write"
+        assert shown(server, names) == before, "prepare must not write"
         for step in steps:
             writer.write(step)
         meanwhile = shown(server, names)
-        said = catalog.spoken(way, toggle, meanwhile)
+        read_back = catalog.spoken(way, toggle, meanwhile)
         for step in reversed(steps):
             writer.write(replace(step, old=step.new, new=step.old))
         after = shown(server, names)
-        warnings = "".join(f"; {warning}" for warning in writer.warnings)
-    figures.record(
-        f"toggle over SQL on {server.name}", toggle.name,
-        f"{now} -> {said} -> put back ({', '.join(names)}{warnings})",
-        before=before, set=meanwhile, after=after,
-    )  # fmt: skip
 
-    assert said == value
+    assert read_back == value
     assert all(same(raw, step.new) for raw, step in zip(meanwhile, steps, strict=True))
     assert after == before
 
 
-def test_what_stands_in_the_way_is_moved_and_put_back(live_server: Server) -> None:
-    """io_capacity above its maximum: the maximum is raised as far as needed, and only then."""
+def test_blocking_maximum_is_raised_and_restored(live_server: Server) -> None:
+    """An io_capacity above its maximum raises the maximum, only as far as needed."""
     toggle = catalog.load()["io_capacity"]
     way = sql_way(toggle, live_server)
     assert way is not None
     names = [one.setting.name for one in way.assignments]
-    assert (len(names) == 1) is (live_server.name == "mysql-5.5.9"), "which has no maximum"
+    assert (len(names) == 1) is (live_server.name == "mysql-5.5.9"), "only 5.5.9 has no maximum"
     before = shown(live_server, names)
     for wanted in (before[-1] + 1, before[0] + 7):
         with SqlWriter(find_one(live_server.pid), ROOT) as writer:
@@ -136,8 +129,8 @@ def step(writer: SqlWriter, name: str, new: Raw) -> Step:
     return writer.prepare(Way("sql", (Assignment(Setting(name)),)), (new,))[0]
 
 
-def test_another_value_than_asked_for_is_noticed(live_server: Server) -> None:
-    """Servers clamp what they are given, with a warning at most."""
+def test_clamped_value_is_detected(live_server: Server) -> None:
+    """Servers clamp values, with a warning at most."""
     with SqlWriter(find_one(live_server.pid), ROOT) as writer:
         assert isinstance(writer, Writer)
         clamped = step(writer, "innodb_read_ahead_threshold", 1000)
@@ -148,7 +141,7 @@ def test_another_value_than_asked_for_is_noticed(live_server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "new", "said"),
+    ("name", "new", "error"),
     [
         ("innodb_page_size_of_ours", 1, "this server has no innodb_page_size_of_ours"),
         ("innodb_log_group_home_dir", "x", "cannot be changed while this server runs"),
@@ -157,12 +150,12 @@ def test_another_value_than_asked_for_is_noticed(live_server: Server) -> None:
         ("innodb_io_capacity, 1", 1, "is not the name"),
     ],
 )
-def test_refusals_say_why(live_server: Server, name: str, new: Raw, said: str) -> None:
-    with SqlWriter(find_one(live_server.pid), ROOT) as writer, pytest.raises(Refused, match=said):
+def test_refusal_has_a_reason(live_server: Server, name: str, new: Raw, error: str) -> None:
+    with SqlWriter(find_one(live_server.pid), ROOT) as writer, pytest.raises(Refused, match=error):
         writer.write(step(writer, name, new))
 
 
-def test_an_account_without_rights_is_told_which(live_server: Server) -> None:
+def test_missing_privilege_is_named_with_a_working_remedy(live_server: Server) -> None:
     with closing(live_server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER toggler@localhost")
         try:
@@ -178,7 +171,7 @@ def test_an_account_without_rights_is_told_which(live_server: Server) -> None:
             cursor.execute("DROP USER toggler@localhost")
 
 
-def test_no_account_is_not_locked_out(live_server: Server) -> None:
+def test_denied_account_is_not_reported_as_locked_out(live_server: Server) -> None:
     with closing(live_server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER toggler@localhost IDENTIFIED BY 'not empty'")
         try:
@@ -191,7 +184,7 @@ def test_no_account_is_not_locked_out(live_server: Server) -> None:
 
 
 def test_another_process_on_the_same_socket_is_refused(live_server: Server) -> None:
-    """A server that was started again listens where the one that we looked at did."""
+    """A restarted server listens on the same socket."""
     earlier = replace(find_one(live_server.pid), pid=os.getpid())
     with (
         SqlWriter(earlier, ROOT) as writer,
@@ -203,7 +196,7 @@ def test_another_process_on_the_same_socket_is_refused(live_server: Server) -> N
 @pytest.mark.parametrize(
     "name", ["mysql-5.5.9", "mysql-5.6.24", "mysql-9.7", "mariadb-10.11", "mariadb-11.4.5"]
 )
-def test_a_full_server_is_locked_out(name: str) -> None:
+def test_full_server_is_reported_as_locked_out(name: str) -> None:
     with Server(name, options={"max_connections": 10}) as server, ExitStack() as stack:
         target = find_one(server.pid)
         fill(stack, server)
@@ -215,7 +208,7 @@ def test_a_full_server_is_locked_out(name: str) -> None:
     ("name", "options"),
     [("mysql-9.7", {"admin_address": "127.0.0.1"}), ("mariadb-11.4.5", {"extra_max_connections": 2})],
 )
-def test_an_extra_port_is_the_way_in(name: str, options: dict[str, Any]) -> None:
+def test_extra_port_is_used_when_the_server_is_full(name: str, options: dict[str, Any]) -> None:
     port = "admin_port" if "admin_address" in options else "extra_port"
     settings = {"max_connections": 10, port: 33962, **options}
     with Server(name, options=settings) as server, ExitStack() as stack:
@@ -224,12 +217,12 @@ def test_an_extra_port_is_the_way_in(name: str, options: dict[str, Any]) -> None
         with SqlWriter(target, ROOT) as writer:
             change = step(writer, "max_connections", 20)
             writer.write(change)
-        with closing(server.connect()):  # there is room again
+        with closing(server.connect()):  # connections are accepted again
             assert int(shown(server, ["max_connections"])[0]) == 20
 
 
 @long("it waits for the client's timeouts")
-def test_a_hung_server_is_given_up() -> None:
+def test_hung_server_causes_a_timeout() -> None:
     with Server("mysql-5.6.24") as server, SqlWriter(find_one(server.pid), ROOT) as writer:
         change = step(writer, "max_connections", 2600)
         os.kill(server.pid, signal.SIGSTOP)
@@ -244,7 +237,7 @@ def test_a_hung_server_is_given_up() -> None:
         assert writer.read(change) == 2500
 
 
-def test_a_server_that_ended_meanwhile() -> None:
+def test_server_that_ended_is_reported_as_gone() -> None:
     with Server("mysql-5.6.24") as server, SqlWriter(find_one(server.pid), ROOT) as writer:
         change = step(writer, "max_connections", 2600)
         server.kill()

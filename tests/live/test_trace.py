@@ -1,4 +1,4 @@
-"""Trace who allocates from the buffer pool. Hot functions are refused, or cost what the command reports."""
+"""`trace` finds the callers of a function; hot functions are refused, or cost what the command reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from bpftrace import Bpftrace
 from innoscope.target.discover import find_one
-from live import figures
 from safety.command import innoscope
 from safety.leftovers import breakpoints
 from safety.tracing import Tracing, trace
@@ -23,13 +22,13 @@ from workloads import Cpu, Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: InnoDB's locks are in memory that each transaction takes from the buffer pool, a block at a time.
+#: InnoDB's locks are in memory that each transaction allocates from the buffer pool, a block at a time.
 LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
 READ_PATH = ("buf_page_init_for_read",)
-#: Blocks for locks are few among those for pages: enough of both to be met.
+#: Blocks for locks are rare among those for pages: two copies allocate enough of both.
 COPIES = ("one", "two")
 _TENTH = 100_000_000  # ns
-#: Seconds that a call may take longer while it is tried out: two hits, at half a microsecond each and more.
+#: Seconds that a call may take longer during the trial: two hits of at least half a microsecond.
 _SLOWER_S = 1e-6
 POOL = (
     "--innodb-buffer-pool-size=8M",
@@ -45,7 +44,7 @@ def _uprobe(server: Server, function: str) -> str:
 
 
 def _fill(server: Server, megabytes: int) -> None:
-    """A table much larger than the buffer pool, with small rows: many to lock on each page."""
+    """Make a table much larger than the buffer pool, with small rows, so that each page has many to lock."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE post")
         cursor.execute("CREATE TABLE post.big (a INT PRIMARY KEY AUTO_INCREMENT, b INT) ENGINE=InnoDB")
@@ -64,18 +63,14 @@ def old() -> Iterator[Server]:
 
 
 def _settle(server: Server) -> None:
-    """Background threads go on for a while: until no page comes into the pool or leaves it."""
+    """Wait until background threads neither read nor write pages."""
     names = "'Innodb_pages_read', 'Innodb_pages_created', 'Innodb_pages_written'"
     deadline = time.monotonic() + 60
     last: object = None
-    with closing(server.connect()) as connection, connection.cursor() as cursor:
-        while True:
-            cursor.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
-            if (now := cursor.fetchall()) == last:
-                return
-            assert time.monotonic() < deadline, "the server does not come to rest"
-            last = now
-            time.sleep(1.2)
+    while (now := server.sql(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")) != last:
+        assert time.monotonic() < deadline, "the server does not become idle"
+        last = now
+        time.sleep(1.2)
 
 
 def _functions(stack: dict[str, Any]) -> list[str]:
@@ -83,19 +78,19 @@ def _functions(stack: dict[str, Any]) -> list[str]:
 
 
 def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
-    """Of the calls that came by all of these functions."""
+    """Return the share of the calls that came through all of these functions."""
     stacks = document["callers"]["stacks"]
     return float(sum(stack["share"] for stack in stacks if set(path) <= set(_functions(stack))))
 
 
 @long("half a minute; the tests below trace in make test")
-def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
-    """The old question: a CREATE TABLE … SELECT that runs a small buffer pool out of free blocks."""
+def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> None:
+    """A CREATE TABLE … SELECT runs a small buffer pool out of free blocks."""
     function = "buf_LRU_get_free_block"
     with closing(old.connect()) as connection, connection.cursor() as cursor:
         _settle(old)
         with Bpftrace(f"{_uprobe(old, function)} {{ @n[nsecs / {_TENTH}] = count(); }}") as bpftrace:
-            # Not the budget but the count is the point here.
+            # no budget, because all calls are counted here
             tracing = Tracing(old, function, "--callers", "--seconds", 120, "--json", "--budget", 1)
             with tracing:
                 began = time.monotonic_ns() // _TENTH
@@ -105,17 +100,10 @@ def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
                 _settle(old)
                 ended = time.monotonic_ns() // _TENTH
     seen = tracing.document()
-    # It was on for longer than the trace: the server does something by itself now and then.
-    told = sum(count for at, count in bpftrace.maps["@n"].items() if began <= int(at) <= ended)
+    # bpftrace ran longer than the trace, and the server allocates by itself now and then
+    expected = sum(count for at, count in bpftrace.maps["@n"].items() if began <= int(at) <= ended)
     locks, reads = _share(seen, LOCK_PATH), _share(seen, READ_PATH)
-    figures.record(
-        "trace", "who allocates from the buffer pool",
-        f"{seen['calls']:,} calls, bpftrace {told:,}; "
-        f"{seen['callers']['stacks_taken']:,} stacks: "
-        f"{locks:.1%} for locks, {reads:.1%} for page reads",
-        calls=seen["calls"], bpftrace=told, locks=locks, reads=reads,
-    )  # fmt: skip
-    assert seen["calls"] == pytest.approx(told, rel=0.01)
+    assert seen["calls"] == pytest.approx(expected, rel=0.01)
     assert seen["latency"]["calls"] == pytest.approx(seen["calls"], rel=0.01)
     assert locks > 0
     assert reads > locks
@@ -125,7 +113,7 @@ def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
 
 
 class _Scans(Cpu):
-    """Page accesses and rows, as many as there can be."""
+    """As many page accesses and row reads as possible."""
 
     def statements(self) -> Sequence[str]:
         return ["SELECT b FROM t1 WHERE a = $R", "SELECT COUNT(b) FROM t1 WHERE a <= 300"]
@@ -133,29 +121,26 @@ class _Scans(Cpu):
 
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Server]:
-    options = ("--innodb-adaptive-hash-index=OFF",)  # it spares most of the page accesses
+    options = ("--innodb-adaptive-hash-index=OFF",)  # it would avoid most page accesses
     with Server("mysql-5.6.24", options=options) as server, _Scans(server, 4):
         yield server
 
 
-def _told(server: Server, variable: str) -> int:
-    with closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute(f"SHOW GLOBAL STATUS LIKE '{variable}'")
-        return int(cursor.fetchone()[1])
+def _rate(server: Server, variable: str) -> float:
+    def value() -> int:
+        return int(server.sql(f"SHOW GLOBAL STATUS LIKE '{variable}'")[0][1])
 
-
-def _rate_told(server: Server, variable: str) -> float:
-    before, began = _told(server, variable), time.monotonic()
+    before, began = value(), time.monotonic()
     time.sleep(1)
-    return (_told(server, variable) - before) / (time.monotonic() - began)
+    return (value() - before) / (time.monotonic() - began)
 
 
 @pytest.mark.parametrize(
     ("function", "counter"),
     [("buf_page_get_gen", None), ("row_search_for_mysql", "Innodb_rows_read")],
 )
-def test_a_hot_function_is_refused(busy: Server, function: str, counter: str | None) -> None:
-    told = _rate_told(busy, counter) if counter else 0.0
+def test_hot_function_is_refused(busy: Server, function: str, counter: str | None) -> None:
+    expected = _rate(busy, counter) if counter else 0.0
     result = innoscope("trace", "--pid", busy.pid, function)
     assert result.returncode == 14, result.stderr
     assert result.stdout == ""
@@ -164,13 +149,8 @@ def test_a_hot_function_is_refused(busy: Server, function: str, counter: str | N
     assert re.search(r"would cost [\d.]+% of its \d CPUs", result.stderr)
     assert "instead: " in result.stderr
     assert "--force" in result.stderr
-    figures.record(
-        "trace", f"{function} refused",
-        f"{rate:,.0f} calls a second (server: {told:,.0f}), probed for {probed_ms:.0f} ms",
-        rate=rate, told=told, probed_ms=probed_ms,
-    )  # fmt: skip
-    # A trial slows a hot function, by what two hits cost: the quicker the server is, the larger the part.
-    assert not told or 1 / rate - 1 / told < _SLOWER_S
+    # The trial slows each call down by the cost of two hits.
+    assert not expected or 1 / rate - 1 / expected < _SLOWER_S
     assert probed_ms < 1000
     assert_well(busy)
     assert breakpoints(busy.pid) == set()
@@ -182,16 +162,11 @@ def _number(pattern: str, text: str) -> float:
     return float(found[1].replace(",", ""))
 
 
-def test_forced_it_ends_soon_and_tells_what_it_cost(busy: Server) -> None:
+def test_forced_trace_ends_in_time_and_reports_its_cost(busy: Server) -> None:
     began = time.monotonic()
     seen = trace(busy, "row_search_for_mysql", "--force", "--seconds", 2)
     loss = seen["loss"]
     before, during = (loss[when]["statements"] for when in ("before", "during"))
-    figures.record(
-        "trace", "row_search_for_mysql --force",
-        f"{seen['rate']:,.0f} calls a second, {loss['share']:.1%} of the CPUs; {before:,.0f} statements a "
-        f"second before, {during:,.0f} meanwhile", share=loss["share"], before=before, during=during,
-    )  # fmt: skip
     assert seen["seconds"] == pytest.approx(2, abs=0.5)
     assert time.monotonic() - began < 20
     assert seen["calls"] > 1000
@@ -202,8 +177,8 @@ def test_forced_it_ends_soon_and_tells_what_it_cost(busy: Server) -> None:
     assert breakpoints(busy.pid) == set()
 
 
-def test_values_of_an_argument(busy: Server) -> None:
-    """fsync's descriptor: each call has one, and they are few."""
+def test_argument_values_add_up_to_the_calls(busy: Server) -> None:
+    """Trace fsync's descriptor, which has few values."""
     with Fsync(busy, 2):
         seen = trace(busy, "fsync", "--arg", 0, "--bits", 32, "--seconds", 1, "--budget", 1)
     values = seen["argument"]["values"]

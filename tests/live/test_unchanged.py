@@ -1,4 +1,4 @@
-"""A thread that has not run is not copied again, and one that has run is never shown where it was before."""
+"""Stacks of threads that have not run are reused, and a thread that has run never has an old stack."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 THREADS = 40
 STEPS = 200
-LOOKS = 30
+SNAPSHOTS = 30
 
 
 class Sleepers:
-    """Threads that sleep in ``asleep_in_a`` or ``asleep_in_b``, as they are told."""
+    """Threads that sleep in ``asleep_in_a`` or ``asleep_in_b``, as the test chooses."""
 
     def __init__(self, program: Path) -> None:
         answers, answer = os.pipe()
         pipes = [os.pipe() for _ in range(THREADS)]
-        told = [read for read, _ in pipes]
+        orders = [read for read, _ in pipes]
         self._process = subprocess.Popen(
-            [program, *map(str, (answer, *told))], pass_fds=(answer, *told), start_new_session=True
+            [program, *map(str, (answer, *orders))], pass_fds=(answer, *orders), start_new_session=True
         )
         self._orders = [write for _, write in pipes]
         self._answers = answers
-        for descriptor in (answer, *told):
+        for descriptor in (answer, *orders):
             os.close(descriptor)
         self.states = ["a"] * THREADS
         self._answered(THREADS)
@@ -48,7 +48,7 @@ class Sleepers:
         return self._process.pid
 
     def tell(self, index: int, order: str) -> None:
-        """Returns once the thread is in that function (or, for ``q``, at once)."""
+        """Send a thread to a function and wait until it is there; ``q`` ends the thread without waiting."""
         os.write(self._orders[index], order.encode())
         self.states[index] = order
         if order != "q":
@@ -92,7 +92,7 @@ def _seen(process: Process) -> list[str]:
     return found
 
 
-def test_a_thread_that_ran_is_seen_where_it_is_now(sleepers: Sleepers) -> None:
+def test_thread_that_ran_has_its_current_stack(sleepers: Sleepers) -> None:
     process = Process(sleepers.pid, method="bpf")
     draw = random.Random(20261121)  # noqa: S311
     assert _seen(process) == sleepers.states
@@ -102,7 +102,7 @@ def test_a_thread_that_ran_is_seen_where_it_is_now(sleepers: Sleepers) -> None:
         assert _seen(process) == sleepers.states
 
 
-def test_threads_that_end_are_not_kept(sleepers: Sleepers) -> None:
+def test_ended_threads_disappear(sleepers: Sleepers) -> None:
     process = Process(sleepers.pid, method="bpf")
     assert len(_seen(process)) == THREADS
     for index in range(0, THREADS, 2):
@@ -114,18 +114,18 @@ def test_threads_that_end_are_not_kept(sleepers: Sleepers) -> None:
 
 
 @pytest.mark.parametrize("name", ["mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"])
-def test_a_late_look_is_like_a_first_one(name: str) -> None:
+def test_later_snapshots_equal_a_first_one(name: str) -> None:
     with Server(name) as server, Idle(server, 30), RowLock(server, 10):
         target = find_one(server.pid)
         engine = Engine(target, method="bpf")
-        for _ in range(LOOKS):
+        for _ in range(SNAPSHOTS):
             late = _at_rest(engine.look())
             assert late == _at_rest(Engine(target, method="bpf").look())
             assert len(late) >= 40
 
 
 def _at_rest(dump: Dump) -> dict[int, tuple[str, tuple[str, ...]]]:
-    """Of the workload's threads, which do not run: class and stack."""
+    """Return wait class and stack of the workload's threads, which do not run."""
     return {
         thread.tid: (thread.wait, tuple(frame.label for frame in thread.frames))
         for thread in dump.threads

@@ -1,6 +1,6 @@
-"""`innoscope watch` and [watch] of the agent: the file comes with the stall, and knows the time before it.
+"""`innoscope watch` and the agent's [watch] capture a stall in a file, with the time before it.
 
-The time that has to go by before the stall is used for the other tests.
+The other tests run during the time that must pass before the stall.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from safety.leftovers import breakpoints
 from safety.sensing import Sensing
 from scale import long
 from servers import Server
+from waiting import until
 from workloads import Cpu, RowLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 PATIENCE_S = 120
@@ -62,7 +63,7 @@ def next_event(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Calm:
-    """A server that is busy and well, watched since ``begun``."""
+    """A busy, healthy server, watched since ``begun``."""
 
     server: Server
     watch: subprocess.Popen[str]
@@ -81,14 +82,14 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calm]:
 
 @pytest.fixture(scope="module")
 def server(calm: Calm) -> Iterator[Server]:
-    """Another one, for what there is to do while the calm one becomes older."""
+    """Yield another server, for the other tests."""
     del calm
     with Server("mysql-5.6.24") as one:
         yield one
 
 
 @long("Ctrl-C during a capture of seconds")
-def test_interrupted_it_leaves_nothing(server: Server, tmp_path: Path) -> None:
+def test_interrupted_capture_leaves_nothing(server: Server, tmp_path: Path) -> None:
     more = ("--trigger", "threads_busy>=1", "--for", "0", "--seconds", "60")
     with watching(server, tmp_path, *more) as watch:
         assert next_event(watch)["event"] == "watching"
@@ -101,7 +102,7 @@ def test_interrupted_it_leaves_nothing(server: Server, tmp_path: Path) -> None:
 
 
 @long("tests/safety/test_agent_faults.py restarts a server under the agent")
-def test_it_goes_on_with_a_server_that_is_restarted(server: Server, tmp_path: Path) -> None:
+def test_restarted_server_is_watched_again(server: Server, tmp_path: Path) -> None:
     more = ("--trigger", "threads.row_lock>=3", "--for", "0", "--seconds", "1", "--no-probes")
     with watching(server, tmp_path, *more) as watch:
         assert next_event(watch)["event"] == "watching"
@@ -116,7 +117,7 @@ def test_it_goes_on_with_a_server_that_is_restarted(server: Server, tmp_path: Pa
             assert [next_event(watch)["event"] for _ in range(2)] == ["triggered", "captured"]
 
 
-def test_a_rule_of_nothing_that_there_is(tmp_path: Path) -> None:
+def test_unknown_trigger_suggests_the_right_name(tmp_path: Path) -> None:
     command = [INNOSCOPE, "watch", "--trigger", "threads_runing>5", "--dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -133,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def agent(server: Server, folder: Path) -> Iterator[Running]:
-    """It has captured one stall, which goes on."""
+    """Yield an agent that has captured one stall, which continues."""
     watch = (
         "[watch]",
         'triggers = ["share.row_lock>0.3"]',
@@ -145,33 +146,25 @@ def agent(server: Server, folder: Path) -> Iterator[Running]:
         agent = stack.enter_context(Running(server, sensor=sensing.path, options=watch))
         agent.until(lambda scrape: scrape.value("collector_success", collector="waits") == 1)
         assert agent.scrape().value("incidents_total") == 0
-        until(lambda: asked(agent, f"/api/findings?server={NAME}"), lambda told: told["looks"] >= 5)
+        until(lambda: fetched(agent, f"/api/findings?server={NAME}")["looks"] >= 5, within_s=PATIENCE_S)
         stack.enter_context(RowLock(server, 10))
         agent.until(lambda scrape: scrape.value("incidents_total") == 1, PATIENCE_S)
         yield agent
 
 
-def asked(agent: Running, path: str) -> Any:
+def fetched(agent: Running, path: str) -> Any:
     status, body = agent.get(path)
     assert status == 200, body
     return json.loads(body)
 
 
-def until(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds(told := ask()):
-        assert time.monotonic() < deadline, told
-        time.sleep(0.5)
-    return told
-
-
-def test_the_file_is_told_of_and_given_out(agent: Running, folder: Path, tmp_path: Path) -> None:
-    [incident] = asked(agent, "/api/incidents")["incidents"]
+def test_captured_file_is_listed_and_served(agent: Running, folder: Path, tmp_path: Path) -> None:
+    [incident] = fetched(agent, "/api/incidents")["incidents"]
     assert incident["server"] == "under test"
     assert incident["finding"] == "row_lock_convoy"
     assert incident["trigger"].startswith("share.row_lock>0.3 (")
-    assert asked(agent, f"/api/incidents?server={NAME}")["incidents"] == [incident]
-    assert asked(agent, "/api/incidents?server=other")["incidents"] == []
+    assert fetched(agent, f"/api/incidents?server={NAME}")["incidents"] == [incident]
+    assert fetched(agent, "/api/incidents?server=other")["incidents"] == []
 
     status, body = agent.get(f"/api/incidents?file={incident['file']}")
     assert (status, len(body)) == (200, incident["bytes"])
@@ -190,17 +183,17 @@ def test_the_file_is_told_of_and_given_out(agent: Running, folder: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["../agent.toml", "incidents.json", "/etc/passwd", "", "%00"])
-def test_nothing_else_is_given_out(agent: Running, name: str) -> None:
+def test_no_other_file_is_served(agent: Running, name: str) -> None:
     status, body = agent.get(f"/api/incidents?file={name}")
     assert status in (200, 404)
     assert status == 404 or json.loads(body)["incidents"]  # no name at all: the list
 
 
-def test_findings_are_judged_when_somebody_asks(agent: Running) -> None:
+def test_findings_are_served_as_json_and_text(agent: Running) -> None:
     path = f"/api/findings?server={NAME}"
-    told = until(lambda: asked(agent, path), lambda told: bool(told["findings"]))
-    assert told["findings"][0]["name"] == "row_lock_convoy"
-    assert told["findings"][0]["blockers"]
+    findings = until(lambda: fetched(agent, path)["findings"], within_s=PATIENCE_S)
+    assert findings[0]["name"] == "row_lock_convoy"
+    assert findings[0]["blockers"]
     status, body = agent.get(f"{path}&format=text")
     assert status == 200
     assert b"row_lock_convoy" in body
@@ -208,19 +201,19 @@ def test_findings_are_judged_when_somebody_asks(agent: Running) -> None:
     assert agent.get(f"{path}&format=xml")[0] == 400
 
 
-def test_who_is_not_trusted_gets_none_of_it(agent: Running) -> None:
-    """As through a proxy: who asks it may be anywhere."""
-    [incident] = asked(agent, "/api/incidents")["incidents"]
+def test_untrusted_requests_are_refused(agent: Running) -> None:
+    """A request through a proxy may come from anywhere."""
+    [incident] = fetched(agent, "/api/incidents")["incidents"]
     for path in ("/api/incidents", f"/api/incidents?file={incident['file']}", f"/api/findings?server={NAME}"):
         status, body = agent.get(path, X_Forwarded_For="192.0.2.1")
         assert (status, b"row_lock" in body) == (403, False)
 
 
-def test_without_a_password_nobody_gets_a_file(
+def test_files_need_a_password_on_a_public_address(
     agent: Running, server: Server, folder: Path, tmp_path: Path
 ) -> None:
-    """Another agent, which finds the file there; it has no rules of its own."""
-    [incident] = asked(agent, "/api/incidents")["incidents"]
+    """Another agent serves the files of the same folder; it has no triggers."""
+    [incident] = fetched(agent, "/api/incidents")["incidents"]
     web = tmp_path / "web.yaml"
     web.write_text(f"basic_auth_users: {{ann: {USER}}}\n")
     for place in (tmp_path, *list(tmp_path.parents)[:2]):
@@ -230,16 +223,16 @@ def test_without_a_password_nobody_gets_a_file(
         server, "--web.config.file", web, "--web.listen-address", "0.0.0.0:0", options=options
     ) as other:
         path = f"/api/incidents?file={incident['file']}"
-        for asking in (path, "/api/incidents", f"/api/findings?server={NAME}"):
-            assert other.get(asking)[0] == 401
-            assert other.get(asking, Authorization="Basic YW5uOndyb25n")[0] == 401
+        for resource in (path, "/api/incidents", f"/api/findings?server={NAME}"):
+            assert other.get(resource)[0] == 401
+            assert other.get(resource, Authorization="Basic YW5uOndyb25n")[0] == 401
         status, body = other.get(path, Authorization=ANN)
         assert (status, len(body)) == (200, incident["bytes"])
         assert json.loads(other.get("/api/incidents", Authorization=ANN)[1])["incidents"] == [incident]
 
 
-def test_a_file_comes_with_the_stall_and_knows_the_time_before_it(calm: Calm) -> None:
-    time.sleep(max(0.0, calm.begun + BEFORE_S + 1 - time.time()))  # what the file is to show
+def test_file_contains_the_stall_and_the_time_before_it(calm: Calm) -> None:
+    time.sleep(max(0.0, calm.begun + BEFORE_S + 1 - time.time()))  # the file must contain this time
     stalls = time.time()
     with RowLock(calm.server, 20):
         events = [next_event(calm.watch), next_event(calm.watch)]

@@ -1,4 +1,4 @@
-"""Every toggle of the catalog set and undone on one server, by each of its ways, before a witness."""
+"""Set and undo every toggle of the catalog on one server with each backend; read values independently."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A toggle set and undone: ``values`` as a person says them, ``settings`` one by one."""
+    """A toggle that was set and undone: ``values`` of the toggle, ``settings`` behind it."""
 
     toggle: str
     way: str
@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a toggle is not on this server (none), or what it is never done by (never)."""
+    """Why a toggle is not supported on this server (none), or why a backend is refused (never)."""
 
     toggle: str
     kind: Literal["none", "never"]
@@ -39,11 +39,11 @@ class Absent:
 
 
 class Broken(AssertionError):
-    """The server did not do what the engine said."""
+    """The server's values differ from what the engine reported."""
 
 
 def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
-    """All toggles on this server, in the catalog's order. Raises Broken, and what the engine raises."""
+    """Yield the results of all toggles, in the catalog's order. Raises Broken and the engine's errors."""
     changer = Changer(server, folder)
     for toggle in catalog.load().values():
         try:
@@ -58,7 +58,7 @@ def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
 
 
 class Witness:
-    """Reads a way's settings without the engine's writers."""
+    """Reads the settings of a backend without the engine's writers."""
 
     def __init__(self, server: Server, generation: Generation, way: Way) -> None:
         self._server = server
@@ -67,7 +67,7 @@ class Witness:
         self.kind = "SQL" if self._variables else "memory"
 
     def read(self) -> list[Raw]:
-        """One value for each assignment."""
+        """Return one value for each assignment."""
         if self._variables:
             return shown(self._server, self._variables)
         places = _native.symbol_in_process(self._server.pid, self._symbols)
@@ -78,7 +78,7 @@ class Witness:
 
 
 def _variables(generation: Generation, way: Way) -> list[str]:
-    """The system variables that show the settings; none where one of them has none."""
+    """Return the system variables of the settings; none if one of the settings has no variable."""
     of_sql = {one.setting.name for each in generation.ways if each.kind == "sql" for one in each.assignments}
     names = []
     for one in way.assignments:
@@ -91,10 +91,10 @@ def _variables(generation: Generation, way: Way) -> list[str]:
 
 def _flip(changer: Changer, toggle: Toggle, way: Way, witness: Witness) -> Run:
     before = witness.read()
-    said = catalog.spoken(way, toggle, before)
-    if changer.now(toggle) != said:
-        raise Broken(f"{toggle.name} is {said}, and the engine says {changer.now(toggle)}")
-    value = other_value(toggle, said)
+    before_value = catalog.spoken(way, toggle, before)
+    if changer.now(toggle) != before_value:
+        raise Broken(f"{toggle.name} is {before_value}, and the engine says {changer.now(toggle)}")
+    value = other_value(toggle, before_value)
     entry = changer.set(toggle.name, value, way=way.kind)
     meanwhile = witness.read()
     changer.undo(entry)
@@ -106,7 +106,7 @@ def _flip(changer: Changer, toggle: Toggle, way: Way, witness: Witness) -> Run:
     return Run(
         toggle.name,
         way.kind,
-        f"{said} → {value} → {catalog.spoken(way, toggle, after)}",
+        f"{before_value} → {value} → {catalog.spoken(way, toggle, after)}",
         _changes(way, before, meanwhile, after),
         witness.kind,
     )

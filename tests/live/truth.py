@@ -1,4 +1,4 @@
-"""What a server says over SQL of the numbers that the memory reader reads, under the same names."""
+"""Values over SQL, under the names that the memory reader uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-#: Value -> status variable, on all servers that have it.
+#: Value → status variable, on all servers that have it.
 _STATUS: Final[Mapping[str, str]] = {
     "buffer_pool_pages": "Innodb_buffer_pool_pages_total",
     "buffer_pool_dirty_pages": "Innodb_buffer_pool_pages_dirty",
@@ -29,7 +29,7 @@ _STATUS: Final[Mapping[str, str]] = {
     "row_lock_current_waits": "Innodb_row_lock_current_waits",
     "checkpoint_age_max_bytes": "Innodb_checkpoint_max_age",
 }
-#: Value -> patterns of SHOW ENGINE INNODB STATUS, whose numbers are added up.
+#: Value → patterns in SHOW ENGINE INNODB STATUS, whose numbers are summed.
 _MONITOR: Final[Mapping[str, tuple[str, ...]]] = {
     "redo_written_bytes": (r"^Log sequence number\s+(\d+)",),
     "redo_flushed_bytes": (r"^Log flushed up to\s+(\d+)",),
@@ -53,7 +53,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, float]]] = {
     "buffer_pool_dirty_limit_ratio": ("innodb_max_dirty_pages_pct", 0.01),
 }
 
-#: Values that only ever grow.
+#: Values that never fall.
 COUNTERS: Final = frozenset(
     {
         "buffer_pool_pages_read", "buffer_pool_pages_written", "buffer_pool_reads", "free_block_waits",
@@ -65,8 +65,8 @@ COUNTERS: Final = frozenset(
 
 
 def by_sql(connection: Connection[Any]) -> dict[str, float]:
-    """All values that this server tells."""
-    status, variables, monitor = asked(connection)
+    """Return all values that this server reports."""
+    status, variables, monitor = read_all(connection)
     found = {value: float(status[name]) for value, name in _STATUS.items() if name in status}
     for value, patterns in _MONITOR.items():
         numbers = [match for pattern in patterns for match in re.findall(pattern, monitor, re.MULTILINE)]
@@ -77,8 +77,8 @@ def by_sql(connection: Connection[Any]) -> dict[str, float]:
     return found
 
 
-def asked(connection: Connection[Any]) -> tuple[dict[str, str], dict[str, str], str]:
-    """SHOW GLOBAL STATUS, SHOW GLOBAL VARIABLES, SHOW ENGINE INNODB STATUS."""
+def read_all(connection: Connection[Any]) -> tuple[dict[str, str], dict[str, str], str]:
+    """Return the output of SHOW GLOBAL STATUS, SHOW GLOBAL VARIABLES and SHOW ENGINE INNODB STATUS."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW GLOBAL STATUS")
         status = {str(name): str(value) for name, value in cursor.fetchall()}

@@ -1,4 +1,4 @@
-"""Pictures of the dashboards without a Grafana: each panel's queries, asked of a Prometheus, plotted alike.
+"""Pictures of the dashboards without Grafana: the results of each panel's queries are plotted similarly.
 
 ``make pictures`` (``python -m pictures``) makes those of docs/dashboards.
 """

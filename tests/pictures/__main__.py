@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/dashboards: ``make pictures``, or ``python -m pictures [FOLDER]``."""
+"""Make the pictures of docs/dashboards: ``make pictures``, or ``python -m pictures [FOLDER]``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TOP = 34
 
 
 def main(folder: Path) -> None:
-    """All dashboards, and the upper part of one for README."""
+    """Draw all dashboards, and the upper part of one for the README."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
-        Path(name).chmod(0o755)  # the agent is nobody there
+        Path(name).chmod(0o755)  # the agent runs as nobody
         os.environ["INNOSCOPE_RUN"] = name
         with acts(Path(name)) as (prometheus, seconds):
             now = int(time.time())

@@ -1,4 +1,4 @@
-"""What a panel's queries return, as the panel would take it."""
+"""The results of a panel's queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: its name in the legend, and for each moment of the source a value, or NaN."""
+    """One line: its name in the legend, and a value or NaN for each time of the source."""
 
     name: str
     labels: Mapping[str, str]
@@ -27,13 +27,13 @@ class Series:
 
     @property
     def last(self) -> float:
-        """The newest value that is one; NaN if none is."""
+        """Return the newest value that is not NaN; NaN if there is none."""
         return next((value for value in reversed(self.values) if not math.isnan(value)), math.nan)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A stretch of time in a Prometheus, and what the dashboard's variables are set to."""
+    """A time span in a Prometheus, and the values of the dashboard's variables."""
 
     prometheus: Prometheus
     start: float
@@ -44,13 +44,13 @@ class Source:
 
     @property
     def times(self) -> list[float]:
-        """The moments of a range query, Unix time."""
+        """Return the times of a range query, as Unix time."""
         return [
             self.start + index * self.step for index in range(int((self.end - self.start) / self.step) + 1)
         ]
 
     def series(self, panel: Json) -> list[Series]:
-        """All lines of a panel, in the order of its queries."""
+        """Return all lines of a panel, in the order of its queries."""
         return [one for target in panel["targets"] for one in self._of_target(target)]
 
     def _of_target(self, target: Json) -> Iterator[Series]:
@@ -61,7 +61,7 @@ class Source:
             yield Series(_named(target["legendFormat"], one["metric"]), one["metric"], values)
 
     def rows(self, panel: Json) -> list[dict[str, str | float]]:
-        """A table's rows by field: the answers of its queries, merged where their labels agree."""
+        """Return a table's rows by field: the results of its queries, merged by labels."""
         merged: list[dict[str, str | float]] = []
         for target in panel["targets"]:
             field = f"Value #{target['refId']}" if len(panel["targets"]) > 1 else "Value"

@@ -1,4 +1,4 @@
-"""A dashboard as one picture, laid out by its grid, in Grafana's dark colors."""
+"""Draw a dashboard as one picture, laid out by its grid, in Grafana's dark colors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _HEAD_PX = 46
 _GAP_PX = 4
 _COLUMNS = 24
 _PAGE, _PANEL = "#111217", "#181b1f"
-#: Colors of the palette that the file has: the pictures are flat, and small that way.
+#: Size of the file's palette; it keeps the files small.
 _COLORS = 256
 
 
 def picture(board: Json, source: Source, path: Path, rows: int | None = None) -> None:
-    """Write the dashboard, or its first so many units of height, as PNG."""
+    """Write the dashboard, or its first ``rows`` units of height, as PNG."""
     panels = [panel for panel in _flat(board) if rows is None or panel["gridPos"]["y"] < rows]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels) * _ROW_PX + _HEAD_PX
     width = _COLUMNS * _COLUMN_PX
@@ -47,7 +47,7 @@ def picture(board: Json, source: Source, path: Path, rows: int | None = None) ->
 
 
 def _flattened(image: Image.Image) -> Image.Image:
-    """With its most frequent colors only."""
+    """Reduce the image to its most frequent colors."""
     counted = image.getcolors(image.width * image.height) or []
     frequent = [color for _, color in sorted(counted, reverse=True)[:_COLORS]]
     palette = Image.new("P", (1, 1))
@@ -56,7 +56,7 @@ def _flattened(image: Image.Image) -> Image.Image:
 
 
 def _flat(board: Json) -> list[Json]:
-    """All panels and headings; what a collapsed row hides stands below it, as if it were open."""
+    """Return all panels and headings, with the panels of collapsed rows."""
     found = []
     for panel in board["panels"]:
         found.append(panel)

@@ -1,4 +1,4 @@
-"""One panel of each kind, drawn into its box of the figure."""
+"""Draw panels of each type into their boxes of the figure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NARROW_PX = 260
 
 
 def draw(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> None:
-    """``box`` is left, bottom, width, height as shares of the figure, ``size`` the figure in pixels."""
+    """Draw a panel. ``box`` is left, bottom, width, height as shares of the figure, ``size`` is in pixels."""
     if panel["type"] == "stat":
         _stat(figure, panel, source, box, size)
     elif panel["type"] == "table":
@@ -67,7 +67,7 @@ def _graph(figure: Figure, panel: Json, source: Source, box: Box, size: Size) ->
 
 
 def _dressed(axes: Axes, source: Source, count: int) -> None:
-    """Grid, and so many times on the axis."""
+    """Draw the grid, and ``count`` times on the axis."""
     axes.set_facecolor("none")
     for side in axes.spines.values():
         side.set_visible(False)
@@ -105,7 +105,7 @@ def _lines(axes: Axes, panel: Json, series: list[Series], source: Source) -> Non
 
 
 def _dashed(panel: Json) -> set[str]:
-    """Names of the series that are limits."""
+    """Return the names of the series that are limits."""
     return {
         one["matcher"]["options"]
         for one in panel["fieldConfig"]["overrides"]
@@ -114,7 +114,7 @@ def _dashed(panel: Json) -> set[str]:
 
 
 def _color(panel: Json, name: str, index: int) -> str:
-    """The color that the panel has for a series, else the next one of the palette."""
+    """Return the panel's color for a series, else the next one of the palette."""
     fixed = _override(panel, name).get("color", {}).get("fixedColor")
     return _NAMED[fixed] if fixed else _PALETTE[index % len(_PALETTE)]
 
@@ -148,7 +148,7 @@ def _zones(axes: Axes, steps: list[Json], low: float, high: float) -> None:
 
 
 def _legend_rows(panel: Json, series: list[Series], room_px: float) -> Rows:
-    """Names with their colors, as many to a line as fit, at most three lines."""
+    """Arrange names with their colors in at most three lines."""
     rows: Rows = [[]]
     used = 0.0
     for index, one in enumerate(series):
@@ -174,7 +174,7 @@ def _legend(
 
 
 def _heatmap(axes: Axes, series: list[Series], source: Source) -> None:
-    """Cumulative buckets by ``le``; a row each, from the first to the last that has something in it."""
+    """Draw cumulative buckets by ``le``, from the first to the last non-empty one."""
     bounded = sorted((one for one in series), key=lambda one: float(one.labels["le"]))
     below = [0.0] * len(source.times)
     rows, bounds = [], []
@@ -212,7 +212,7 @@ def _stat(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> 
 
 
 def _valued(value: float, defaults: Json) -> tuple[str, str]:
-    """The text and the color of a value, by the mappings, else by the thresholds."""
+    """Return text and color of a value, by the mappings, else by the thresholds."""
     for mapping in defaults["mappings"]:
         found = mapping["options"].get(f"{value:g}")
         if found:
@@ -248,7 +248,7 @@ def _table(figure: Figure, panel: Json, source: Source, box: Box, size: Size) ->
 
 
 def _widths(fields: list[str], rows: list[dict[str, Any]], titles: dict[str, str]) -> list[float]:
-    """Shares of the table's width, by the longest text of each column."""
+    """Return shares of the table's width, by the longest text of each column."""
     longest = [
         max([8, len(titles[field]), *(len(row[field]) for row in rows if isinstance(row.get(field), str))])
         for field in fields

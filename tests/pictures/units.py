@@ -1,4 +1,4 @@
-"""Numbers as Grafana writes them, about."""
+"""Format numbers similarly to Grafana."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RATES = {"Bps": ((1.0, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")), "o
 
 
 def written(value: float, unit: str) -> str:
-    """The value with its unit."""
+    """Format a value with its unit."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -42,7 +42,7 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three of them."""
+    """Format with three significant digits."""
     if value == 0:
         return "0"
     places = max(0, 2 - math.floor(math.log10(abs(value))))

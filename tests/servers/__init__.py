@@ -1,4 +1,4 @@
-"""Real MySQL and MariaDB servers for the tests: fetch, start, wait until ready, stop by pid, leave nothing.
+"""Real MySQL and MariaDB servers for the tests: fetch, start, wait until ready, stop, clean up.
 
 >>> from servers import Server
 >>> with Server("mysql-5.6.24", options={"innodb_buffer_pool_size": "64M"}) as server:  # doctest: +SKIP

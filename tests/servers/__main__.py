@@ -11,12 +11,12 @@ from typing import NoReturn
 
 from servers import NAMES, SERVERS, Server, ServerError, fetch
 
-#: Seconds between two looks whether the server is still there.
-_LOOK = 0.5
+#: Seconds between two checks whether the server still runs.
+_POLL = 0.5
 
 
 def main() -> int:
-    """Run one command; its errors are one message and exit status 1."""
+    """Run one command; print an error as one message and return exit status 1."""
     options = _parser().parse_args()
     try:
         match options.command:
@@ -41,12 +41,12 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="servers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="the servers there are")
-    fetching = commands.add_parser("fetch", help="bring servers into the cache")
+    commands.add_parser("list", help="list the servers")
+    fetching = commands.add_parser("fetch", help="download servers into the cache")
     fetching.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     start = commands.add_parser("start", help="start one; Ctrl-C stops it and leaves nothing")
     start.add_argument("name", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
-    start.add_argument("--workload", choices=WORKLOADS, help="keep it busy or blocked with a known answer")
+    start.add_argument("--workload", choices=WORKLOADS, help="keep it busy or blocked in a known way")
     start.add_argument(
         "--connections", type=int, default=10, metavar="N", help="clients of the workload (10)"
     )
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _start(options: argparse.Namespace) -> int:
-    """Start, say how to reach it, and stay until told to stop or until it ends by itself."""
+    """Start the server, print how to connect, and wait for SIGTERM, Ctrl-C or the server's end."""
     from workloads import WORKLOADS
 
     signal.signal(signal.SIGTERM, _interrupt)
@@ -70,7 +70,7 @@ def _start(options: argparse.Namespace) -> int:
             workload = stack.enter_context(kind(server, options.connections))
             print(f"  load    {workload.describe}; expected wait class: {workload.expected}", flush=True)
         while server.running:
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         print(f"servers: {server.name} ended by itself, see {server.error_log}", file=sys.stderr)
         return 1
 

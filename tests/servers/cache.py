@@ -1,4 +1,4 @@
-"""The cache outside the tree: where it is, one writer at a time, whole folders or none."""
+"""The cache outside the tree, with one writer at a time and only complete folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def root() -> Path:
-    """``$INNOSCOPE_CACHE``, else ``innoscope`` in the user's cache folder."""
+    """Return ``$INNOSCOPE_CACHE``, else ``innoscope`` in the user's cache folder."""
     own = os.environ.get("INNOSCOPE_CACHE")
     if own:
         return Path(own).absolute()
@@ -26,7 +26,7 @@ def root() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold the cache's lock ``name``; it falls with the process, however that ends."""
+    """Hold the cache's lock ``name``; it is released when the process ends."""
     folder = root() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.lock").open("w") as file:
@@ -36,10 +36,10 @@ def locked(name: str) -> Iterator[None]:
 
 @contextmanager
 def made_whole(target: Path) -> Iterator[Path]:
-    """A scratch folder that becomes ``target`` by one rename if the block succeeds, and is removed if not."""
+    """Yield a scratch folder; rename it to ``target`` if the block succeeds, else remove it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    scratch.chmod(0o755)  # a server that drops its privileges must get through
+    scratch.chmod(0o755)  # a server that drops its privileges must be able to enter
     try:
         yield scratch
         scratch.rename(target)
@@ -48,6 +48,6 @@ def made_whole(target: Path) -> Iterator[Path]:
 
 
 def sha256(path: Path) -> str:
-    """The file's SHA-256 in hex, read in pieces."""
+    """Return the file's SHA-256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

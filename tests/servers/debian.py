@@ -1,4 +1,4 @@
-"""Servers that come as Debian packages, of this machine's own release or of another suite."""
+"""Servers from Debian packages, of this host's release or of another suite."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from servers.errors import ServerError
 from servers.packages import ensure_commands
 from servers.run import run
 
-#: The user that the server in the root folder drops to. A number of its own: no user of the host has it.
+#: The user of the server in the chroot. No user of the host has this number.
 MYSQL_UID = 64641
 
 _MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 def unpack_packages(packages: tuple[str, ...], scratch: Path, home: Path) -> None:
-    """Unpack packages of this machine's release; apt checks the archive's signature, as for any install."""
+    """Unpack packages of this host's release; apt verifies the archive's signature."""
     debs = scratch / "debs"
     debs.mkdir()
     try:
         run(["apt-get", "download", "-qq", *packages], debs)
     except ServerError:
-        run(["apt-get", "update", "-qq"], debs)  # no lists yet, or lists older than the archive
+        run(["apt-get", "update", "-qq"], debs)  # package lists are missing or old
         run(["apt-get", "download", "-qq", *packages], debs)
     for deb in sorted(debs.glob("*.deb")):
         run(["dpkg-deb", "--extract", str(deb), str(home)], debs)
@@ -31,15 +31,15 @@ def unpack_packages(packages: tuple[str, ...], scratch: Path, home: Path) -> Non
 
 
 def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
-    """A root folder of ``suite`` with these packages and their dependencies, unpacked and not configured."""
+    """Unpack these packages of ``suite`` and their dependencies into a root folder, not configured."""
     if os.geteuid() != 0:
-        raise ServerError("a server in a root folder of its own needs root (chroot)")
+        raise ServerError("cannot start a server in a chroot: this needs root")
     ensure_commands("mmdebstrap")
     options = ['APT::Install-Recommends "false"', *date_options()]
     aptopts = [f"--aptopt={option}" for option in options]
     command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=extract", "--components=main"]
     run([*command, *aptopts, f"--include={','.join(packages)}", suite, str(home), mirror()], home.parent)
-    for name in _MERGED:  # what base-files does when it is configured
+    for name in _MERGED:  # as base-files does when it is configured
         if not (home / name).exists():
             (home / name).symlink_to(f"usr/{name}")
     (home / "etc/passwd").write_text(
@@ -51,16 +51,16 @@ def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
 
 
 def date_options() -> list[str]:
-    """This machine's own say about release dates: a frozen mirror or clock needs it in the new root too."""
+    """Return apt's settings for release dates, which a frozen mirror or clock needs in the new root too."""
     dump = run(["apt-config", "dump"], Path("/"))
     return sorted({line.rstrip(";") for line in dump.splitlines() if line.startswith("Acquire::Check-")})
 
 
 def mirror() -> str:
-    """The mirror that this machine itself installs Debian from."""
+    """Return this host's Debian mirror."""
     codename = _codename()
     for refresh in (False, True):
-        if refresh:  # apt tells only of sources whose lists it has
+        if refresh:  # apt lists only sources whose package lists it has
             run(["apt-get", "update", "-qq"], Path("/"))
         targets = run(["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)"], Path("/"))
         for target in targets.splitlines():

@@ -1,4 +1,4 @@
-"""What can go wrong with a test server, in one type so that a caller can print it as one message."""
+"""The error type of the test servers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 class ServerError(RuntimeError):
-    """A server could not be fetched, started or stopped. The message says what to do where we know it."""
+    """A server could not be fetched, started or stopped. The message contains the remedy if it is known."""
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """What a log says went wrong, and its last lines, indented; empty when there is no log yet."""
+    """Return the errors in a log and its last lines, indented; empty if there is no log yet."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
         return ""
-    said = text.splitlines()
-    wrong = [line for line in said[:-lines] if "[ERROR]" in line][-lines:]
-    return "\n".join(f"    {line}" for line in wrong + said[-lines:])
+    all_lines = text.splitlines()
+    errors = [line for line in all_lines[:-lines] if "[ERROR]" in line][-lines:]
+    return "\n".join(f"    {line}" for line in errors + all_lines[-lines:])

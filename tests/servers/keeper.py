@@ -1,8 +1,8 @@
-"""Nothing outlives the test process, not even when it is killed with SIGKILL.
+"""Clean up processes and folders when the test process ends, even by SIGKILL.
 
-PR_SET_PDEATHSIG would be simpler, but it fires when the *thread* that forked ends, and the kernel clears it
-when mysqld changes its user. So a small sibling process holds the read end of a pipe: when our end closes,
-for whatever reason, it kills what we had it watch (by pidfd, so never a reused pid) and removes our folders.
+PR_SET_PDEATHSIG is not sufficient: it fires when the *thread* that forked ends, and the kernel clears it
+when mysqld changes its user. So a small sibling process holds the read end of a pipe. When our end closes, it
+kills the registered processes (by pidfd, so never a reused pid) and removes the registered folders.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _SCRIPT = Path(__file__).with_name("keeper_main.py")
 
 
 class Keeper:
-    """The handle on one such process. Use it as a context manager, or call ``close()``."""
+    """A handle of such a process. Use it as a context manager, or call ``close()``."""
 
     def __init__(self) -> None:
-        # -I -S: no site packages, so it starts in 15 ms; a session of its own, so Ctrl-C does not reach it.
+        # -I -S: without site packages it starts in 15 ms; a separate session does not receive Ctrl-C
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SCRIPT)],
             stdin=subprocess.PIPE,
@@ -33,23 +33,23 @@ class Keeper:
         self.close()
 
     def watch(self, pid: int) -> None:
-        """Kill this process, our child, should we die."""
+        """Kill this child process when we end."""
         self._say("watch", pid)
 
     def forget(self, pid: int) -> None:
-        """We have reaped this one ourselves."""
+        """Stop watching a process that we have reaped."""
         self._say("forget", pid)
 
     def remove(self, folder: Path) -> None:
-        """Remove this folder should we die."""
+        """Remove this folder when we end."""
         self._say("remove", folder)
 
     def keep(self, folder: Path) -> None:
-        """We have removed this one ourselves."""
+        """Do not remove this folder any more."""
         self._say("keep", folder)
 
     def close(self) -> None:
-        """End the keeper. What it still watches then goes with it."""
+        """End the keeper, which kills what it still watches."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""The process behind ``servers.keeper``: standard library only, runs with ``python -I -S``."""
+"""The process of ``servers.keeper``: standard library only, for ``python -I -S``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 
-#: Milliseconds to wait for a killed process to be gone before its folder is removed.
+#: Milliseconds to wait for the end of a killed process before its folder is removed.
 _GONE_MS = 10_000
 
 

@@ -1,4 +1,4 @@
-"""The command line of a test server: defaults for 1,000 threads on 2 cores, then what the test asks for."""
+"""The command line of a test server: defaults for 1,000 threads on 2 cores, then the test's options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEFAULTS = (
 
 
 def arguments(options: Options | None) -> list[str]:
-    """Options as arguments. mysqld lets the last one win, so they go after the defaults."""
+    """Format options as arguments. The last one wins in mysqld, so they follow the defaults."""
     if options is None:
         return []
     if not isinstance(options, Mapping):
@@ -37,7 +37,7 @@ def arguments(options: Options | None) -> list[str]:
 
 
 def command(installation: Installation, folder: Folder, port: int, options: Options | None) -> list[str]:
-    """The server in this folder. No shell and no wrapper stays in between: the process is the server."""
+    """Return the server's command, without a shell or wrapper: the started process is the server."""
     return [
         *program(installation),
         f"--datadir={folder.inside}/data",
@@ -52,7 +52,7 @@ def command(installation: Installation, folder: Folder, port: int, options: Opti
 
 
 def program(installation: Installation) -> list[str]:
-    """The binary, its base folder and its user."""
+    """Return the command with binary, base folder and user."""
     spec, home = installation.spec, installation.home
     if spec.chroot:
         start, inside, user = ["chroot", str(home), f"/{spec.mysqld}"], Path("/"), "mysql"
@@ -62,7 +62,7 @@ def program(installation: Installation) -> list[str]:
 
 
 def hand_over(installation: Installation, path: Path) -> None:
-    """Give a folder to the user that the server will be."""
+    """Change the owner of a folder to the server's user."""
     uid = MYSQL_UID if installation.spec.chroot else os.geteuid()
     if os.geteuid() != 0:
         return

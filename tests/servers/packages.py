@@ -1,4 +1,4 @@
-"""Debian packages that this machine lacks: installed when we may, named in the error when we may not."""
+"""Install missing Debian packages; without root, name them in the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from servers.errors import ServerError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: The package that brings a command, where the names differ.
+#: The package of a command, if the names differ.
 _PACKAGE_OF = {
     "go": "golang-go",
     "mvn": "maven",
@@ -21,13 +21,13 @@ _PACKAGE_OF = {
 
 
 def installed(package: str) -> bool:
-    """Whether dpkg has the package configured."""
+    """Return whether the package is installed and configured."""
     command = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.startswith("installed")
 
 
 def ensure_packages(packages: Iterable[str]) -> None:
-    """Install what is missing. Never asks a question; waits for another apt that is at work."""
+    """Install missing packages without questions; wait for the lock of another apt."""
     missing = sorted({package for package in packages if not installed(package)})
     if not missing:
         return
@@ -38,14 +38,14 @@ def ensure_packages(packages: Iterable[str]) -> None:
     print(f"servers: installing {' '.join(missing)}", flush=True)
     if _apt(install).returncode == 0:
         return
-    _apt(["apt-get", "update", "-qq"])  # the usual reason: a fresh machine has no package lists
+    _apt(["apt-get", "update", "-qq"])  # the usual reason: a new host has no package lists
     result = _apt(install)
     if result.returncode != 0:
         raise ServerError(f"apt-get could not install {' '.join(missing)}:\n{result.stdout}")
 
 
 def ensure_commands(*commands: str) -> None:
-    """Install the packages of commands that are not on PATH (npm and mvn may well come from elsewhere)."""
+    """Install the packages of commands that are not on PATH."""
     missing = (command for command in commands if shutil.which(command) is None)
     ensure_packages(_PACKAGE_OF.get(command, command) for command in missing)
 

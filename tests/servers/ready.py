@@ -1,4 +1,4 @@
-"""Waiting for a server: it answers, it ends, or its time is up."""
+"""Wait until a server accepts connections, ends, or exceeds a timeout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-#: Seconds between two questions whether the server answers.
+#: Seconds between two attempts to connect.
 _POLL = 0.02
 
 
 def wait_ready(
     process: subprocess.Popen[bytes], connect: Callable[[], Connection[Any]], log: Path, timeout: float
 ) -> None:
-    """Return once a connection comes about; fail, with the error log's end, if it exits or is too slow."""
+    """Return once a connection succeeds; fail, with the end of the error log, if it exits or is too slow."""
     deadline = time.monotonic() + timeout
     while True:
         code = process.poll()

@@ -1,4 +1,4 @@
-"""Run a program quietly, and show what it said only if it failed."""
+"""Run a program, and show its output only if it fails."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from servers.errors import ServerError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The environment of a server: nothing of the tester's own gets in.
+#: The environment of a server, independent of the tester's.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
-#: Seconds: the largest artefact is 150 MB, and a client that hangs must not hang the tests.
+#: Seconds. The largest artefact has 150 MB, and a hanging client must not hang the tests.
 _TIMEOUT = 900
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """Standard output of the command; its whole output goes into the error if it fails."""
+    """Return the command's standard output. Raises ServerError with the whole output if it fails."""
     try:
         result = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, timeout=_TIMEOUT, check=False
@@ -27,6 +27,6 @@ def run(command: list[str], cwd: Path) -> str:
     except subprocess.TimeoutExpired as error:
         raise ServerError(f"no end after {_TIMEOUT} s: {shlex.join(command)}") from error
     if result.returncode != 0:
-        said = (result.stdout + result.stderr).strip()
-        raise ServerError(f"exit {result.returncode}: {shlex.join(command)}\n{said}")
+        output = (result.stdout + result.stderr).strip()
+        raise ServerError(f"exit {result.returncode}: {shlex.join(command)}\n{output}")
     return result.stdout

@@ -1,4 +1,4 @@
-"""One running server: started, waited for, ended by its pid, reaped, its folder removed."""
+"""Start and stop one server with its own folder."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-#: Another process may take the free port between our look and the server's bind: then try another.
+#: Attempts, because another process may take the free port before the server binds it.
 _PORT_TRIES = 3
 
 
 class Server:
-    """A context manager around one mysqld with a data folder of its own.
+    """Context manager around one mysqld with its own data folder.
 
-    ``options`` go after the defaults (see ``launch``). After ``kill()`` or ``stop()`` the data folder is
-    still there and ``start()`` uses it again, as crash tests need; ``close()`` and the block's end remove it.
+    ``options`` follow the defaults (see ``launch``). After ``kill()`` or ``stop()`` the data folder remains,
+    and ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove it.
     """
 
     def __init__(
@@ -60,58 +60,63 @@ class Server:
 
     @property
     def folder(self) -> Folder:
-        """Its files; there is none before the first start."""
+        """Return its folder. Raises ServerError before the first start."""
         if self._folder is None:
             raise ServerError(f"{self.name} was not started")
         return self._folder
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The server's process, our own child."""
+        """Return the server's process, a child of ours."""
         if self._process is None:
             raise ServerError(f"{self.name} is not running")
         return self._process
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Return the server's process id."""
         return self.process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process is still there."""
+        """Return whether the process still runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def socket(self) -> Path:
-        """Its Unix socket, by a path that works from outside its root folder too."""
+        """Return the path of its Unix socket on the host."""
         return self.folder.socket
 
     @property
     def error_log(self) -> Path:
-        """All that the server printed, over all its starts."""
+        """Return the log of all its starts."""
         return self.folder.error_log
 
     @property
     def version(self) -> str:
-        """What ``SELECT VERSION()`` says."""
-        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT VERSION()")
-            return str(cursor.fetchone()[0])
+        """Return the result of ``SELECT VERSION()``."""
+        return str(self.sql("SELECT VERSION()")[0][0])
 
     def connect(self, **changes: Any) -> Connection[Any]:
-        """A connection as root over the socket, in autocommit; ``autocommit=None`` sends nothing at all."""
+        """Connect as root over the socket, in autocommit; ``autocommit=None`` sends no statement."""
         settings: dict[str, Any] = {
             "unix_socket": str(self.socket),
             "user": "root",
             "autocommit": True,
-            "ssl_disabled": True,  # the old servers have none that today's OpenSSL would speak
+            "ssl_disabled": True,  # today's OpenSSL does not support the TLS of the old servers
             "connect_timeout": 30,
         }
         return pymysql.connect(**{**settings, **changes})
 
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run the statements on one new connection; return the rows of the last one."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
     def start(self, *, wait: bool = True, timeout: float = 60) -> None:
-        """Start it, on the data folder that is there or on a fresh one, and wait until it answers SQL."""
+        """Start it, on the existing data folder or a new one, and wait until it accepts SQL."""
         if self.running:
             raise ServerError(f"{self.name} is running already")
         if self._folder is None:
@@ -129,11 +134,11 @@ class Server:
                 return
 
     def wait_ready(self, timeout: float = 60) -> None:
-        """Return once it answers; fail, with the end of its error log, if it exits or takes too long."""
+        """Return once it accepts SQL; fail, with the end of its log, if it exits or takes too long."""
         wait_ready(self.process, lambda: self.connect(autocommit=None), self.error_log, timeout)
 
     def stop(self, timeout: float = 60) -> int:
-        """SIGTERM, and SIGKILL after ``timeout`` seconds. Its exit status; 0 if it was not running."""
+        """Send SIGTERM, and SIGKILL after ``timeout`` seconds; return the exit status, 0 if not running."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -144,12 +149,12 @@ class Server:
         return self._reap()
 
     def kill(self) -> None:
-        """Crash it: SIGKILL, reaped. The data folder stays as it is."""
+        """Crash it with SIGKILL and reap it. The data folder remains."""
         self.process.kill()
         self._reap()
 
     def close(self) -> None:
-        """Leave nothing: no process, no folder."""
+        """Kill the process and remove the folder."""
         if self._process is not None:
             self.kill()
         if self._folder is not None:
@@ -179,7 +184,7 @@ class Server:
             template.initialise(self.installation, self._folder)
 
     def _make_template(self) -> None:
-        """Start it for the very first time: that makes its logs and system tables."""
+        """Start it for the first time, which creates its logs and system tables."""
         with Server(self.name, from_template=False) as first:
             first.stop()
             template.keep(self.installation, first.folder)
@@ -195,7 +200,7 @@ class Server:
                 stderr=log,
                 cwd="/",
                 env=ENVIRONMENT,
-                start_new_session=True,  # Ctrl-C in the terminal is for the test, which then stops the server
+                start_new_session=True,  # Ctrl-C goes to the test only, which then stops the server
             )
         assert self._keeper is not None
         self._keeper.watch(self._process.pid)

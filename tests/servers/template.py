@@ -1,4 +1,4 @@
-"""A data folder per server, initialised once: copying it takes a moment, initialising takes seconds."""
+"""Initialise one data folder per server; copying it is faster than initialising another."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from servers.fetch import Installation
     from servers.folder import Folder
 
-#: Seconds for a server to write its first data folder; it takes 2 to 5 on an idle machine.
+#: Seconds to initialise a data folder; it takes 2 to 5 on an idle machine.
 _TIMEOUT = 120
 
 
 def initialise(installation: Installation, folder: Folder) -> None:
-    """Make a first data folder from nothing, in the server's own way."""
+    """Initialise a data folder with the server's own tool."""
     spec, home, data = installation.spec, installation.home, folder.data
     print(f"servers: {spec.name}: making its data folder, once", flush=True)
     match spec.bootstrap:
@@ -37,7 +37,7 @@ def initialise(installation: Installation, folder: Folder) -> None:
 
 
 def ensure(installation: Installation, make: Callable[[], None]) -> None:
-    """Have a template; ``make`` is called under the lock if there is none, and is to put it in place."""
+    """Call ``make`` under the lock if there is no template."""
     if not installation.template.exists():
         with cache.locked(f"{installation.spec.name}.template"):
             if not installation.template.exists():
@@ -51,13 +51,11 @@ def keep(installation: Installation, folder: Folder) -> None:
 
 
 def copy(installation: Installation, folder: Folder, arguments: list[str]) -> None:
-    """A fresh data folder for one server that will be started with these options."""
+    """Copy the template for a server that will be started with these options."""
     _copy(str(installation.template), folder.data)
     if installation.spec.version.startswith("5.5") and "innodb-log-file-size" in " ".join(arguments):
-        for log in folder.data.glob(
-            "ib_logfile*"
-        ):  # 5.5 refuses another size; after a clean stop they may go
-            log.unlink()
+        for log in folder.data.glob("ib_logfile*"):
+            log.unlink()  # 5.5 refuses another size; after a clean shutdown they are not needed
 
 
 def _copy(source: str, target: object) -> None:

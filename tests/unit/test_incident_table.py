@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from incidents import table
-from incidents.every import BY_NAME, INCIDENTS
+from incidents.all_incidents import BY_NAME, INCIDENTS
 
 _ROW = re.compile(r"^\| ([\w-]+) \| ([\w.-]+) \| `(\w+)` \d+ \|", re.M)
 

@@ -1,4 +1,4 @@
-"""What all workloads share: a database of their own, a state that is waited for, a clean end."""
+"""The base of all workloads: a separate database, waiting for the intended state, cleaning up."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Seconds for an answer to the monitor; a server that a debugger left stopped gives none.
+#: Seconds for a reply to the monitor; a stopped server never replies.
 _ANSWERS_WITHIN = 120
 
-#: "Unknown thread id": it was gone before we could end it.
+#: "Unknown thread id": the connection ended before it was killed.
 _NO_SUCH_THREAD = 1094
 
 
 class WorkloadError(RuntimeError):
-    """The state that the workload stands for did not come about."""
+    """The intended state was not reached."""
 
 
 class Workload(ABC):
-    """A context manager that returns once ``count`` connections of ``server`` are in the known state.
+    """Context manager: the block begins once ``count`` connections of ``server`` are in the known state.
 
-    ``expected`` is the wait class that the affected threads are to have, ``also`` are classes that some of
-    them pass through at any one look because the state is a cycle (one that computes is idle in between).
+    ``expected`` is the wait class of the affected threads. ``also`` are classes that some of them have in a
+    snapshot, because the state is a cycle (a thread that computes is idle between two statements).
     """
 
     name: ClassVar[str]
@@ -37,7 +37,7 @@ class Workload(ABC):
     also: ClassVar[frozenset[str]] = frozenset()
     server_options: ClassVar[tuple[str, ...]] = ()
     counter: ClassVar[str] = ""  #: status variable that counts the operations
-    poll: ClassVar[float] = 0.05  #: seconds between two questions whether the state is reached
+    poll: ClassVar[float] = 0.05  #: seconds between two checks whether the state is reached
 
     def __init__(self, server: Server, count: int = 10, *, ready_timeout: float = 120) -> None:
         self.server = server
@@ -67,35 +67,35 @@ class Workload(ABC):
         try:
             self._stack.close()
         except (pymysql.err.MySQLError, OSError):
-            if self.server.running:  # a test may well have killed it under us
+            if self.server.running:  # a test may have killed it
                 raise
 
     @property
     @abstractmethod
     def describe(self) -> str:
-        """The workload in words, with its number."""
+        """Describe the workload, with its number of connections."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Bring the state about. What is to be ended goes on ``self._stack``."""
+        """Start the workload. Everything that must be ended is put on ``self._stack``."""
 
     @abstractmethod
     def reached(self) -> bool:
-        """Whether the server is in that state now."""
+        """Return whether the server is in the intended state."""
 
     def connection_ids(self) -> list[int]:
-        """The affected connections, by the ids that the server gives them."""
+        """Return the connection ids of the affected connections."""
         return self.listed("TRUE")
 
     def os_threads(self) -> list[int] | None:
-        """The affected threads by thread id; None where the server cannot tell (MySQL before 5.7)."""
+        """Return the affected thread ids; None if the server does not report them (MySQL before 5.7)."""
         if not self.server.spec.os_thread_sql:
             return None
         threads = dict(self.sql(self.server.spec.os_thread_sql))
         return [threads[connection] for connection in self.connection_ids() if connection in threads]
 
     def throughput(self) -> int:
-        """Operations done since the workload began; 0 for one that only waits."""
+        """Return the number of operations since the workload began; 0 for one that only waits."""
         return self._counted() - self._counted_before
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
@@ -106,7 +106,7 @@ class Workload(ABC):
             return list(cursor.fetchall())
 
     def listed(self, condition: str) -> list[int]:
-        """The workload's connections that the process list shows under this condition."""
+        """Return the workload's connections in the process list that satisfy the condition."""
         rows = self.sql(
             f"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = '{self.database}' AND {condition}"
         )
@@ -133,7 +133,7 @@ class Workload(ABC):
         )
 
     def _clear(self) -> None:
-        """End what is left (a server does not notice that a sleeper's client has gone), and tidy up."""
+        """Kill remaining connections, whose end the server may not notice, and drop the database."""
         self._until(self._none_left)
         self.sql(f"DROP DATABASE {self.database}")
 

@@ -1,4 +1,4 @@
-"""Workloads whose threads stand still, each for a reason that we know."""
+"""Workloads whose threads are blocked for a known reason."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import ClassVar
 from workloads.base import Workload
 from workloads.crowd import Crowd
 
-#: Seconds, "for ever": a waiter must not time out in the middle of a measurement.
+#: Seconds, practically infinite: a waiter must not time out during a measurement.
 _FOREVER = 100_000
 
 
 class Idle(Workload):
-    """Connections that have sent nothing: the server's threads wait for the next command."""
+    """Connections without a statement: the server's threads wait for the next command."""
 
     name: ClassVar[str] = "idle"
     expected: ClassVar[str] = "idle"
@@ -29,7 +29,7 @@ class Idle(Workload):
 
 
 class Sleep(Workload):
-    """``SELECT SLEEP``: inside a statement, but neither on a CPU nor waiting for anything of InnoDB's."""
+    """``SELECT SLEEP``: inside a statement, neither on a CPU nor waiting for InnoDB."""
 
     name: ClassVar[str] = "sleep"
     expected: ClassVar[str] = "user_sleep"
@@ -47,16 +47,16 @@ class Sleep(Workload):
         return len(self.listed("STATE = 'User sleep'")) == self.count
 
 
-#: Waiters per row: on 5.5 and 5.6 the deadlock search costs the cube of a queue's length, 60 s for 1,000.
+#: Waiters per row. On 5.5 and 5.6 the deadlock search grows with the cube of the queue, to 60 s for 1,000.
 _QUEUE = 200
 
 
 class RowLock(Workload):
-    """One transaction holds a row's lock, all others want it; a large crowd queues for several rows."""
+    """One transaction holds the lock of a row, all others wait for it; many connections use several rows."""
 
     name: ClassVar[str] = "row_lock"
     expected: ClassVar[str] = "row_lock"
-    poll: ClassVar[float] = 0.15  # INNODB_TRX is renewed only when nobody has read it for 0.1 s
+    poll: ClassVar[float] = 0.15  # INNODB_TRX is refreshed only if it was not read for 0.1 s
 
     @property
     def describe(self) -> str:
@@ -78,12 +78,12 @@ class RowLock(Workload):
         self._waiters.send(*(f"UPDATE t1 SET b = b + 1 WHERE a = {row}" for row in rows))
 
     def reached(self) -> bool:
-        """As many lock waits as waiters."""
+        """Return whether all waiters wait for a lock."""
         rows = self.sql(
             "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
         )
         waiting = {row[0] for row in rows} & set(self._waiters.ids)
-        self._waiters.check()  # a server may take a long queue for a deadlock
+        self._waiters.check()  # a server may report a long queue as a deadlock
         return len(waiting) == self.count
 
     def connection_ids(self) -> list[int]:
@@ -91,7 +91,7 @@ class RowLock(Workload):
 
 
 class UserLock(Workload):
-    """One connection has taken a lock by name, all others want it."""
+    """One connection holds a named lock, all others wait for it."""
 
     name: ClassVar[str] = "user_lock"
     expected: ClassVar[str] = "user_lock"
@@ -112,7 +112,7 @@ class UserLock(Workload):
 
 
 class MetadataLock(Workload):
-    """An open transaction on a table, an ALTER behind it, and behind that all who only want to read."""
+    """An open transaction on a table, an ALTER that waits for it, and readers that wait for the ALTER."""
 
     name: ClassVar[str] = "metadata_lock"
     expected: ClassVar[str] = "metadata_lock"
@@ -137,5 +137,5 @@ class MetadataLock(Workload):
         return len(self.connection_ids()) == self.count + 1
 
     def connection_ids(self) -> list[int]:
-        """The readers and the ALTER."""
+        """Return the readers and the ALTER."""
         return self.listed("STATE LIKE 'Waiting for table%'")

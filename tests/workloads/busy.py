@@ -1,4 +1,4 @@
-"""Workloads whose threads move: a cycle of states, of which one is the point."""
+"""Workloads whose threads run through a cycle of states."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Operations before the load counts as under way. No more: 1,000 clients of one row make 50 a second.
+#: Operations until the load counts as started. Few, because 1,000 clients of one row do only 50 a second.
 _WARM = 50
 
-#: Dirty pages that the server's own work leaves.
+#: Dirty pages of the server's own background work.
 _CLEAN = 50
 
-#: A client's turn between two statements, on any server.
+#: Wait classes between two statements, on any server.
 _BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin", "mutex_wait"})
 
-#: A transaction's end: one client writes the log, the others wait for it.
+#: Wait classes of a commit: one client writes the log, the others wait for it.
 _COMMIT = frozenset({"fsync_redo", "redo_write_wait", "group_commit"})
 
 
-#: Bytes of a row of ``fill``, about: seven go into a page of 16 KiB.
+#: Approximate bytes of a row of ``fill``: seven fit into a page of 16 KiB.
 ROW = 2_100
 
 
 def fill(workload: Workload, table: str, rows: int) -> None:
-    """Make a table of so many rows of 2 KB: ``a`` from 1 on, ``b`` a number, ``pad`` what makes them long."""
+    """Create a table with that many rows of 2 KB: ``a`` counts from 1, ``b`` is 0, ``pad`` is filler."""
     columns = "a INT PRIMARY KEY, b INT, pad VARCHAR(2100)"
     workload.sql(f"CREATE TABLE {table} ({columns}) ENGINE=InnoDB")
     workload.sql(f"INSERT INTO {table} VALUES (1, 0, REPEAT('x', 2000))")
@@ -45,15 +45,15 @@ def fill(workload: Workload, table: str, rows: int) -> None:
 
 
 class _Loaded(Workload):
-    """Clients in a process of their own that never pause."""
+    """Clients in a separate process that never pause."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
 
     @abstractmethod
     def script(self) -> Sequence[str]:
-        """What each client does: a script of sysbench with its options."""
+        """Return the sysbench script of each client, with its options."""
 
     def begin(self) -> None:
         self.prepare()
@@ -63,7 +63,7 @@ class _Loaded(Workload):
         )
 
     def reached(self) -> bool:
-        """All are connected, and the load is under way."""
+        """Return whether all clients are connected and the load has started."""
         self.clients.check()
         return len(self.listed("TRUE")) == self.count and self.throughput() >= _WARM
 
@@ -75,22 +75,22 @@ class _Busy(_Loaded):
 
     @abstractmethod
     def statements(self) -> Sequence[str]:
-        """What each client repeats."""
+        """Return the statements that each client repeats."""
 
     def script(self) -> Sequence[str]:
         return repeating(self.statements(), self.rows)
 
     def prepare(self) -> None:
-        """Make the tables: one with ``rows`` rows unless a workload needs more."""
+        """Create the tables: by default one with ``rows`` rows."""
         self.sql(f"CREATE TABLE {self.database}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
         values = ", ".join(f"({row}, 0)" for row in range(1, self.rows + 1))
         self.sql(f"INSERT INTO {self.database}.t1 VALUES {values}")
 
 
 class UpdateStorm(_Busy):
-    """Every client adds one to the same row: a queue for its lock, and a deadlock search at each arrival.
+    """Every client increments the same row: a queue for its lock, with a deadlock search for each new waiter.
 
-    From about 100 clients on most wait for the row's lock; with fewer it is the redo log at the commit.
+    With about 100 clients or more, most wait for the row lock; with fewer, for the redo log at commit.
     """
 
     name: ClassVar[str] = "update_storm"
@@ -107,7 +107,7 @@ class UpdateStorm(_Busy):
 
 
 class Cpu(_Busy):
-    """Point selects of a table in memory: nothing to wait for but the next command."""
+    """Point selects on a table in memory: threads wait only for the next command."""
 
     name: ClassVar[str] = "cpu"
     expected: ClassVar[str] = "on_cpu"
@@ -124,7 +124,7 @@ class Cpu(_Busy):
 
 
 class Fsync(_Busy):
-    """Single-row inserts that each commit to disk (the server's default), without a binary log."""
+    """Single-row inserts that each commit to disk (the default), without a binary log."""
 
     name: ClassVar[str] = "fsync"
     expected: ClassVar[str] = "fsync_redo"
@@ -144,10 +144,10 @@ class Fsync(_Busy):
 
 
 class Writers(_Busy):
-    """Each statement changes one row at random, and so dirties a page; rows fill ``megabytes``.
+    """Each statement changes one random row, and so dirties a page; the rows have ``megabytes``.
 
-    ``rewrite`` writes all 2,000 bytes of it anew, for much redo. ``rate`` bounds the statements a second of
-    all clients. ``clean`` waits, before they begin, until no page is dirty any more.
+    ``rewrite`` changes all 2,000 bytes of the row, for much redo. ``rate`` limits the statements per second
+    of all clients. ``clean`` waits until no pages are dirty before the clients start.
     """
 
     name: ClassVar[str] = "writers"
@@ -188,7 +188,7 @@ class Writers(_Busy):
 
 
 class Readers(Writers):
-    """Each statement reads one row at random."""
+    """Each statement reads one random row."""
 
     name: ClassVar[str] = "readers"
     counter: ClassVar[str] = "Com_select"
@@ -202,7 +202,7 @@ class Readers(Writers):
 
 
 class Oltp(_Loaded):
-    """sysbench's own oltp_read_write: transactions of 18 statements on tables that fit the buffer pool."""
+    """sysbench's oltp_read_write: transactions of 18 statements on tables that fit into the buffer pool."""
 
     name: ClassVar[str] = "oltp"
     expected: ClassVar[str] = "on_cpu"
@@ -223,12 +223,12 @@ class Oltp(_Loaded):
 
 
 class TableScan(_Busy):
-    """Two tables scanned in turn, each larger than the buffer pool: every scan reads its pages again."""
+    """Scans of two tables in turn, each larger than the buffer pool, so that every scan reads its pages."""
 
     name: ClassVar[str] = "table_scan"
     expected: ClassVar[str] = "page_read"
     also: ClassVar[frozenset[str]] = _BETWEEN | {"read_ahead", "free_page_wait"}
-    #: O_DIRECT, or the pages would come from the kernel's cache and nobody would wait.
+    #: Without O_DIRECT the pages would come from the kernel's cache without waits.
     server_options: ClassVar[tuple[str, ...]] = (
         "--innodb-buffer-pool-size=16M", "--innodb-flush-method=O_DIRECT",
     )  # fmt: skip
@@ -248,12 +248,12 @@ class TableScan(_Busy):
 
 
 class Burn(Workload):
-    """``SELECT BENCHMARK``: the server computes and never comes back to its client."""
+    """``SELECT BENCHMARK``: the server computes and never replies."""
 
     name: ClassVar[str] = "burn"
     expected: ClassVar[str] = "on_cpu"
 
-    #: More would not be a load but a machine that no longer answers.
+    #: With more, the host would no longer respond.
     _MOST = 64
 
     @property
@@ -264,7 +264,7 @@ class Burn(Workload):
         if self.count > self._MOST:
             raise WorkloadError(f"{self.name}: at most {self._MOST} connections, not {self.count}")
         self._crowd = self._stack.enter_context(Crowd(self.server, self.count, self.database))
-        # CRC32, because 9.7 has no MD5 any more and 5.5 may lack SHA2
+        # CRC32, because 9.7 has no MD5 and 5.5 may lack SHA2
         self._crowd.send("SELECT BENCHMARK(1000000000000, CRC32('innoscope'))")
 
     def reached(self) -> bool:
@@ -273,9 +273,9 @@ class Burn(Workload):
 
 
 class Repeated(_Busy):
-    """Clients that repeat the statements they are given; those of ``make`` are run before, one by one.
+    """Clients that repeat the given statements; those of ``make`` run once before.
 
-    ``$R`` in a statement is a random number up to ``among``. ``rate`` bounds the statements a second of all.
+    ``$R`` in a statement is a random number up to ``among``. ``rate`` limits the statements per second.
     """
 
     name: ClassVar[str] = "repeated"

@@ -1,4 +1,4 @@
--- One client: its statements in turn, without pause. Every second client begins with the second statement,
+-- One client: run its statements in turn, without pause. Every second client starts with the second statement,
 -- so that two clients of a table scan read different tables.
 
 sysbench.cmdline.options = {

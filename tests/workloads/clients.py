@@ -1,4 +1,4 @@
-"""Clients that keep a server busy: sysbench, because Python would take the CPU that is to be measured."""
+"""Clients that keep a server busy: sysbench, because Python would use too much CPU itself."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).with_name("client.lua")
 
-#: Seconds after which the clients end by themselves, whatever happens to us.
+#: Seconds after which the clients end by themselves in any case.
 _BOUND = 3600
 
-#: Seconds that a client may take for its last statement before it is killed.
+#: Seconds for a client's last statement before it is killed.
 _STOP = 2
 
 
 def repeating(statements: Sequence[str], rows: int = 1) -> list[str]:
-    """The script, with its options, that repeats these; ``$R`` is a number up to ``rows``."""
+    """Return the script that repeats the statements, with its options; ``$R`` is a number up to ``rows``."""
     return [str(_SCRIPT), f"--statements={';'.join(statements)}", f"--rows={rows}"]
 
 
@@ -35,7 +35,7 @@ def _sysbench(server: Server, database: str, *arguments: str) -> list[str]:
 
 
 def prepare(server: Server, database: str, script: Sequence[str]) -> None:
-    """Let a script of sysbench's own make its tables."""
+    """Let a script of sysbench create its tables."""
     ensure_commands("sysbench")
     done = subprocess.run(
         _sysbench(server, database, *script, "prepare"), capture_output=True, text=True, check=False
@@ -45,7 +45,7 @@ def prepare(server: Server, database: str, script: Sequence[str]) -> None:
 
 
 class Clients:
-    """``count`` connections that each do, without pause, what a script of sysbench says."""
+    """Context manager: ``count`` connections that run a sysbench script without pause."""
 
     def __init__(self, server: Server, count: int, database: str, script: Sequence[str]) -> None:
         ensure_commands("sysbench")
@@ -77,11 +77,11 @@ class Clients:
 
     @property
     def pid(self) -> int:
-        """The one process that all clients are threads of."""
+        """Return the pid of the process whose threads are the clients."""
         return self._process.pid
 
     def check(self) -> None:
-        """Fail, with what they said, if the clients have given up."""
+        """Raise WorkloadError, with their output, if the clients have ended."""
         if self._process.poll() is not None:
             self._output.seek(0)
             raise WorkloadError(f"sysbench ended with {self._process.returncode}:\n{self._output.read()}")

@@ -1,4 +1,4 @@
-"""A thousand connections in one thread: each is sent its statement, and nobody waits for an answer."""
+"""Many connections in one thread: send each a statement, without waiting for replies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SPARE = 256
 
 
 class Crowd:
-    """``count`` connections to one database. The statements of ``setup`` are run on each and waited for."""
+    """Context manager: ``count`` connections to one database, each of which runs ``setup`` first."""
 
     def __init__(self, server: Server, count: int, database: str, setup: Sequence[str] = ()) -> None:
         _allow_descriptors(count)
         self._connections: list[Any] = []
         try:
             for _ in range(count):
-                # autocommit=None: nothing but the handshake is sent, so the connection is idle from the start
+                # autocommit=None sends only the handshake, so the connection is idle from the start
                 connection = server.connect(database=database, autocommit=None)
                 self._connections.append(connection)
                 for statement in setup:
@@ -46,30 +46,30 @@ class Crowd:
 
     @property
     def ids(self) -> list[int]:
-        """The connection ids."""
+        """Return the connection ids."""
         return [int(connection.thread_id()) for connection in self._connections]
 
     def send(self, *statements: str) -> None:
-        """Send them around, one per connection, and read no result: after this, one can only close them."""
+        """Send one statement per connection and read no results. Afterwards they can only be closed."""
         for connection, statement in zip(self._connections, itertools.cycle(statements), strict=False):
             connection._execute_command(COM_QUERY, statement)
 
     def check(self) -> None:
-        """Fail if one of them, meant to be busy for ever, got an answer; say which."""
+        """Raise WorkloadError if one of the endless statements has ended."""
         poller = select.poll()
         connections = {connection._sock.fileno(): connection for connection in self._connections}
         for descriptor in connections:
             poller.register(descriptor, select.POLLIN)
         for descriptor, _ in poller.poll(0):
-            answer = "its result"
+            reply = "its result"
             try:
                 connections[descriptor]._read_query_result()
             except pymysql.err.MySQLError as error:
-                answer = str(error)
-            raise WorkloadError(f"a statement that should not have ended got {answer}")
+                reply = str(error)
+            raise WorkloadError(f"a statement that should not have ended returned {reply}")
 
     def close(self) -> None:
-        """Close the sockets without a word: most are in the middle of a statement."""
+        """Close the sockets without COM_QUIT, because most are in the middle of a statement."""
         for connection in self._connections:
             connection._force_close()
 

@@ -1,7 +1,7 @@
-// Many threads on small stacks, each as deep as it is told.
+// Many threads with stacks of a given depth.
 //
 // Arguments: threads, bytes of stack that each uses, milliseconds between two wakeups of each (0: never). Prints a
-// line once all are as deep as they get. The process ends with its standard input.
+// line once all have reached their depth. The process ends with its standard input.
 #include <alloca.h>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +36,7 @@ extern "C" __attribute__((noinline, noclone)) void deeper(long bytes)
         deeper(bytes - FRAME_BYTES);
     else
         asleep_in_crowd();
-    frame[0] = 0; // so that the call is not the last thing done
+    frame[0] = 0; // prevents a tail call
 }
 
 static void *run(void *bytes)

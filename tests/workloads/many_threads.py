@@ -1,4 +1,4 @@
-"""A process of our own with as many threads as it is told, all of them deep and asleep."""
+"""A test process with many sleeping threads with deep stacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ManyThreads:
-    """A context manager. Each thread uses ``stack_bytes`` and wakes up every ``period_ms``; 0: never."""
+    """Context manager. Each thread uses ``stack_bytes`` and wakes up every ``period_ms`` (0: never)."""
 
     def __init__(self, folder: Path, threads: int, *, stack_bytes: int = 12_000, period_ms: int = 0) -> None:
         program = folder / "mysqld"
@@ -30,7 +30,7 @@ class ManyThreads:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self._process.pid
 
     def __enter__(self) -> ManyThreads:

@@ -1,4 +1,4 @@
-"""How long a client had to wait: it asks without pause, in a process of its own, apart from our work."""
+"""Measure a client's reply times, in a separate process that queries continuously."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCRIPT = Path(__file__).with_name("probe_main.py")
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The times between answers, in microseconds, from one ``take()`` to the next.
+    """The times between replies, in microseconds, from one ``take()`` to the next.
 
     ``histogram`` maps the lower edge of a bucket (an eighth of its octave wide) to how many there were.
     """
@@ -32,7 +32,7 @@ class Gaps:
     histogram: dict[int, int]
 
     def percentile(self, share: float) -> int:
-        """The gap that this share (0 to 1) of all gaps does not exceed, to an eighth."""
+        """Return the quantile of the gaps, to an eighth of an octave."""
         left = share * self.count
         for edge, count in sorted(self.histogram.items()):
             left -= count
@@ -42,11 +42,10 @@ class Gaps:
 
 
 class LatencyProbe:
-    """A context manager around one client that sends ``DO 1``, waits for the answer, and sends the next.
+    """Context manager around one client that sends ``DO 1``, waits for the reply, and sends the next.
 
-    With ``realtime`` (SCHED_FIFO) the client itself never waits for a CPU, as if it ran on another host: what
-    it waits for is the server. A nice value will not do: EEVDF charges a heavy task several times.
-    It ends by itself after ``bound`` seconds.
+    With ``realtime`` (SCHED_FIFO) the client itself never waits for a CPU, as if it ran on another host. A
+    nice value is not sufficient under EEVDF. The client ends by itself after ``bound`` seconds.
     """
 
     def __init__(self, server: Server, *, realtime: bool = False, bound: int = 3600) -> None:
@@ -62,7 +61,7 @@ class LatencyProbe:
 
     def __enter__(self) -> LatencyProbe:
         try:
-            self._line()  # it says when it has begun
+            self._line()  # printed when it has begun
         except WorkloadError:
             self.__exit__()
             raise
@@ -74,16 +73,16 @@ class LatencyProbe:
         self._keeper.close()
 
     def take(self) -> Gaps:
-        """The gaps since the last call, with the one under way; it waits for its end. The client goes on."""
+        """Return the gaps since the last call, including the current one, for whose end this waits."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("take\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise WorkloadError("the probing client has ended") from error
-        answer = json.loads(self._line())
-        histogram = {int(edge): count for edge, count in answer.pop("histogram").items()}
-        return Gaps(histogram=histogram, **answer)
+        reply = json.loads(self._line())
+        histogram = {int(edge): count for edge, count in reply.pop("histogram").items()}
+        return Gaps(histogram=histogram, **reply)
 
     def _line(self) -> str:
         assert self._process.stdout is not None

@@ -1,4 +1,4 @@
-"""The process behind ``workloads.probe``: ``DO 1`` without pause, its gaps told on request."""
+"""The process of ``workloads.probe``: send ``DO 1`` continuously, and print the gaps on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUERY = b"\x05\x00\x00\x00\x03DO 1"
 
 
 class Meter:
-    """The gaps so far. ``wanted`` is set by the thread that listens, and served between two questions."""
+    """The gaps so far. The listening thread sets ``wanted``, which is served between two queries."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -37,7 +37,7 @@ class Meter:
             window["longest_us"], window["longest_at"] = gap_us, time.time()
 
     def take(self) -> dict[str, Any]:
-        """All since the last time."""
+        """Return the gaps since the last call."""
         window, self.window, self.wanted = self.window, _window(), False
         window["seconds"] = time.monotonic() - window.pop("began")
         window["count"] = sum(window["histogram"].values())
@@ -53,23 +53,23 @@ def _listen(meter: Meter) -> None:
         meter.wanted = True
 
 
-def _ask(wire: socket.socket, meter: Meter, until: float) -> None:
-    """Send, wait, count. The gap is from answer to answer: nothing that delays us goes uncounted."""
+def _measure(wire: socket.socket, meter: Meter, until: float) -> None:
+    """Send, wait, count. A gap is the time between two replies, so every delay is counted."""
     before = time.perf_counter_ns()
     while time.monotonic() < until:
         wire.sendall(_QUERY)
-        answer = wire.recv(512)
-        if len(answer) < 5 or answer[4] != 0:
-            raise SystemExit(f"no OK but {answer!r}")
+        reply = wire.recv(512)
+        if len(reply) < 5 or reply[4] != 0:
+            raise SystemExit(f"expected OK, got {reply!r}")
         now = time.perf_counter_ns()
         meter.add((now - before) // 1000)
         before = now
-        if meter.wanted:  # only now: a gap that was under way belongs to what is asked for
+        if meter.wanted:  # after the reply, so that the current gap is included
             print(json.dumps(meter.take()), flush=True)
 
 
 def main() -> None:
-    """Arguments: socket, 1 for a real-time client, seconds at most."""
+    """Run the client. Arguments: socket, 1 for a real-time client, maximum seconds."""
     path, realtime, bound = sys.argv[1], sys.argv[2] == "1", int(sys.argv[3])
     if realtime:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -78,7 +78,7 @@ def main() -> None:
     meter = Meter()
     threading.Thread(target=_listen, args=(meter,), daemon=True).start()
     print("begun", flush=True)
-    _ask(connection._sock, meter, time.monotonic() + bound)
+    _measure(connection._sock, meter, time.monotonic() + bound)
 
 
 if __name__ == "__main__":

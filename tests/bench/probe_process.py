@@ -1,8 +1,8 @@
-"""Helper process: the probes of one server, compiled once, that come and go under their governor.
+"""Helper process: the probes of one server, compiled once, attached and detached by their governor.
 
-Arguments: pid, budget, families. Orders on its input: ``points`` for the names of the probes that have a
-place, ``settle`` to let the governor learn what each costs, ``on`` and ``off``; between these ``begin`` and
-``end``, which answers with what the probes did since. Each gets one line of JSON, when it is done.
+Arguments: pid, budget, families. Orders on its input: ``points`` for the names of the placed probes,
+``settle`` to let the governor measure the cost of each, ``on`` and ``off``; between these ``begin`` and
+``end``, which replies with hits and cost since. Each reply is one line of JSON.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bench.children import answer, told
+from bench.helper_process import next_order, reply
 from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
     from innoscope.probes.governor import Governor
 
-#: Decisions, one a second: what the governor needs to know all rates, and to have come to rest.
+#: Decisions, one a second, until the governor knows all rates and has settled.
 _SETTLED = 10
-#: Decisions before a window: it knows the present rates, and one full period has passed since.
+#: Decisions before a window: the governor knows the current rates, and one full period has passed.
 _READY = 2
 _STEP_S = 0.02
 
 
 class _Meter:
-    """What the probes did since ``begin``."""
+    """Hits and cost of the probes since ``begin``."""
 
     def __init__(self, governor: Governor) -> None:
         self._governor = governor
@@ -81,20 +81,20 @@ def _obey(order: str, governor: Governor, meter: _Meter) -> Any:
             return meter.end()
         case _:
             raise SystemExit(f"no such order: {order}")
-    return "so be it"
+    return "done"
 
 
 def main() -> None:
-    """The pid, the budget, and families."""
+    """Serve orders until the input ends."""
     pid, budget, *families = sys.argv[1:]
     collector = ProbesCollector(find_one(int(pid)), families=frozenset(families), budget=float(budget))
     governor = collector.start()
     governor.stop()
     meter = _Meter(governor)
-    answer("ready")
+    reply("ready")
     try:
-        while (order := told(None)) is not None:
-            answer(_obey(order[0], governor, meter))
+        while (order := next_order(None)) is not None:
+            reply(_obey(order[0], governor, meter))
     finally:
         collector.close()
 

@@ -1,9 +1,9 @@
-"""Helper process: a warm engine on one server.
+"""Helper process: take snapshots of one server with a warm engine.
 
-By itself, ``python -m bench.looker PID`` looks once a second until its input closes. Orders on its input:
-``every S`` (from start to start), ``rest S`` (from the end of one look to the start of the next), ``pause``;
-``burn S BUSY`` to compute for BUSY seconds instead of looking, with S seconds between; ``look N`` for N looks
-at once; ``take`` for what was measured since the last ``take``. Each gets one line of JSON.
+Without orders, ``python -m bench.snapshot_process PID`` takes one a second until its input closes. Orders:
+``every S`` (from start to start), ``rest S`` (from the end of one snapshot to the start of the next),
+``pause``; ``burn S BUSY`` to compute for BUSY seconds instead, with S seconds between; ``snapshots N`` for N
+at once; ``take`` for the measurements since the last ``take``. Each reply is one line of JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.children import answer, told
+from bench.helper_process import next_order, reply
 from innoscope._native import Process
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import Engine
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from innoscope._native import Look, ModuleInfo
 
 
-class _Seen:
-    """A process whose last look is kept, because a Dump does not say how long unwinding took."""
+class _Process:
+    """A process that stores its last snapshot, because a Dump does not contain the time of unwinding."""
 
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
@@ -41,20 +41,20 @@ class _Seen:
         return self._process.modules()
 
 
-class _Eyes:
-    """Looks and what each cost."""
+class _Snapshots:
+    """Take snapshots, and store the cost of each."""
 
     def __init__(self, pid: int) -> None:
-        self._seen = _Seen(pid)
-        self._engine = Engine.of(find_one(pid), self._seen, default_classifier())
+        self._process = _Process(pid)
+        self._engine = Engine.of(find_one(pid), self._process, default_classifier())
         self.costs: list[dict[str, float | str]] = []
 
-    def look(self) -> None:
+    def take_one(self) -> None:
         cpu, wall = time.process_time_ns(), time.perf_counter_ns()
         dump = self._engine.look()
         wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
-        assert self._seen.last is not None
-        last = self._seen.last
+        assert self._process.last is not None
+        last = self._process.last
         self.costs.append(
             {
                 "method": dump.method,
@@ -76,14 +76,14 @@ class _Eyes:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to do again and again."""
+    """An action that is repeated."""
 
     act: Callable[[], None]
     interval: float
     rate: bool  #: the interval is from start to start, not from end to start
 
     def next(self, due: float) -> float:
-        """When to do it again, having just done what was due then. A moment that was missed is left out."""
+        """Return the time of the next action; missed ones are skipped."""
         now = time.monotonic()
         return max(due + self.interval, now) if self.rate else now + self.interval
 
@@ -94,12 +94,12 @@ def _burn(seconds: float) -> None:
         pass
 
 
-def _plan(order: list[str], eyes: _Eyes) -> _Plan | None:
+def _plan(order: list[str], snapshots: _Snapshots) -> _Plan | None:
     match order:
         case ["every", interval]:
-            return _Plan(eyes.look, float(interval), rate=True)
+            return _Plan(snapshots.take_one, float(interval), rate=True)
         case ["rest", interval]:
-            return _Plan(eyes.look, float(interval), rate=False)
+            return _Plan(snapshots.take_one, float(interval), rate=False)
         case ["burn", interval, busy]:
             return _Plan(lambda: _burn(float(busy)), float(interval), rate=False)
         case ["pause"]:
@@ -109,26 +109,26 @@ def _plan(order: list[str], eyes: _Eyes) -> _Plan | None:
 
 def main() -> None:
     """Argument: the pid."""
-    eyes = _Eyes(int(sys.argv[1]))
-    eyes.look()
-    answer("ready")
-    plan: _Plan | None = _plan(["every", "1"], eyes)
+    snapshots = _Snapshots(int(sys.argv[1]))
+    snapshots.take_one()
+    reply("ready")
+    plan: _Plan | None = _plan(["every", "1"], snapshots)
     due = time.monotonic()
-    while (order := told(None if plan is None else max(0.0, due - time.monotonic()))) is not None:
+    while (order := next_order(None if plan is None else max(0.0, due - time.monotonic()))) is not None:
         match order:
             case []:
                 assert plan is not None
                 plan.act()
                 due = plan.next(due)
-            case ["look", count]:
+            case ["snapshots", count]:
                 for _ in range(int(count)):
-                    eyes.look()
-                answer("looked")
+                    snapshots.take_one()
+                reply("done")
             case ["take"]:
-                answer(eyes.take())
+                reply(snapshots.take())
             case _:
-                plan, due = _plan(order, eyes), time.monotonic()
-                answer("so be it")
+                plan, due = _plan(order, snapshots), time.monotonic()
+                reply("done")
 
 
 if __name__ == "__main__":

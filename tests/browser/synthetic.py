@@ -1,7 +1,7 @@
-"""An hour of a server with 1,000 threads, made of stacks that real servers had, and a sensor that tells it.
+"""A synthetic hour of a server with 1,000 threads, made of recorded stacks, and a fake sensor that serves it.
 
-Threads go up and down a little; 20 minutes before the end a convoy of row locks stands for 90 seconds, and
-ten minutes before it the redo log runs full.
+Thread counts vary a little. 20 minutes before the end there is a row lock convoy of 90 seconds; 10 minutes
+before the end the redo log is full.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _GONE: Final = Target(
 
 
 def target(name: str, pid: int) -> Target:
-    """A server whose process is there."""
+    """Return a server with a live process."""
     started = ProcFs().stat(pid).start_time
     return replace(_GONE, pid=pid, start_time=started, socket=f"/run/{name}.sock")
 
 
 def threads(before_end: float) -> Counter[str]:
-    """Threads by class, so many seconds before the end of the hour."""
+    """Return the threads by class at this many seconds before the end of the hour."""
     found = Counter(
         {
             wait: max(0, round(count * (1 + 0.35 * math.sin(before_end / (37 + 13 * place)))))
@@ -78,7 +78,7 @@ def threads(before_end: float) -> Counter[str]:
 
 
 def gauges(before_end: float) -> dict[str, float]:
-    """Numbers of the buffer pool and of the redo log at that time."""
+    """Return the gauges of buffer pool and redo log at that time."""
     calm = 0.42 + 0.05 * math.sin(before_end / 300) + 0.01 * math.sin(before_end / 41)
     after = max(0.0, 1 - abs(before_end - (FULL[0] + FULL[1]) / 2) / 500)
     dirty, age = calm + 0.3 * after, min(0.99, 0.35 + 0.06 * math.sin(before_end / 170) + 0.75 * after**1.5)
@@ -93,7 +93,7 @@ def gauges(before_end: float) -> dict[str, float]:
 
 
 class _Stacks:
-    """Real stacks by class, with queries of their own on top so that there are hundreds of them."""
+    """Recorded stacks by class."""
 
     def __init__(self, server: str, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311
@@ -103,7 +103,7 @@ class _Stacks:
             self._by_wait.setdefault(one.wait, []).append(Stack.of(one.wait, Trust.EXACT, frames))
 
     def of(self, wait: str, count: int) -> Counter[Stack]:
-        """So many threads of a class, on some of its stacks."""
+        """Distribute that many threads over the stacks of a class."""
         there = self._by_wait.get(wait) or [Stack.of(wait, Trust.EXACT, (Frame(wait, "mysqld", 1),))]
         return Counter(self._random.choices(there, [1 / (1 + place) for place in range(len(there))], k=count))
 
@@ -114,7 +114,7 @@ def _frame(text: str) -> Frame:
 
 
 def hour(end: float, *, server: str = "mysql-5.6.24", seed: int = 1) -> Iterator[Chunk]:
-    """The chunks of an hour with one look a second, oldest first."""
+    """Yield the chunks of an hour with one snapshot a second, oldest first."""
     stacks = _Stacks(server, seed)
     last = end // CHUNK_S * CHUNK_S
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
@@ -129,7 +129,7 @@ def hour(end: float, *, server: str = "mysql-5.6.24", seed: int = 1) -> Iterator
 
 
 def probes() -> list[dict[str, Any]]:
-    """What probes say of themselves: one of each kind."""
+    """Return probe reports, one of each kind."""
     report = ProbeReport(
         "flush_batch", "flush", "attached", ("buf_flush_batch",), 81_234, 22.5, 0.1, 0.0004, 1
     )
@@ -140,8 +140,8 @@ def probes() -> list[dict[str, Any]]:
     return [asdict(one) for one in (report, spin, redo)]
 
 
-class MadeSensor:
-    """A context manager: tells of servers by name, each with its chunks. ``failing``: collector → why."""
+class FakeSensor:
+    """Context manager: serve each named server's chunks. ``failing`` maps a collector to its error."""
 
     def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
         self.path = path
@@ -151,10 +151,10 @@ class MadeSensor:
         }
         self.failing: dict[str, str] = {}
         self.convoy = False  # at present
-        self.told_all = threading.Event()  # somebody has all chunks and has asked for more
+        self.all_sent = threading.Event()  # a client has all chunks and has requested more
         self._servers = servers
 
-    def __enter__(self) -> MadeSensor:
+    def __enter__(self) -> FakeSensor:
         self._socket = SocketServer(str(self.path), self._handle, Supervisor())
         return self
 
@@ -165,7 +165,7 @@ class MadeSensor:
             process.wait()
 
     def close(self) -> None:
-        """It is gone."""
+        """Stop serving."""
         self._socket.close()
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -183,18 +183,18 @@ class MadeSensor:
         return {"servers": {name: probes() for name in self._servers}}
 
     def _profiles(self, cursor: dict[str, int]) -> dict[str, Any]:
-        told = {}
+        replies = {}
         for name, chunks in self._servers.items():
             begun = cursor.get(name, 0)
             new = chunks[begun : begun + 60]
             there = messages.encode_target(self.targets[name])
-            told[name] = {"target": there, "cursor": begun + len(new), **encode_chunks(new)}
+            replies[name] = {"target": there, "cursor": begun + len(new), **encode_chunks(new)}
         if all(cursor.get(name, 0) >= len(chunks) for name, chunks in self._servers.items()):
-            self.told_all.set()
-        return {"servers": told}
+            self.all_sent.set()
+        return {"servers": replies}
 
     def _looks(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One a second, of the quiet end of the hour, or as the convoy was."""
+        """Return one snapshot a second, of the quiet end of the hour or of the convoy."""
         before_end = CONVOY[0] if self.convoy else 0.0
         stacks = _Stacks("mysql-5.6.24", 1)
         counts = {
@@ -202,13 +202,13 @@ class MadeSensor:
         }
         of_clients = {("connection", wait): count for wait, count in counts.items()}
         times = range(math.ceil(request["from"]), math.floor(request["to"]) + 1)
-        looks = [SnapshotSummary(float(at), of_clients) for at in times]
+        summaries = [SnapshotSummary(float(at), of_clients) for at in times]
         seen = [
-            ObservedStack("connection", stack.wait, stack.labels, count * len(looks))
+            ObservedStack("connection", stack.wait, stack.labels, count * len(summaries))
             for wait, threads_of in counts.items()
             for stack, count in stacks.of(wait, threads_of).items()
         ]
-        return encode_looks(looks, seen if request["stacks"] else ())
+        return encode_looks(summaries, seen if request["stacks"] else ())
 
     def _collect(self) -> dict[str, Any]:
         return self._identity() | {
@@ -223,7 +223,7 @@ class MadeSensor:
     def _outcomes(self) -> tuple[Outcome, ...]:
         started = time.time() - 9 * 86_400
         attached = [Sample("probe_attached", int(one["duty"] > 0), (one["probe"],)) for one in probes()]
-        told = {
+        samples_by_collector = {
             "process": [
                 Sample("mysqld_up", 1),
                 Sample("mysqld_os_threads", THREADS),
@@ -235,5 +235,5 @@ class MadeSensor:
         }
         return tuple(
             Outcome(name, name not in self.failing, 0.01, tuple(samples), self.failing.get(name))
-            for name, samples in told.items()
+            for name, samples in samples_by_collector.items()
         )

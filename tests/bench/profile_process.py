@@ -1,7 +1,7 @@
-"""Helper process: profiles of one server, symbols read once, that come and go.
+"""Helper process: start and stop profiles of one server.
 
-Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Orders on its input: ``on`` and ``off``, which answers
-with what was taken since. Each gets one line of JSON, when it is done.
+Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Orders on its input: ``on``, and ``off``, which replies
+with the profile's size and cost. Each reply is one line of JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from bench.children import answer, told
+from bench.helper_process import next_order, reply
 from innoscope.sampling.profile.offcpu import OffCpuProfiler
 from innoscope.sampling.profile.oncpu import OnCpuProfiler
 from innoscope.sampling.profile.run import POLL_S
@@ -26,11 +26,11 @@ def _profiler(pid: str, kind: str, frequency: str) -> Profiler:
 
 
 def _until_off(profiler: Profiler) -> dict[str, float]:
-    """One profile. Naming at the end costs the server nothing, so the CPU time is told without."""
+    """Take one profile. The CPU time excludes symbolisation at the end, which does not affect the server."""
     profiler.begin()
-    answer("on")
+    reply("on")
     began, ran = time.monotonic(), time.process_time()
-    while not told(POLL_S):
+    while not next_order(POLL_S):
         profiler.poll()
     seconds, ran = time.monotonic() - began, time.process_time() - ran
     profile = profiler.finish()
@@ -44,11 +44,11 @@ def _until_off(profiler: Profiler) -> dict[str, float]:
 
 
 def main() -> None:
-    """A new profiler for each profile, made while it is off."""
+    """Serve orders; make the next profiler while no profile is taken."""
     profiler = _profiler(*sys.argv[1:])
-    answer("ready")
-    while told(None):
-        answer(_until_off(profiler))
+    reply("ready")
+    while next_order(None):
+        reply(_until_off(profiler))
         profiler = _profiler(*sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Helper processes that answer one line of JSON to each line they are told."""
+"""Helper processes that reply with one line of JSON to each line of input."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from servers import Keeper
 
 _TESTS = Path(__file__).resolve().parent.parent
 
-#: Seconds that one answer may take before the helper counts as hung.
+#: Seconds that one reply may take.
 _PATIENCE = 120.0
 
 
-class ChildError(RuntimeError):
-    """A helper process failed; what it said is on standard error."""
+class HelperError(RuntimeError):
+    """A helper process failed; its messages are on standard error."""
 
 
-class Child:
-    """A context manager around ``python -m bench.MODULE``. It ends when its input closes, or with us."""
+class Helper:
+    """Context manager around ``python -m bench.MODULE``, which ends when its input closes or we exit."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module
@@ -42,7 +42,7 @@ class Child:
 
     def __enter__(self) -> Self:
         try:
-            self._answer(_PATIENCE)  # it says when it is ready
+            self._reply(_PATIENCE)  # sent when it is ready
         except BaseException:
             self.__exit__()
             raise
@@ -55,36 +55,36 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self._process.pid
 
-    def ask(self, line: str, patience: float = _PATIENCE) -> Any:
-        """Tell it something; returns what it answers."""
+    def order(self, line: str, patience: float = _PATIENCE) -> Any:
+        """Send an order; return the reply."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n".encode())
         except BrokenPipeError as error:
-            raise ChildError(f"bench.{self._module} has ended") from error
-        return self._answer(patience)
+            raise HelperError(f"bench.{self._module} has ended") from error
+        return self._reply(patience)
 
-    def _answer(self, patience: float) -> Any:
+    def _reply(self, patience: float) -> Any:
         assert self._process.stdout is not None
         deadline = time.monotonic() + patience
         while b"\n" not in self._pending:
             ready, _, _ = select.select([self._process.stdout], [], [], max(0, deadline - time.monotonic()))
             if not ready:
-                raise ChildError(f"no answer from bench.{self._module} within {patience:.0f} s")
+                raise HelperError(f"no answer from bench.{self._module} within {patience:.0f} s")
             if not (piece := os.read(self._process.stdout.fileno(), 1 << 16)):
-                raise ChildError(f"bench.{self._module} ended with {self._process.wait()}")
+                raise HelperError(f"bench.{self._module} ended with {self._process.wait()}")
             self._pending += piece
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
 
 
-def told(timeout: float | None) -> list[str] | None:
-    """In a helper: the words of the next order; [] after ``timeout`` without one; None when its parent ended.
+def next_order(timeout: float | None) -> list[str] | None:
+    """In a helper: return the words of the next order, [] after ``timeout``, None when the parent has ended.
 
-    Orders come one at a time, the next one after the answer, so one read holds exactly one line.
+    The parent sends the next order only after the reply, so one read returns exactly one line.
     """
     ready, _, _ = select.select([0], [], [], timeout)
     if not ready:
@@ -93,6 +93,6 @@ def told(timeout: float | None) -> list[str] | None:
     return line.decode().split() or None
 
 
-def answer(value: object) -> None:
-    """In a helper: answer the order."""
+def reply(value: object) -> None:
+    """In a helper: reply to the order."""
     print(json.dumps(value), flush=True)

@@ -1,25 +1,15 @@
-"""Tables for the incidents, made fast."""
+"""Fill tables for the incidents."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servers import Server
-
-
-def sql(server: Server, *statements: str) -> None:
-    """Run them on one connection, in autocommit."""
-    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
 
 def doubled(table: str, columns: str, values: str, rows: int) -> Iterator[str]:
-    """Statements that fill a table with so many rows; the values are worked out for each row."""
+    """Yield statements that fill a table with that many rows; ``values`` is evaluated for each row."""
     yield f"INSERT INTO {table} ({columns}) VALUES ({values})"
     have = 1
     while have < rows:

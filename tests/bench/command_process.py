@@ -1,8 +1,8 @@
-"""Helper process: one command, its wall and CPU time and memory, as one line of JSON.
+"""Helper process: run one command and print its wall time, CPU time and memory as one line of JSON.
 
-It is a small process (``python -I -S``, standard library only), because a child's ru_maxrss begins with the
-size of the process it was forked from. Arguments: output file, error file, seconds at most, command.
-When its input closes it ends the command: gdb would go on holding the server.
+It is a small process (``python -I -S``, standard library only), because a helper's ru_maxrss begins with the
+size of the process it was forked from. Arguments: output file, error file, maximum seconds, command.
+When its input closes it ends the command, because gdb would keep the server stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATIENCE_S = 1
 
 
 def anon_kb(pid: int) -> int:
-    """Memory that is not mapped from files, now."""
+    """Return the memory that is not mapped from files."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - pathlib would make us bigger
             lines = file.read().splitlines()
@@ -29,31 +29,31 @@ def anon_kb(pid: int) -> int:
 
 
 def main() -> None:
-    """Run it and tell."""
+    """Run the command and print the result."""
     output, errors, bound, *command = sys.argv[1:]
     out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     err = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     begun = time.monotonic()
-    child = os.fork()
-    if child == 0:
+    helper = os.fork()
+    if helper == 0:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         os.execvp(command[0], command)  # noqa: S606
     poller = select.poll()
-    ended = os.pidfd_open(child)
+    ended = os.pidfd_open(helper)
     poller.register(ended, select.POLLIN)
     poller.register(0, select.POLLIN)
     peak, last_word = 0, signal.SIGTERM
     while ended not in (ready := dict(poller.poll(_STEP_MS))):
-        peak = max(peak, anon_kb(child))
+        peak = max(peak, anon_kb(helper))
         if ready or time.monotonic() - begun > float(bound):
-            os.killpg(child, last_word)
+            os.killpg(helper, last_word)
             last_word = signal.SIGKILL
             time.sleep(_PATIENCE_S)
     wall = time.monotonic() - begun
-    _, status, used = os.wait4(child, 0)
+    _, status, used = os.wait4(helper, 0)
     print(
         json.dumps(
             {

@@ -1,6 +1,6 @@
-"""Helper process: how long the main thread of a process was stopped, looked at every millisecond.
+"""Helper process: measure how long the main thread of a process is stopped, by reading its state every ms.
 
-``take`` answers with the milliseconds since the last ``take``.
+``take`` replies with the stopped milliseconds since the last ``take``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 import sys
 import time
 
-from bench.children import answer, told
+from bench.helper_process import next_order, reply
 
 _STEP_S = 0.001
-_NICE = -10  # on two busy cores it would otherwise look too seldom
+_NICE = -10  # on two busy cores it would otherwise read too rarely
 
 
 def main() -> None:
@@ -22,10 +22,10 @@ def main() -> None:
     with contextlib.suppress(PermissionError):
         os.nice(_NICE)
     file = os.open(f"/proc/{pid}/task/{pid}/stat", os.O_RDONLY)  # of the one thread: cheap with a thousand
-    answer("ready")
+    reply("ready")
     stopped = 0.0
     before, was_stopped = time.monotonic(), False
-    while (order := told(_STEP_S)) is not None:
+    while (order := next_order(_STEP_S)) is not None:
         state = os.pread(file, 512, 0).rpartition(b") ")[2][:1]
         now = time.monotonic()
         is_stopped = state in b"tT"
@@ -35,7 +35,7 @@ def main() -> None:
             stopped += (now - before) / 2
         before, was_stopped = now, is_stopped
         if order:
-            answer(stopped * 1000)
+            reply(stopped * 1000)
             stopped = 0.0
 
 

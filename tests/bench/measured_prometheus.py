@@ -1,4 +1,4 @@
-"""A real Prometheus that is measured: its CPU, its memory, and what a sample takes on disk."""
+"""Measure a real Prometheus: its CPU time, its memory, and the size of a sample on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 
 
 class Measured(Prometheus):
-    """A context manager; ``options`` as those of Prometheus in tests/prometheus.py."""
+    """Context manager; ``options`` are those of Prometheus in tests/prometheus.py."""
 
     def __init__(self, folder: Path, target: int, *options: str, interval_s: int) -> None:
         super().__init__(folder, target, *options, interval_s=interval_s)
@@ -30,27 +30,27 @@ class Measured(Prometheus):
         return self
 
     def reading(self) -> dict[str, float]:
-        """``series`` in its head, ``samples`` so far, its ``cpu_s`` so far, its memory in MB."""
-        told = dict.fromkeys((_SERIES, _APPENDED), 0.0)
+        """Return ``series`` in its head, ``samples`` so far, ``cpu_s`` so far, and its memory in MB."""
+        found = dict.fromkeys((_SERIES, _APPENDED), 0.0)
         for line in self._ask("GET", "/metrics").splitlines():
             name, _, value = line.rpartition(" ")
-            if name.partition("{")[0] in told:
-                told[name.partition("{")[0]] += float(value)
+            if name.partition("{")[0] in found:
+                found[name.partition("{")[0]] += float(value)
         pid = self._process.pid
         return {
-            "series": told[_SERIES],
-            "samples": told[_APPENDED],
+            "series": found[_SERIES],
+            "samples": found[_APPENDED],
             "cpu_s": cpu_seconds(pid),
             **memory_mb(pid),
         }
 
     def up(self) -> int:
-        """How many targets answered the last time."""
+        """Return the number of targets whose last scrape succeeded."""
         found: list[Any] = self.get("/api/v1/query?query=sum(up)")["result"]
         return int(found[0]["value"][1]) if found else 0
 
     def on_disk(self) -> dict[str, int]:
-        """Bytes: what its head is as a block, and the write-ahead log that there is of it."""
+        """Return the bytes of its head written as a block, and of its write-ahead log."""
         name = json.loads(self._ask("POST", "/api/v1/admin/tsdb/snapshot"))["data"]["name"]
         block = self._data / "snapshots" / name
         return {

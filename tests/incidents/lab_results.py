@@ -1,4 +1,4 @@
-"""Results of the lab, a line of JSON each, in ``build/incidents.json``."""
+"""Results of the lab in ``build/incidents.json``, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Line = dict[str, Any]
 
 
 def keep(incident: Incident, outcome: Outcome) -> Line:
-    """Append a result; its ``run`` counts those of this incident. Returns what was written."""
+    """Append a result and return it; ``run`` numbers the runs of the incident."""
     stall, record = outcome.stall, outcome.stall.record
     first = record["findings"][0] if record["findings"] else {}
     line = {
-        "run": 1 + sum(one["incident"] == incident.name for one in kept()),
+        "run": 1 + sum(one["incident"] == incident.name for one in results()),
         "incident": incident.name,
         "server": incident.server,
         "version": record["server"]["version"],
@@ -41,21 +41,21 @@ def keep(incident: Incident, outcome: Outcome) -> Line:
     return line
 
 
-def kept() -> list[Line]:
-    """All results so far, the oldest first."""
+def results() -> list[Line]:
+    """Return all results, oldest first."""
     if not FILE.exists():
         return []
     return [json.loads(line) for line in FILE.read_text().splitlines()]
 
 
 def forget() -> None:
-    """Begin anew."""
+    """Delete all results."""
     FILE.unlink(missing_ok=True)
 
 
 def disagreeing() -> dict[str, list[str | None]]:
-    """First findings of the incidents that were not found the same in all runs."""
+    """Return the first findings of the incidents whose runs disagree."""
     firsts: dict[str, list[str | None]] = {}
-    for line in kept():
+    for line in results():
         firsts.setdefault(line["incident"], []).append(line["first"])
     return {name: found for name, found in firsts.items() if len(set(found)) > 1}

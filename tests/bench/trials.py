@@ -1,9 +1,9 @@
-"""Short windows that alternate: with nothing, with something, with nothing, with something else, …
+"""Short alternating windows: empty, active, empty, active, …
 
-On a small shared machine two windows of the same thing differ by a fifth. So each window with something is
-compared with the mean of the two empty ones around it, which share its drift; one of the somethings is the
-control, which is empty too; and what counts is how far the others go beyond the control. Changes are
-logarithms (and the means geometric), so that twice as much and half as much weigh the same.
+On a small shared machine two equal windows differ by a fifth. So each active window is compared with the mean
+of the two empty ones around it, which share its drift. One arm of the active windows is the control, which is
+empty too; the result of another arm is its difference from the control. Changes are logarithms (and means
+geometric), so that twice as much and half as much have the same weight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Window = dict[str, float]
 
-#: The arm in which nothing happens, like in the windows around it.
+#: The arm in which nothing happens, as in the windows around it.
 CONTROL = "control"
 
 
@@ -35,14 +35,14 @@ class Trial:
     after: Window
 
     def change(self, metric: str) -> float:
-        """The logarithm of the ratio to the empty windows."""
+        """Return the logarithm of the ratio to the empty windows."""
         around = self.before[metric] * self.after[metric]
         return math.log(self.during[metric]) - math.log(around) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One metric of one arm: the median relative change, and how far it goes beyond the control."""
+    """One metric of one arm: the median relative change, and its difference from the control."""
 
     value: float  #: median of the windows themselves
     empty: float  #: median of the empty windows around them
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """Whether the control's own spread explains it."""
+        """Say whether the control's own spread explains the change."""
         low, high = self.excess_interval
         return "within the control's spread" if low <= 0 <= high else "beyond the control's spread"
 
@@ -65,10 +65,9 @@ def alternate(
     progress: Callable[[int], None],
     around: Callable[[], Window] | None = None,
 ) -> list[Trial]:
-    """Every arm once a round, in an order that changes; ``window(CONTROL)`` is an empty one.
+    """Run every arm once per round, in random order; ``window(CONTROL)`` is an empty window.
 
-    So are those around them, unless ``around`` makes these, where they are to be shorter: a machine's speed
-    drifts, and what is nearer tells it better.
+    The empty windows between are such windows too, unless ``around`` measures shorter ones.
     """
     empty = around or (lambda: window(CONTROL))
     generator = random.Random(1)  # noqa: S311
@@ -84,7 +83,7 @@ def alternate(
 
 
 def judge(trials: Sequence[Trial], arm: str, metric: str) -> Verdict:
-    """The arm against the control."""
+    """Compare an arm with the control."""
     own = [trial for trial in trials if trial.arm == arm]
     changes = [trial.change(metric) for trial in own]
     control = [trial.change(metric) for trial in trials if trial.arm == CONTROL]

@@ -1,4 +1,4 @@
-"""The pictures of docs/live-page.md: ``PYTHONPATH=tests .venv/bin/python -m browser.pictures``."""
+"""Make the screenshots of docs/live-page.md: ``PYTHONPATH=tests .venv/bin/python -m browser.screenshots``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from browser import made, scene
+from browser import scene, synthetic
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -17,26 +17,26 @@ DESKTOP = {"width": 1280, "height": 800}
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all screenshots."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        hour = {"orders": list(made.hour(time.time()))}
+        hour = {"orders": list(synthetic.hour(time.time()))}
         with (
-            made.MadeSensor(folder / "sensor.sock", hour) as sensor,
+            synthetic.FakeSensor(folder / "sensor.sock", hour) as sensor,
             scene.agent_of(sensor) as agent,
             scene.chromium() as browser,
         ):
             take(browser, agent, "light", viewport=DESKTOP)
             take(browser, agent, "dark", viewport=DESKTOP, color_scheme="dark")
             take(browser, agent, "phone", viewport={"width": 360, "height": 1500})
-            take(browser, agent, "spike", made.CONVOY, viewport={"width": 1280, "height": 1120})
+            take(browser, agent, "spike", synthetic.CONVOY, viewport={"width": 1280, "height": 1120})
 
 
 def take(
     browser: Browser, agent: scene.Running, name: str, span: tuple[float, float] | None = None, **options: Any
 ) -> None:
-    """One picture; with a span, given in seconds before the end of the hour, of its stacks."""
+    """Take one screenshot. With a span, in seconds before the end of the hour, select it first."""
     with scene.opened(browser, agent.address, **options) as (page, _):
         scene.drawn(page)
         if span is not None:
@@ -50,7 +50,7 @@ def take(
 
 
 def _point_at(page: Page) -> None:
-    """Say what is pointed at, as a person would."""
+    """Select a frame with the keyboard, so that its details are shown."""
     page.focus("#flame")
     for _ in range(8):
         page.keyboard.press("ArrowDown")

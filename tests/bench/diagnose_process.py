@@ -1,6 +1,6 @@
 """Helper process: ``innoscope diagnose`` on one server, once for each ``run`` on its input.
 
-Arguments: pid, seconds to look. Each run gets one line of JSON when it has ended.
+Arguments: pid, seconds. Each run is answered by one line of JSON when it has ended.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.children import answer, told
+from bench.helper_process import next_order, reply
 
 _INNOSCOPE = Path(sys.executable).with_name("innoscope")
 _ENDS = (0, 18)  # nothing wrong, something found
-#: As installed: pip leaves bytecode, and what runs from a tree makes its own at the first run.
+#: Use bytecode, as an installation does.
 _ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def run(pid: str, seconds: str) -> dict[str, Any]:
-    """How long it took, its CPU time, what it found and could not tell. Raises RuntimeError."""
+    """Return its duration, CPU time, findings and missing sources. Raises RuntimeError if it fails."""
     command = [
         str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
     ]  # fmt: skip
@@ -35,24 +35,24 @@ def run(pid: str, seconds: str) -> dict[str, Any]:
     return {
         "seconds": time.monotonic() - began,
         "cpu_s": _cpu_seconds() - ran,
-        "looks": record["looks"],
+        "snapshots": record["looks"],
         "found": sorted({one["name"] for one in record["findings"]}),
-        "untold": sorted({one["source"] for one in record["cannot_tell"]}),
+        "missing": sorted({one["source"] for one in record["cannot_tell"]}),
     }
 
 
 def _cpu_seconds() -> float:
-    """Of all runs that have ended, with the children that they had."""
+    """Return the CPU time of all runs that have ended, with their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
-    """Until the input ends."""
+    """Serve orders until the input ends."""
     pid, seconds = sys.argv[1:]
-    answer("ready")
-    while told(None):
-        answer(run(pid, seconds))
+    reply("ready")
+    while next_order(None):
+        reply(run(pid, seconds))
 
 
 if __name__ == "__main__":
