@@ -16,7 +16,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 import scale
-from innoscope.target import ownership
+from innoscope.target import allowed_users
 from servers import NAMES, Server
 from servers.debian import MYSQL_UID
 
@@ -49,9 +49,9 @@ def servers_config() -> Iterator[Path]:
         path = Path(folder) / "servers.toml"
         path.write_text(_RULE)
         path.chmod(0o644)
-        os.environ[ownership.VARIABLE] = str(path)
+        os.environ[allowed_users.VARIABLE] = str(path)
         yield path
-        del os.environ[ownership.VARIABLE]
+        del os.environ[allowed_users.VARIABLE]
 
 
 #: Folders and files of tests that `make test` runs in two processes. They name servers by pid or socket, and

@@ -22,7 +22,7 @@ from innoscope.sampling.engine import Engine
 from innoscope.sampling.fold import Filter, Report
 from innoscope.sampling.render import render
 from innoscope.sampling.render.words import headline
-from innoscope.target import ownership
+from innoscope.target import allowed_users
 from innoscope.target.discover import find_one, scan
 from innoscope.target.proc import ProcFs
 
@@ -43,7 +43,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with contextlib.ExitStack() as stack:
-            here = list(scan(ProcFs(), ownership.load()).servers)
+            here = list(scan(ProcFs(), allowed_users.load()).servers)
             pids = here or [_throw_away(stack)]
             target = find_one(pid=pids[0])
             port = _agent(stack)

@@ -22,7 +22,7 @@ from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Supervisor
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
-from innoscope.daemon.protocol.profiles import encode_chunks, encode_looks
+from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_looks
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
 from innoscope.sampling.model import Frame, Trust

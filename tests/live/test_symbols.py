@@ -26,7 +26,7 @@ from innoscope.probes.symbol_resolution import Placement, place
 from innoscope.target.discover import find_one
 from innoscope.target.symbols import pack_source, packs
 from innoscope.target.symbols.pack_source import PackSource
-from innoscope.toggles import resolve
+from innoscope.toggles import locate_setting
 from innoscope.toggles.backends.memory import MemoryWriter
 from innoscope.toggles.model import Assignment, Setting, Way
 from live.changing import shown
@@ -181,11 +181,11 @@ def test_same_values_are_read_from_memory(scene: Scene, tmp_path: Path) -> None:
 def _resolved(server: Server) -> dict[str, object]:
     """Return the place of each setting of each toggle in the file, or why there is none."""
     target = find_one(server.pid)
-    bias = resolve.learn(target, []).bias
-    found = resolve.find_all(target, memory_settings())
+    bias = locate_setting.learn(target, []).bias
+    found = locate_setting.find_all(target, memory_settings())
     return {
         setting.name: (place.address - bias, place.size, place.type)
-        if isinstance(place, resolve.Resolved)
+        if isinstance(place, locate_setting.Resolved)
         else str(place).replace(target.executable, "it")
         for setting, place in found.items()
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from innoscope import __version__
 from innoscope.common.supervision import Supervisor
 from innoscope.daemon.protocol import messages
-from innoscope.daemon.protocol.profiles import encode_chunks
+from innoscope.daemon.protocol.stack_encoding import encode_chunks
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import CHUNK_S, MAX_STACKS, SPAN_S, Chunk, ProfileHistory, Stack

@@ -24,7 +24,7 @@ from innoscope import _native
 from innoscope.metrics.collectors import probes as collecting
 from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes import attachment as attaching
-from innoscope.probes import failures, governor
+from innoscope.probes import governor, governor_retry
 from innoscope.target.discover import find_one
 from safety.leftovers import altered
 from safety.well import assert_well
@@ -144,7 +144,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(governor, "_RETRY_S", PAUSE_S)
-    for module in (failures, collecting):
+    for module in (governor_retry, collecting):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", PAUSE_S)
         monkeypatch.setattr(module, "MAX_PAUSE_S", PAUSE_S)
 

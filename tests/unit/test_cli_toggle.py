@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from innoscope.cli.main import Settings, cli, main
 from innoscope.cli.toggle_text import _change
 from innoscope.common.versions import VersionRange
-from innoscope.target import users
+from innoscope.target import process_users
 from innoscope.toggles import catalog, engine
 from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import (
@@ -112,7 +112,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(catalog, "generation", generation)
     monkeypatch.setattr(catalog, "allowed", lambda way, toggle: "on, off" if toggle.domain else "")
     monkeypatch.setattr("innoscope.cli.commands.toggle.find_one", lambda *_, **__: TARGET)
-    monkeypatch.setattr(users, "current_user", lambda _: "root (alice)")
+    monkeypatch.setattr(process_users, "current_user", lambda _: "root (alice)")
     return fake
 
 

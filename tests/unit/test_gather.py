@@ -16,9 +16,9 @@ from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Trouble
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.collect import Gatherer
-from innoscope.daemon.agent.profiles import ProfileStore, moment
 from innoscope.daemon.agent.routes import budget
 from innoscope.daemon.agent.servers import Servers
+from innoscope.daemon.agent.stack_history import ProfileStore, moment
 from innoscope.daemon.http.server import Request
 from innoscope.daemon.protocol.client import SensorDown, ServerProfiles
 from innoscope.daemon.protocol.messages import Reply, ServerReply

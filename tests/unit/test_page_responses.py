@@ -23,7 +23,7 @@ from innoscope.metrics.merge import Series
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.render.compact import compact
+from innoscope.sampling.render.live_page import compact
 from unit.dumps import target
 
 PAGE = resources.files("innoscope.daemon.http.page")

@@ -16,7 +16,7 @@ import pytest
 from innoscope.common.samples import Histogram, Outcome, Sample
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import BadMessage, TooSlow
-from innoscope.daemon.protocol.profiles import decode_chunks, encode_chunks
+from innoscope.daemon.protocol.stack_encoding import decode_chunks, encode_chunks
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import Chunk, Stack
 from unit.dumps import IDLE, ROW_LOCK, target

@@ -9,7 +9,7 @@ import pytest
 
 from innoscope.memory.regions import Image, Region
 from innoscope.memory.tables import Variable
-from innoscope.toggles import resolve, scalar
+from innoscope.toggles import locate_setting, number_bytes
 from innoscope.toggles.backends import gdb
 from innoscope.toggles.backends.gdb import Described
 from innoscope.toggles.model import NotOnThisServer, Refused, Setting
@@ -35,8 +35,8 @@ type = volatile double
 """
 
 
-def symbols(*places: tuple[int, int], name: str = "flag") -> resolve.Symbols:
-    return resolve.Symbols({name: frozenset(places)}, "symtab", BIAS, None)
+def symbols(*places: tuple[int, int], name: str = "flag") -> locate_setting.Symbols:
+    return locate_setting.Symbols({name: frozenset(places)}, "symtab", BIAS, None)
 
 
 def described(**changes: object) -> Described:
@@ -65,15 +65,15 @@ def test_types_of_c_have_their_kind(text: str, kind: str) -> None:
 
 
 def test_agreeing_sources_give_an_address() -> None:
-    found = resolve.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), described(), "gdb")
-    assert found == resolve.Resolved(BIAS + 0x1000, 8, "unsigned", "gdb")
+    found = locate_setting.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), described(), "gdb")
+    assert found == locate_setting.Resolved(BIAS + 0x1000, 8, "unsigned", "gdb")
 
-    found = resolve.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), None, "")
-    assert found == resolve.Resolved(BIAS + 0x1000, 8, "unsigned", "symbol (symtab)")
+    found = locate_setting.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), None, "")
+    assert found == locate_setting.Resolved(BIAS + 0x1000, 8, "unsigned", "symbol (symtab)")
 
     small = Setting("flag", "unsigned", 1, (0, 1))
     own = described(size=1, kind="char", text="char")
-    assert resolve.of_symbol(small, symbols((BIAS + 0x1000, 1)), own, "").type == "unsigned"
+    assert locate_setting.of_symbol(small, symbols((BIAS + 0x1000, 1)), own, "").type == "unsigned"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_contradiction_is_refused_with_its_source(
     setting: Setting, places: list[tuple[int, int]], debug_info: Described | None, words: str
 ) -> None:
     with pytest.raises(Refused, match=words) as refused:
-        resolve.of_symbol(setting, symbols(*places), debug_info, "gdb")
+        locate_setting.of_symbol(setting, symbols(*places), debug_info, "gdb")
     assert refused.value.remedy
 
 
@@ -106,24 +106,24 @@ def test_the_server_s_table_gives_an_address_of_matching_type() -> None:
     }
     setting = Setting("srv_x", "unsigned", 8, (0, 1), "innodb_x")
 
-    assert resolve.of_table(setting, table, target()).address == 0x1000
+    assert locate_setting.of_table(setting, table, target()).address == 0x1000
     with pytest.raises(NotOnThisServer, match="no symbol srv_z"):
-        resolve.of_table(Setting("srv_z", "unsigned", 8), table, target())
+        locate_setting.of_table(Setting("srv_z", "unsigned", 8), table, target())
     with pytest.raises(Refused, match="float64"):
-        resolve.of_table(replace(setting, variable="innodb_y"), table, target())
+        locate_setting.of_table(replace(setting, variable="innodb_y"), table, target())
     with pytest.raises(Refused, match="8 bytes"):
-        resolve.of_table(replace(setting, size=4), table, target())
+        locate_setting.of_table(replace(setting, size=4), table, target())
 
 
 def test_a_contradiction_with_the_server_s_table_is_refused() -> None:
-    place = resolve.Resolved(0x1000, 8, "unsigned", "")
+    place = locate_setting.Resolved(0x1000, 8, "unsigned", "")
     other = {"innodb_x": Variable("innodb_x", 0x1000, "float64")}
     with pytest.raises(Refused, match="innodb_x there, which is float64"):
-        resolve.must_not_contradict(FLAG, place, other)
+        locate_setting.must_not_contradict(FLAG, place, other)
     elsewhere = {"innodb_x": Variable("innodb_x", 0x2000, "uint64")}
     with pytest.raises(Refused, match="innodb_x at 0x2000"):
-        resolve.must_not_contradict(replace(FLAG, variable="innodb_x"), place, elsewhere)
-    resolve.must_not_contradict(FLAG, place, elsewhere)
+        locate_setting.must_not_contradict(replace(FLAG, variable="innodb_x"), place, elsewhere)
+    locate_setting.must_not_contradict(FLAG, place, elsewhere)
 
 
 class Memory:
@@ -145,18 +145,18 @@ def test_unwritable_unaligned_and_odd_sized_places_are_refused(
     address: int, size: int, kind: str, words: str
 ) -> None:
     image = cast("Image", Memory())
-    resolve.check_place("flag", resolve.Resolved(0x2FF8, 8, "unsigned", ""), image)
+    locate_setting.check_place("flag", locate_setting.Resolved(0x2FF8, 8, "unsigned", ""), image)
     with pytest.raises(Refused, match=words):
-        resolve.check_place("flag", resolve.Resolved(address, size, kind, ""), image)
+        locate_setting.check_place("flag", locate_setting.Resolved(address, size, kind, ""), image)
 
 
 def test_numbers_are_encoded_in_their_exact_width() -> None:
-    assert scalar.encode("x", 1, "unsigned", 8) == b"\1" + bytes(7)
-    assert scalar.encode("x", True, "unsigned", 1) == b"\1"
-    assert scalar.encode("x", 200.0, "unsigned", 2) == b"\xc8\0"
-    assert scalar.encode("x", -1, "signed", 4) == b"\xff" * 4
-    assert scalar.decode(scalar.encode("x", 75, "float", 8), "float") == 75.0
-    assert scalar.decode(b"\xff" * 8, "unsigned") == (1 << 64) - 1
+    assert number_bytes.encode("x", 1, "unsigned", 8) == b"\1" + bytes(7)
+    assert number_bytes.encode("x", True, "unsigned", 1) == b"\1"
+    assert number_bytes.encode("x", 200.0, "unsigned", 2) == b"\xc8\0"
+    assert number_bytes.encode("x", -1, "signed", 4) == b"\xff" * 4
+    assert number_bytes.decode(number_bytes.encode("x", 75, "float", 8), "float") == 75.0
+    assert number_bytes.decode(b"\xff" * 8, "unsigned") == (1 << 64) - 1
 
 
 @pytest.mark.parametrize(
@@ -169,4 +169,4 @@ def test_numbers_are_encoded_in_their_exact_width() -> None:
 )  # fmt: skip
 def test_a_number_that_does_not_fit_is_refused(raw: Raw | None, kind: str, size: int) -> None:
     with pytest.raises(Refused):
-        scalar.encode("x", raw, kind, size)
+        number_bytes.encode("x", raw, kind, size)

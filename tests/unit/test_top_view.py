@@ -13,7 +13,7 @@ from innoscope.cli.top import headless
 from innoscope.cli.top.detail import Page
 from innoscope.cli.top.listing import Listing
 from innoscope.cli.top.live import TopApp
-from innoscope.cli.top.snapshot_loop import Looker
+from innoscope.cli.top.live_snapshots import Looker
 from innoscope.cli.top.statements import QueryFeed
 from innoscope.common.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
 from innoscope.sampling.model import Dump, Frame, Thread, Trust

@@ -12,7 +12,7 @@ import pytest
 from innoscope.common.errors import CannotWrite
 from innoscope.common.samples import Sample
 from innoscope.daemon.protocol.messages import BadMessage
-from innoscope.daemon.protocol.profiles import decode_looks, encode_looks
+from innoscope.daemon.protocol.stack_encoding import decode_looks, encode_looks
 from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.incident.files import load
 from innoscope.diagnose.incident.model import Capture, Taken

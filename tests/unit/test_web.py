@@ -18,8 +18,8 @@ import pytest
 from certificates import self_signed
 from innoscope.common.errors import BadFile
 from innoscope.daemon.http import server as http_server
-from innoscope.daemon.http.admission import ExpensiveResponses, Overloaded
 from innoscope.daemon.http.connections import MAX_CONNECTIONS, Connections, client_of
+from innoscope.daemon.http.overload import ExpensiveResponses, Overloaded
 from innoscope.daemon.http.server import Address, Request, Response, WebServer
 from innoscope.daemon.http.web_config import Watched
 

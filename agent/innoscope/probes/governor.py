@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from innoscope.common.errors import NoSuchProcess
 from innoscope.probes import guard
 from innoscope.probes.budget import Load, duties
-from innoscope.probes.failures import Failures
 from innoscope.probes.full_time_counts import Totals
+from innoscope.probes.governor_retry import Failures
 from innoscope.probes.report import ProbeReport, report_of
 from innoscope.probes.state import State
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from innoscope.probes.failures import Failures
+    from innoscope.probes.governor_retry import Failures
     from innoscope.probes.state import State
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import NoSuchProcess, NoTarget, NotAServer
-from innoscope.target import choice, endpoints, executable, ownership, version
+from innoscope.target import allowed_users, choice, endpoints, executable, version
 from innoscope.target.container import container_of
 from innoscope.target.model import Target
 from innoscope.target.native_errors import gone, no_rights
@@ -18,7 +18,7 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from innoscope.target.ownership import Ignored, Rule
+    from innoscope.target.allowed_users import Ignored, Rule
 
 #: Base names of server executables: mysqld, mariadbd, mysqld-debug, … but not mysqld_safe or an exporter.
 _SERVER = re.compile(r"(?:mysqld|mariadbd)(?:[-.](?:debug|bin|max|opt|stripped|\d[\d.]*))?")
@@ -50,7 +50,7 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
     for pid in proc.pids():
         try:
             if is_server(proc, pid) and proc.stat(pid).state not in "ZX":
-                refused = ownership.ignored(rule, proc, pid)
+                refused = allowed_users.ignored(rule, proc, pid)
                 if refused is None:
                     servers.append(pid)
                 else:
@@ -101,7 +101,7 @@ def find_all(proc: ProcFs | None = None) -> list[Target]:
 def survey(proc: ProcFs | None = None) -> tuple[list[Target], tuple[Ignored, ...]]:
     """Return all servers, and the processes that are ignored because of their owner. Raises BadFile."""
     proc = proc or ProcFs()
-    found = scan(proc, ownership.load())
+    found = scan(proc, allowed_users.load())
     return _identify_all(proc, found.servers), found.ignored
 
 
@@ -136,7 +136,7 @@ def _choose(proc: ProcFs, pid: int | None, socket: str | None, port: int | None)
         if not _matches(proc, target, socket, port):
             raise NoTarget(f"process {pid} does not listen there: {_brief(target)}", remedy=_LIST_REMEDY)
         return target
-    seen = scan(proc, ownership.load())
+    seen = scan(proc, allowed_users.load())
     if len(seen.servers) == 1 and socket is None and port is None:
         return _by_pid(proc, seen.servers[0])
     found = _identify_all(proc, seen.servers)
@@ -175,7 +175,7 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
             raise NoSuchProcess(f"process {pid} has ended (zombie)", remedy=_LIST_REMEDY)
         if not is_server(proc, pid):
             raise _not_a_server(proc, pid)
-        refused = None if os.geteuid() == 0 else ownership.ignored(ownership.load(), proc, pid)
+        refused = None if os.geteuid() == 0 else allowed_users.ignored(allowed_users.load(), proc, pid)
         if refused is not None:
             raise NotAServer(str(refused), remedy=f"sudo innoscope … --pid {pid}, or {refused.remedy}")
         return identify(proc, pid)
@@ -202,7 +202,7 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
         name = proc.stat(pid).comm
     except (ProcessLookupError, PermissionError):
         name = "?"
-    servers = scan(proc, ownership.load()).servers
+    servers = scan(proc, allowed_users.load()).servers
     others = ", ".join(str(server) for server in servers) or "none is running"
     return NotAServer(
         f"process {pid} ({name}) is not a mysqld or mariadbd", remedy=f"servers on this host: {others}"

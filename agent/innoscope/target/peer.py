@@ -8,7 +8,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import SqlFailed
-from innoscope.target.users import user_name
+from innoscope.target.process_users import user_name
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target

@@ -11,12 +11,12 @@ from innoscope.target.credentials import Account
 from innoscope.toggles import checks, expiry, lock, status_file
 from innoscope.toggles.current_values import values
 from innoscope.toggles.dependencies import Dependencies
+from innoscope.toggles.guarded_write import nothing, put_back, verify
 from innoscope.toggles.journal_format import Entry, ServerId, fresh_id, printable
 from innoscope.toggles.model import ChangeFailed, Refused, same
 from innoscope.toggles.paths import boot_id
 from innoscope.toggles.plan import plan
 from innoscope.toggles.undo import undo
-from innoscope.toggles.write import nothing, put_back, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.target import users
+from innoscope.target import process_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -123,7 +123,7 @@ def _tracers(proc: ProcFs, server: int, tids: Iterable[int]) -> Iterable[Tracer]
                 start_time=stat.start_time,
                 name=stat.comm,
                 command=" ".join(proc.cmdline(pid)),
-                owner=users.process_owner(proc, pid),
+                owner=process_users.process_owner(proc, pid),
                 started=time.time() - age,
                 stopped=stat.state in "Tt",
                 started_server=int(proc.status(server)["PPid"]) == pid,

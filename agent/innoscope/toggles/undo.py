@@ -12,10 +12,10 @@ from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import checks, expiry, lock, status_file
 from innoscope.toggles.dependencies import Dependencies
+from innoscope.toggles.guarded_write import nothing, verify
 from innoscope.toggles.journal_format import Entry, fresh_id, inverse, printable
 from innoscope.toggles.model import ChangeFailed, Refused, Step, same
 from innoscope.toggles.paths import boot_id, lives
-from innoscope.toggles.write import nothing, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from select import select
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights, SqlFailed
-from innoscope.target import users
+from innoscope.target import process_users
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
 from innoscope.target.unix_socket import socket_from_here
@@ -177,7 +177,7 @@ def journal_rescue(target: Target, at: float, found: ThreadStates, outcome: str,
     book = Journal()
     try:
         entry = Entry(
-            id=fresh_id(book.entries()), at=at, who=printable(users.current_user(ProcFs())), why=None,
+            id=fresh_id(book.entries()), at=at, who=printable(process_users.current_user(ProcFs())), why=None,
             toggle=RESCUE, value="", way="signal", server=ServerId.of(target, boot_id()),
             steps=(Step(printable(str(found)), None, None),),
         )  # fmt: skip

@@ -20,7 +20,7 @@ from innoscope.daemon.sensor.server import SocketServer
 from innoscope.daemon.sensor.watch import ProbeSettings
 from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.probes.catalog import default_catalog
-from innoscope.target import ownership
+from innoscope.target import allowed_users
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +146,7 @@ def command(
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     wanted = ProbeSettings(frozenset(families) or None, budget) if probes else None
-    rule = ownership.load()
+    rule = allowed_users.load()
     supervisor = Supervisor()
     settings = Settings(interval, names, wanted, only, rule)
     sensor = Sensor(settings, [MemoryCollector], supervisor=supervisor)

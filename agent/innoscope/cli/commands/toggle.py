@@ -19,7 +19,7 @@ from innoscope.cli.common import (
 from innoscope.cli.parameters import Duration, Group, completes, did_you_mean
 from innoscope.cli.toggle_text import Here
 from innoscope.common import console
-from innoscope.target import users
+from innoscope.target import process_users
 from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.target.proc import ProcFs
@@ -194,7 +194,7 @@ def set_toggle(
     if planned.refusals:
         raise words.refusal(planned)
     _confirm(planned, yes=yes, confirmed=confirm is not None)
-    who = users.current_user(ProcFs())
+    who = process_users.current_user(ProcFs())
     entry = engine.apply(target, planned, who=who, why=why, seconds=seconds, account=account)
     if as_json:
         console.document(words.entry_document(entry), indent=2)
@@ -221,7 +221,7 @@ def undo(
       sudo innoscope toggle undo read_ahead       the last change of this toggle
     """
     target = _named(pid, socket, port)
-    who = users.current_user(ProcFs())
+    who = process_users.current_user(ProcFs())
     entry = engine.undo(target, which, account=_account(defaults_file, user), who=who, why=why)
     if as_json:
         console.document(words.entry_document(entry), indent=2)

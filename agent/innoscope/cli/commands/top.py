@@ -13,7 +13,7 @@ from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.open_server import How, method_options, open_engine
 from innoscope.cli.parameters import Duration, seconds_option
 from innoscope.cli.top import headless
-from innoscope.cli.top.snapshot_loop import Looker
+from innoscope.cli.top.live_snapshots import Looker
 from innoscope.cli.top.statements import QueryFeed, SqlAsk
 from innoscope.common import console
 from innoscope.sampling.recording import Recorder

@@ -13,8 +13,8 @@ from innoscope.target.discover import describe_ignored
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from innoscope.target.allowed_users import Ignored
     from innoscope.target.model import Target
-    from innoscope.target.ownership import Ignored
 
 _MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
 _COLOURS = {Status.WARN: Colour.YELLOW, Status.FAIL: Colour.RED}

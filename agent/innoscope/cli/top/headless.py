@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from innoscope.cli.top.snapshot_loop import Looker
+    from innoscope.cli.top.live_snapshots import Looker
 
 
 def record(looker: Looker, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]) -> int:

@@ -10,7 +10,7 @@ from textual.message import Message
 
 from innoscope.cli.top.frame import Picture
 from innoscope.cli.top.lines import clock
-from innoscope.cli.top.snapshot_loop import Looker, OwnCost, Sight
+from innoscope.cli.top.live_snapshots import Looker, OwnCost, Sight
 from innoscope.cli.top.view import StacksApp
 from innoscope.common.errors import InnoscopeError, NoSuchProcess
 

@@ -7,7 +7,7 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.daemon.agent.profiles import NOT_TRUSTED
+from innoscope.daemon.agent.stack_history import NOT_TRUSTED
 from innoscope.daemon.http.answers import as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
 from innoscope.diagnose.text import record, text

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common import sanitize
-from innoscope.daemon.agent.profiles import NOT_TRUSTED
+from innoscope.daemon.agent.stack_history import NOT_TRUSTED
 from innoscope.daemon.http.answers import DATA_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
 from innoscope.diagnose.watch.folder import Bounds, IncidentFolder

@@ -24,10 +24,10 @@ from innoscope.daemon.agent.history import History
 from innoscope.daemon.agent.incident_watch import IncidentWatch
 from innoscope.daemon.agent.incidents import Incidents
 from innoscope.daemon.agent.page import Page
-from innoscope.daemon.agent.profiles import ProfileStore
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
 from innoscope.daemon.agent.servers import Servers
+from innoscope.daemon.agent.stack_history import ProfileStore
 from innoscope.daemon.http import auth
 from innoscope.daemon.http.server import Address, WebServer
 from innoscope.daemon.http.web_config import Watched

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
 from innoscope.daemon.agent import state
-from innoscope.daemon.agent.profiles import NOT_TRUSTED
+from innoscope.daemon.agent.stack_history import NOT_TRUSTED
 from innoscope.daemon.http import landing, page_files
 from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, compressed, unless_cached
 from innoscope.daemon.http.server import HTML, Request, Response, plain
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Gatherer, Scrape
     from innoscope.daemon.agent.history import History
-    from innoscope.daemon.agent.profiles import ProfileStore
+    from innoscope.daemon.agent.stack_history import ProfileStore
 
 #: Version of the documents described in docs/live-page.md.
 SCHEMA: Final = 1

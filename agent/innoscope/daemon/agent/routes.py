@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Gatherer
     from innoscope.daemon.agent.page import Page
-    from innoscope.daemon.agent.profiles import ProfileStore
+    from innoscope.daemon.agent.stack_history import ProfileStore
 
 #: Seconds that a scrape may take, and the part of Prometheus' timeout that is reserved for the transfer.
 _BUDGET_S: Final = 0.8

@@ -18,9 +18,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from innoscope.common.errors import BadFile
 from innoscope.daemon.http import request_parser
-from innoscope.daemon.http.admission import ExpensiveResponses, Overloaded
 from innoscope.daemon.http.auth import TooManyGuesses, Verifier
 from innoscope.daemon.http.connections import Connections, client_of
+from innoscope.daemon.http.overload import ExpensiveResponses, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.daemon.protocol import messages
-from innoscope.daemon.protocol.profiles import decode_chunks, decode_looks
+from innoscope.daemon.protocol.stack_encoding import decode_chunks, decode_looks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,13 +19,13 @@ from innoscope.common.supervision import Supervisor, Trouble
 from innoscope.common.workers import Job, Workers
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
-from innoscope.daemon.protocol.profiles import encode_chunks, encode_looks
 from innoscope.daemon.protocol.server_names import ServerNames
-from innoscope.daemon.sensor.admission import Admission
+from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_looks
+from innoscope.daemon.sensor.server_selection import Admission
 from innoscope.daemon.sensor.watch import ATTACHING, ENDING, ServerSlot, WatchedServer
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.runner import explain
-from innoscope.target import discover, ownership
+from innoscope.target import allowed_users, discover
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from innoscope.common.supervision import Beat
     from innoscope.daemon.sensor.watch import Factory, ProbeSettings
+    from innoscope.target.allowed_users import Rule
     from innoscope.target.model import Target
-    from innoscope.target.ownership import Rule
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Settings:
     names: Mapping[str, str] = field(default_factory=dict)
     probes: ProbeSettings | None = None
     only: frozenset[str] = frozenset()
-    rule: Rule = field(default_factory=ownership.load)
+    rule: Rule = field(default_factory=allowed_users.load)
 
 
 @dataclass(slots=True)

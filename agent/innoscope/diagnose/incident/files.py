@@ -22,7 +22,7 @@ from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.diagnose.incident.codec import Damaged, decode, encode
 from innoscope.diagnose.incident.model import Capture, Taken
 from innoscope.target.proc import ProcFs
-from innoscope.target.users import current_user
+from innoscope.target.process_users import current_user
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from innoscope.probes.c_source import THREADS
 from innoscope.probes.calibration import HitCost, known_cost
 from innoscope.probes.catalog import default_catalog
 from innoscope.probes.descriptor_kinds import DescriptorKinds
-from innoscope.probes.failures import FIRST_PAUSE_S, MAX_PAUSE_S
 from innoscope.probes.governor import DEFAULT_BUDGET, Governor
+from innoscope.probes.governor_retry import FIRST_PAUSE_S, MAX_PAUSE_S
 from innoscope.probes.selftest import SelfTest
 from innoscope.probes.slots import Slot, default_slots
 from innoscope.target.native_errors import translating

@@ -16,8 +16,8 @@ from innoscope.common.errors import InnoscopeError, NoRights
 from innoscope.memory.regions import Image
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone, translating
-from innoscope.toggles import resolve as resolving
-from innoscope.toggles import scalar
+from innoscope.toggles import locate_setting as resolving
+from innoscope.toggles import number_bytes
 from innoscope.toggles.model import ChangeFailed, Refused, Step, same
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from innoscope.target.model import Target
+    from innoscope.toggles.locate_setting import Resolved
     from innoscope.toggles.model import Raw, Setting, Way
-    from innoscope.toggles.resolve import Resolved
 
 _YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _YAMA_NEVER: Final = "3"
@@ -80,7 +80,7 @@ class MemoryWriter:
         with translating(self._target.pid):
             raw = _native.read_memory(self._target.pid, address, size)
         self._must_be_the_same()
-        return scalar.decode(raw, kind)
+        return number_bytes.decode(raw, kind)
 
     def write(self, step: Step) -> None:
         """Write ``step.new`` if the value is still ``step.old``, and read it back.
@@ -88,7 +88,7 @@ class MemoryWriter:
         Raises Refused if nothing was written, ChangeFailed if it was written and cannot be verified.
         """
         address, size, kind = _place(step)
-        new = scalar.encode(step.setting, step.new, kind, size)
+        new = number_bytes.encode(step.setting, step.new, kind, size)
         memory = self._open()
         try:
             self._check(step, memory)
@@ -106,7 +106,7 @@ class MemoryWriter:
         if found != new:
             raise ChangeFailed(
                 f"{step.setting} was set to {step.new} and does not keep it: it is "
-                f"{scalar.decode(found, kind)} now",
+                f"{number_bytes.decode(found, kind)} now",
                 remedy="the server writes it itself: use the SQL way",
             )
 
@@ -118,7 +118,7 @@ class MemoryWriter:
             setting.name, None, raw, place.address, place.size, place.type, place.origin
         )  # the step to read
         if raw is not None:
-            scalar.encode(setting.name, raw, place.type, place.size)
+            number_bytes.encode(setting.name, raw, place.type, place.size)
         old = self.read(step)
         low, high = setting.plausible or (float("-inf"), float("inf"))
         if not low <= float(old) <= high:
@@ -158,7 +158,7 @@ class MemoryWriter:
             raise self._refused(step, error) from error
         if not raw:
             raise gone(self._target.pid)
-        now = scalar.decode(raw, kind)
+        now = number_bytes.decode(raw, kind)
         if not same(now, step.old):
             raise Refused(
                 f"{step.setting} is {now} now, not {step.old} as planned: somebody else changed it",

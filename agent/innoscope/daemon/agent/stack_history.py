@@ -14,7 +14,7 @@ from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import HTML, TEXT, Request, Response, plain
 from innoscope.sampling.profile_history import ProfileHistory, report
 from innoscope.sampling.render import FORMATS, encode
-from innoscope.sampling.render.compact import compact
+from innoscope.sampling.render.live_page import compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.common.errors import BadFile, NoTarget
-from innoscope.target import ownership
+from innoscope.target import allowed_users
 from innoscope.target.discover import find_one, scan
 from innoscope.target.proc import ProcFs
 from safety.agenting import SCRAPE_S, Running
@@ -113,7 +113,7 @@ def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, fold
 
     running = {strangers.start(cwd=home(str(number), UID)) for number in range(3 * PLACES)}
     crowd = frozenset(running)
-    environment = {ownership.VARIABLE: str(rule)}
+    environment = {allowed_users.VARIABLE: str(rule)}
     with Sensing("--no-probes", environment=environment) as sensor:
         until(lambda found: len(found & crowd) >= 2)
         data = home("data", OTHER_UID)
@@ -151,11 +151,11 @@ def test_root_can_choose_a_stranger_by_its_pid(strangers: Strangers) -> None:
     assert f"uid {UID}" in (caught.value.remedy or "")
 
 
-def _rule(folder: Path, text: str) -> ownership.Rule:
+def _rule(folder: Path, text: str) -> allowed_users.Rule:
     path = folder / "servers.toml"
     path.write_text(text)
     path.chmod(0o644)
-    return ownership.load(str(path))
+    return allowed_users.load(str(path))
 
 
 def test_processes_of_configured_users_are_servers(strangers: Strangers, folder: Path) -> None:
@@ -184,6 +184,6 @@ def test_a_malformed_or_writable_rule_is_refused(folder: Path) -> None:
         path.chmod(mode)
         os.chown(path, owner, owner)
         with pytest.raises(BadFile, match="users other than root"):
-            ownership.load(str(path))
+            allowed_users.load(str(path))
     with pytest.raises(BadFile, match="no such file"):
-        ownership.load(str(folder / "none"))
+        allowed_users.load(str(folder / "none"))

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from innoscope.daemon.protocol.server_names import ServerNames
+    from innoscope.target.allowed_users import Ignored, Rule
     from innoscope.target.data_directory import DataDirectory
     from innoscope.target.model import Target
-    from innoscope.target.ownership import Ignored, Rule
     from innoscope.target.proc import ProcFs
 
 _log = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.daemon.protocol.server_names import ServerNames
-from innoscope.daemon.sensor import admission
-from innoscope.daemon.sensor.admission import Admission
+from innoscope.daemon.sensor import server_selection
+from innoscope.daemon.sensor.server_selection import Admission
 from innoscope.target import discover
+from innoscope.target.allowed_users import Rule
 from innoscope.target.data_directory import DataDirectory
 from innoscope.target.discover import Scan
-from innoscope.target.ownership import Rule
 from innoscope.target.proc import ProcFs
 from unit.dumps import target
 
@@ -47,9 +47,11 @@ class World:
         rule = Rule((), (), (), PLACES)
         self._admission = Admission(rule, ServerNames({}, ProcFs(folder)), ProcFs(folder), self._now)
         monkeypatch.setattr(discover, "scan", lambda *_: Scan(tuple(sorted(self.processes)), ()))
-        monkeypatch.setattr(admission, "tenant_of", lambda _, pid: self.processes[pid].tenant)
-        monkeypatch.setattr(admission, "working_directory_of", lambda _, pid: self.processes[pid].home)
-        monkeypatch.setattr(admission, "data_directory_of", lambda _, one: self.processes[one.pid].home)
+        monkeypatch.setattr(server_selection, "tenant_of", lambda _, pid: self.processes[pid].tenant)
+        monkeypatch.setattr(server_selection, "working_directory_of", lambda _, pid: self.processes[pid].home)
+        monkeypatch.setattr(
+            server_selection, "data_directory_of", lambda _, one: self.processes[one.pid].home
+        )
 
     def _now(self) -> float:
         return self._tick * TICK_S
@@ -175,7 +177,7 @@ def test_reserved_place_expires(world: World) -> None:
     del world.processes[5000]
     world.tick()
     assert world.of("a") == PLACES - 1
-    world.tick(int(admission._RESERVED_S / TICK_S) + 1)
+    world.tick(int(server_selection._RESERVED_S / TICK_S) + 1)
     assert world.of("a") == PLACES
 
 
@@ -195,7 +197,7 @@ def test_state_of_ended_processes_is_removed(world: World) -> None:
         world.start(1000 + number, f"t{number % 7}", inode=1 + number)
         world.tick()
         world.processes.pop(1000 + number)
-    world.tick(int(admission._RESERVED_S / TICK_S) + 1)
+    world.tick(int(server_selection._RESERVED_S / TICK_S) + 1)
     state = {name: value for name, value in vars(world._admission).items() if isinstance(value, dict | set)}
     assert {"_first_seen", "_places", "_reserved", "_tenants"} <= state.keys()
     assert not any(state.values()), state

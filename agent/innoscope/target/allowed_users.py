@@ -23,7 +23,7 @@ from msgspec import Meta
 from innoscope.common import typed
 from innoscope.common.errors import BadFile
 from innoscope.target.container import in_foreign_container
-from innoscope.target.users import user_name
+from innoscope.target.process_users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
