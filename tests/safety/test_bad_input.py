@@ -262,7 +262,7 @@ def test_a_truncated_recording_is_shown_up_to_its_end(recording: bytes, tmp_path
     result = innoscope("replay", file)
 
     assert (result.returncode, result.stderr) == (0, "")
-    assert "cut off" in result.stdout
+    assert "the last line is incomplete" in result.stdout
 
 
 def test_a_missing_recording_is_reported(tmp_path: Path) -> None:
