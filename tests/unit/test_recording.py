@@ -81,7 +81,7 @@ def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
     """Whatever part reached the disk, the complete snapshots are readable and a note says so."""
     whole = record(path, 2).read_bytes()
     complete = 0
-    for size in {*range(0, len(whole), 23), *range(len(whole) - 30, len(whole))}:
+    for size in range(len(whole)):
         path.write_bytes(whole[:size])
         try:
             recording = Recording(path)

@@ -192,7 +192,12 @@ class Recording:
         except EOFError:  # the gzip member is truncated
             self.notes = (_CUT_OFF,)
             return b""
-        except (zlib.error, gzip.BadGzipFile) as error:
+        except gzip.BadGzipFile as error:
+            if repr(b"\x1f") in str(error):  # only the first byte of a member: truncated there
+                self.notes = (_CUT_OFF,)
+                return b""
+            raise self._bad(number, f"damaged: {error}") from error
+        except zlib.error as error:
             raise self._bad(number, f"damaged: {error}") from error
         if len(line) > MAX_LINE_BYTES:
             raise self._bad(number, f"longer than {MAX_LINE_BYTES >> 20} MiB")
