@@ -195,7 +195,7 @@ def test_a_damaged_debug_file_hides_no_other_names(
     place.mkdir(parents=True)
     (place / f"{build_id[2:]}.debug").write_bytes(damage(server.installation.mysqld.read_bytes()))
 
-    result = innoscope("stacks", "--pid", server.pid, under=seeing(tmp_path, "/usr/lib/debug"))
+    result = innoscope("stacks", "--all", "--pid", server.pid, under=seeing(tmp_path, "/usr/lib/debug"))
 
     assert (result.returncode, result.stderr) == (0, "")
     assert int(result.stdout.split()[0]) > 20
