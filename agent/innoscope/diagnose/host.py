@@ -1,4 +1,4 @@
-"""Read the host's memory pressure, swapping, major faults and control group limit from the kernel."""
+"""Read memory pressure, swapping, major faults and the control group's memory limit from the kernel."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-#: Fields of /proc/PID/stat after the command's closing bracket.
+#: Index of the major faults among the fields of /proc/PID/stat after the command's closing parenthesis.
 _MAJOR_FAULTS: Final = 9
-#: Control groups version 1 report a number near 2^63 if there is no limit.
+#: Limits from this number of bytes on mean "no limit": cgroup v1 reports a number near 2^63.
 _UNLIMITED: Final = 1 << 60
 
 
 class Host:
-    """Read the counters at creation; ``rates`` returns the changes since then."""
+    """Read the host's counters at creation; ``rates`` returns their rates of change since then."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
         self._pid, self._proc, self._groups = pid, proc, groups
@@ -23,8 +23,8 @@ class Host:
     def rates(self) -> dict[str, float]:
         """Return the available values.
 
-        ``major_faults`` and ``swapped_in`` are per second, ``memory_stall_ratio`` is a share of the time, and
-        ``group_memory_ratio`` is the control group's current memory use as a share of its limit.
+        ``major_faults`` and ``swapped_in`` are numbers per second, ``memory_stall_ratio`` is a share of the
+        time, and ``group_memory_ratio`` is the control group's current memory use as a share of its limit.
         """
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()
