@@ -36,7 +36,7 @@ class Host:
     def _group(self) -> dict[str, float]:
         for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
-            if not controllers:  # version 2
+            if not controllers:  # cgroup v2
                 folder, used, most = self._groups / path.lstrip("/"), "memory.current", "memory.max"
             elif "memory" in controllers.split(","):
                 folder = self._groups / "memory" / path.lstrip("/")
@@ -56,7 +56,7 @@ class Host:
         for line in _text(self._proc / "vmstat").splitlines():
             if line.startswith("pswpin "):
                 found["swapped_in"] = float(line.split()[1])
-        # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
+        # Format of a line: some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
         for line in _text(self._proc / "pressure/memory").splitlines():
             if line.startswith("some "):
                 found["memory_stall_ratio"] = float(line.rpartition("=")[2]) / 1e6

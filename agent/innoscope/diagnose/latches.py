@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Number of innermost functions that may be part of the lock's implementation, and of callers after these.
+#: Number of innermost functions that may be part of the lock's implementation, and number of their callers
+#: that are compared with the patterns.
 _LOCK: Final = 9
 _CALLERS: Final = 2
 #: Limit on the latches that are reported, and the minimum share of the waiting threads for each of them.

@@ -42,7 +42,7 @@ class ReadingHistory:
     def read(self, patience_s: float) -> None:
         """Read all collectors once, and wait up to ``patience_s`` seconds for their outcomes.
 
-        The outcomes of slower collectors are read by the next call.
+        The next call reads the outcomes of slower collectors.
         """
         at = time.time()
         self._runner.start()

@@ -60,7 +60,7 @@ class Score(Entry, frozen=True):
 
 
 class Rule(NamedEntry, frozen=True, kw_only=True):
-    """One finding. All conditions of ``when`` must hold."""
+    """The rule for one finding, which is reported if all conditions in ``when`` hold."""
 
     title: str
     when: tuple[Condition, ...]

@@ -9,7 +9,7 @@
 ``growth.CLASS``          threads.CLASS in the second half of the snapshots minus that in the first half
 ``last.``, ``max.``, ``min.METRIC``  a gauge: its last, highest, lowest value
 ``rate.METRIC``           a counter's growth per second; of a histogram, observations per second
-``load.METRIC``           seconds observed by a histogram per second: 1 is one thread all the time
+``load.METRIC``           sum of a histogram's observations per second: 1 means one thread all the time
 ``mean.METRIC``           a histogram's mean, seconds
 ``p99.METRIC``            a histogram's 99th percentile, seconds (upper bound of the bucket)
 ``fact.NAME``             computed by ``facts.py`` from all evidence
@@ -44,7 +44,7 @@ _NS: Final = 1e9
 
 
 class Signals:
-    """Compute the signals of one evidence, each at most once."""
+    """Compute signals from an ``Evidence`` object, each at most once."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence

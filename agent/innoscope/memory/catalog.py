@@ -92,7 +92,7 @@ class Catalog(Entry, frozen=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All paths that need debug information, in file order."""
+        """Return all paths that need debug information, in file order."""
         sources = [source for several in self.values.values() for source in several]
         paths = [path for source in sources for path in (*source.paths, source.when) if path]
         return tuple(dict.fromkeys((*paths, *self.lengths.values())))

@@ -86,7 +86,7 @@ class _Planner:
     terms: dict[str, Term] = field(default_factory=dict)
 
     def reading(self, value: str, source: Source) -> PlannedValue:
-        """Return how to read the value from this source. Raises _SourceMissing."""
+        """Return a plan for reading the value from this source. Raises _SourceMissing."""
         when = None
         if source.paths:
             terms = tuple(self._member(path) for path in source.paths)

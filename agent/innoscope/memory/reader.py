@@ -82,7 +82,7 @@ class MemoryReader:
         self._last: Mapping[str, Number] | None = None
         self._status: dict[str, tables.Status] | None = None
         self._variables: dict[str, tables.Variable] | None = None
-        #: Time of the last search that found no table, perhaps because it was not yet relocated; else None.
+        #: Time of the last search that found no table shortly after the server's start, else None.
         self._unrelocated: float | None = None
         self._image: Image | None = None
         #: The error if this process exceeded a limit; then its memory is not searched again.

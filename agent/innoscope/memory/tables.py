@@ -29,7 +29,7 @@ _SHOW: Final = struct.Struct("<QQII")
 #: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then fields that depend on
 #: the type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
-#: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
+#: Bits of ``flags``: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
 _TYPE_MASK, _UNSIGNED, _PER_SESSION, _OPTION_ONLY = 0x7F, 0x80, 0x100, 0x400
 _STRING, _ENUM = 5, 6  # PLUGIN_VAR_STR, PLUGIN_VAR_ENUM
 #: PLUGIN_VAR_*: type code -> type of the value if signed, and if unsigned.
@@ -72,7 +72,7 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
     """Return InnoDB's status variables by their names in SHOW STATUS; empty if the table was not found."""
     types = table.types[flavour]
     for anchor in table.anchors:
-        # The linker may merge a string with the end of a longer one.
+        # There may be several copies, because the linker can merge a string with the end of a longer one.
         for slot in image.slots(image.copies(anchor.encode() + b"\0")):
             records = _Row(image, _SHOW.size, lambda raw: _is_status(image, raw)).around(slot)
             if len(records) >= _LEAST:
@@ -103,7 +103,7 @@ class _Row:
         self._fits = fits
 
     def around(self, address: int) -> list[bytes]:
-        """Return the record at the address and its neighbours on both sides, as far as they are plausible."""
+        """Return the record at the address, and all records on both sides up to the first implausible one."""
         before = self._run(range(address - self._size, address - _MOST * self._size, -self._size))
         return [*reversed(before), *self._run(range(address, address + _MOST * self._size, self._size))]
 

@@ -29,7 +29,7 @@ REASONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerOutcomes:
-    """One server's outcomes in one collection. ``server`` is "" for Innoscope's own metrics."""
+    """The outcomes of one server's collectors. ``server`` is "" for Innoscope's own metrics."""
 
     server: str
     life: Life
@@ -46,7 +46,7 @@ class Series(NamedTuple):
 
 
 def failure(outcome: Outcome) -> tuple[str, str]:
-    """Return ``(reason, message)`` of a failed outcome, which are separated by a colon in its ``reason``."""
+    """Split a failed outcome's ``reason`` at the first colon, and return ``(reason, message)``."""
     text = outcome.reason or "error: no reason was given"
     reason, colon, words = text.partition(": ")
     return (reason, words) if colon and reason in REASONS else ("error", text)

@@ -36,7 +36,7 @@ def load(path: Path | None = None) -> dict[str, Toggle]:
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """Return the toggle's entry for a server. Raises NotOnThisServer if there is none, or a refusal."""
+    """Return the toggle's entry for a server. Raises NotOnThisServer if it is missing or a refusal."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()

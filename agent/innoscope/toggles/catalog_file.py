@@ -217,7 +217,7 @@ class _Toggle(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file, as read."""
+    """The whole file."""
 
     version: Literal[1]
     toggles: Annotated[dict[_Name, _Toggle], Meta(min_length=1)]

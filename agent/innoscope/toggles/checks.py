@@ -113,7 +113,7 @@ def not_traced(facts: Facts) -> Verdict:
 
 
 def serving(target: Target, facts: Facts) -> Verdict:
-    """Check that the server is not starting, recovering or shutting down, when changes could be unsafe."""
+    """Check that the server is not starting, recovering or shutting down: changes could then be unsafe."""
     if facts.listens:
         return _yes("serving")
     words = {
@@ -140,7 +140,7 @@ def rights(target: Target, facts: Facts, way: str) -> Verdict:
 
 
 def ptrace_policy(facts: Facts, way: str) -> Verdict:
-    """Check that no kernel policy forbids writing to memory despite CAP_SYS_PTRACE."""
+    """Check that no kernel policy overrides CAP_SYS_PTRACE and forbids writing to memory."""
     if way == "sql" or facts.memory_error is None or not facts.ptrace_capable:
         return _yes("ptrace_policy")
     if facts.ptrace_scope == 3:
@@ -178,7 +178,7 @@ def as_declared(way: Way, steps: Sequence[Step]) -> Verdict:
 
 
 def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
-    """Check that the current values are plausible; if one is not, it is probably another variable."""
+    """Check that the current values are plausible. An implausible value indicates the wrong variable."""
     for setting, step in _pairs(way, steps):
         if setting.plausible is None or step.old is None:
             continue

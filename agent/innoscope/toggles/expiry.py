@@ -1,7 +1,7 @@
 """Undo temporary changes automatically, even if the terminal is closed or this process has exited.
 
-Uses a transient systemd timer if systemd is running, else a daemon (expiry_main). Both get only the id of the
-change, and read the change itself from the journal.
+Uses a transient systemd timer if systemd is running, else a daemon (expiry_main). Both identify the change by
+its id, and read the change itself from the journal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "LANG")
 def arm(entry: Entry, account: Account, state: Path) -> None:
     """Schedule the undo of ``entry`` at the time ``entry.until``. Raises Refused if this fails.
 
-    It is called before the entry is journalled. If the journal has no such entry when the time comes, nothing
+    Call this before the entry is journalled. If the journal does not contain the entry at that time, nothing
     is undone.
     """
     if entry.until is None:

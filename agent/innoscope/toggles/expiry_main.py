@@ -65,7 +65,7 @@ class PendingUndo:
     def undo(self, account: Account) -> None:
         """Undo the change. Retry until this succeeds or nothing is left to undo.
 
-        Each new reason of a failure is added to the journal.
+        The journal gets a note for each new reason for a failure.
         """
         pauses = chain(_RETRY_S, repeat(_RETRY_S[-1]))
         while not self.moot():

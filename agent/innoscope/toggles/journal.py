@@ -1,8 +1,8 @@
 """Read and write the journal of changes: append-only JSON lines, each flushed to disk before the next action.
 
-A line is valid only if it ends with a newline. A full disk or a power failure can truncate the last line, but
-then the action after this line was not performed. The reader reports and ignores a truncated line, and the
-next writer appends a marker line after it.
+A line is valid only if it ends with a newline. A full disk or a power failure can truncate the last line. In
+this case, the action that the line announces was not performed. The reader reports and ignores a truncated
+line, and the next writer appends a marker line after it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Raw: TypeAlias = bool | int | float | str
 
 
 class Risk(Enum):
-    """The possible harm if used at the wrong time. Dangerous toggles are confirmed by typing their names."""
+    """The possible harm of a toggle. A dangerous toggle must be confirmed by typing its name."""
 
     HARMLESS = "harmless"
     CAREFUL = "careful"
@@ -49,8 +49,8 @@ class Setting:
 
     ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) define what the memory backend may
     write. ``plausible`` is the range of values that the variable may have before the change. ``variable`` is
-    the system variable that shows the same memory. If the server is stripped, its address is looked up in the
-    server's own table of variables.
+    the system variable that shows the same memory. If the server is stripped, the address is looked up under
+    this name in the server's own table of variables.
     """
 
     name: str
