@@ -1,7 +1,7 @@
-"""Find the lock owners that other threads wait for: from the lock in memory, from SQL, or from the stacks.
+"""Find the owners of locks that other threads wait for: from the lock in memory, SQL, or the stacks.
 
-The stacks are compared as a person would do it. Waiting threads share the functions through which they
-reached the lock. A thread that is inside one of these functions and does not wait is the owner.
+Stacks are compared as follows: waiting threads share the functions through which they reached the lock, and
+a thread that is inside one of these functions but does not wait is the owner.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Statement
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Wait classes of threads that are not working inside a critical section.
+#: Wait classes of threads that cannot be the owner, because they do not work inside a critical section.
 _NOT_INSIDE: Final = frozenset(
     {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
 )
 
 
 def row_lock(evidence: Evidence) -> list[Blocker]:
-    """Return the blockers known from SQL, else transactions with row locks older than the waiters."""
+    """Return the known owners of row locks, or else the oldest transactions that hold row locks."""
     transactions = facts.rows(evidence, "transactions")
     if known := blocking_chains.blockers(evidence, "row_lock"):
         return [_with_transaction(blocker, transactions) for blocker in known]
@@ -63,7 +63,7 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
 
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
-    """Return the holders of the tables' locks that others wait for, else the oldest open transactions."""
+    """Return the holders of the table locks that others wait for, or else the oldest open transactions."""
     if known := blocking_chains.blockers(evidence, "metadata_lock"):
         return known
     try:
@@ -84,7 +84,7 @@ def metadata_lock(evidence: Evidence) -> list[Blocker]:
 
 
 def oldest_transaction(evidence: Evidence) -> list[Blocker]:
-    """Return the oldest transaction."""
+    """Return the oldest open transaction; empty if there is none."""
     oldest = max(
         facts.rows(evidence, "transactions"), key=lambda row: facts.number(row, "seconds"), default=None
     )
@@ -92,7 +92,7 @@ def oldest_transaction(evidence: Evidence) -> list[Blocker]:
 
 
 def runner(evidence: Evidence) -> list[Blocker]:
-    """Return the client's thread that is on a CPU all the time."""
+    """Return the client thread that was on a CPU in more snapshots than any other; empty if there is none."""
     tid, _ = facts.longest_runner(evidence)
     if tid is None:
         return []
@@ -105,7 +105,7 @@ def runner(evidence: Evidence) -> list[Blocker]:
 
 
 def _open_transactions(evidence: Evidence) -> list[Blocker]:
-    """Return candidates, marked as such, if the server does not show metadata locks."""
+    """Return the oldest open transactions as possible holders, if the server does not show metadata locks."""
     transactions = sorted(facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds"))
     return [
         Blocker(
@@ -122,7 +122,10 @@ def _table(row: Mapping[str, str]) -> str:
 
 
 def _who(row: Mapping[str, str], evidence: Evidence) -> str:
-    """Return ``connection 42, app@web1, idle in its transaction for 31 s``, or with its statement."""
+    """Return a description such as ``connection 42, app@web1, idle in its transaction for 31 s``.
+
+    If the connection is not idle, the description ends with its state and statement.
+    """
     statement_ = statement(evidence, row["connection"])
     if statement_ is None:
         return f"connection {row['connection']}"
@@ -135,12 +138,12 @@ def _who(row: Mapping[str, str], evidence: Evidence) -> str:
 
 
 def _account(statement_: Statement) -> str:
-    """Return the user and host; "" if the statement was read from memory, which does not have them."""
+    """Return ", user@host"; "" for a statement read from memory, where user and host are unknown."""
     return f", {statement_.user}@{statement_.host}" if statement_.user else ""
 
 
 def statement(evidence: Evidence, connection: str) -> Statement | None:
-    """Return the statement of that connection, or None."""
+    """Return the statement of the connection with this id, or None."""
     return next((one for one in evidence.statements if str(one.connection) == str(connection)), None)
 
 
@@ -152,7 +155,7 @@ def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
-    """Return a function that finds the owners of the latches that threads in these wait classes wait for."""
+    """Return a function that finds the owners of latches for which threads in these wait classes wait."""
 
     def find(evidence: Evidence) -> list[Blocker]:
         if known := blocking_chains.blockers(evidence, *waits):
@@ -178,9 +181,9 @@ def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
 
 
 def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence) -> Blocker:
-    """Describe a thread or threads inside the section.
+    """Return a Blocker for one or more threads inside the critical section.
 
-    ``waited`` is the sum of waiters over all snapshots.
+    ``waited`` is the number of waiters summed over all snapshots.
     """
     tid = seen.tids[0] if len(seen.tids) == 1 else None
     statement_ = next((one for one in evidence.statements if tid is not None and one.tid == tid), None)
@@ -195,7 +198,7 @@ def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence)
 
 
 def applier(evidence: Evidence) -> list[Blocker]:
-    """Return what a replica's appliers run, then the owners of the locks that they wait for."""
+    """Return a replica's applier threads with their statements, then the owners of locks they wait for."""
     found = [Blocker(words) for words in replica_applier.running(evidence)]
     if replica_applier.waits_for_rows(evidence):
         found += row_lock(evidence)
@@ -204,7 +207,7 @@ def applier(evidence: Evidence) -> list[Blocker]:
     return found
 
 
-#: Values of ``blocker`` in a rule.
+#: Functions that find blockers, by the value of ``blocker`` in a rule.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
     "metadata_lock": metadata_lock,

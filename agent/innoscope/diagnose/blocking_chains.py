@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.graph import Edge, Root
     from innoscope.memory.locks.held import HeldLock
 
-#: Limit on the roots shown, and the minimum number of a root's waiters as a share of the first root's.
+#: Limit on the roots shown, and the minimum ratio of a root's waiters to those of the first root.
 _SHOWN: Final = 2
 _SHARE: Final = 0.2
 
@@ -23,8 +23,9 @@ _SHARE: Final = 0.2
 class Blocker:
     """A lock owner: its description, and its stack if known, innermost function first.
 
-    ``thread`` and ``connection`` are its ids if known. ``lock`` is the lock it holds, ``waiting`` the number
-    of threads that wait for it, ``through`` the threads in between (docs/json.md).
+    ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the lock that it holds, and
+    ``waiting`` is the number of threads that wait for it. ``through`` are the ids of the lock owners between
+    the waiters and this one (docs/json.md).
     """
 
     words: str
@@ -64,7 +65,7 @@ def _blocker(root: Root, graph: Graph, evidence: Evidence) -> Blocker:
 
 
 def _who(node: int, graph: Graph) -> str:
-    """Return ``connection 42 (thread 1234, app@web1)``, with the parts that are known."""
+    """Return a name such as ``connection 42 (thread 1234, app@web1)``, without the parts that are unknown."""
     statement = graph.statement(node)
     user = f"{statement.user}@{statement.host}" if statement and statement.user else ""
     thread = f"thread {node}" if node > 0 else ""
@@ -76,7 +77,7 @@ def _who(node: int, graph: Graph) -> str:
 
 
 def _in_turn(held: HeldLock | None) -> str:
-    """Return a remark if several threads held the lock in turn: then no single one is to blame."""
+    """Return a remark if several threads held the lock in turn, because no single one is the cause."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
 
@@ -105,7 +106,7 @@ def _common_functions(held: HeldLock, evidence: Evidence) -> set[str]:
 
 
 def _waiting(root: Root, graph: Graph) -> str:
-    """Return ``899 wait for it``, with the threads in between."""
+    """Return the number of waiters as ``899 wait for it``, and the threads between them and the root."""
     words = f"{root.waiting:,} wait{'s' if root.waiting == 1 else ''} for it"
     between = [f"{_who(edge.owner, graph)}, which holds {edge.lock}" for edge in root.path[:-1]]
     if root.cycle:

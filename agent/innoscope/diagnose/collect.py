@@ -1,4 +1,4 @@
-"""Collect all evidence of one server in parallel, for a given number of seconds."""
+"""Collect evidence from all sources of one server in parallel, for a given number of seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds between two readings of all metrics, which cost the server something too, and the timeout of one.
+#: Seconds between two readings of all metrics, which also load the server, and seconds until one times out.
 _EVERY_S: Final = 2.0
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
@@ -45,14 +45,14 @@ _MAX_EXTRA_S: Final = 20.0
 _MIN_ROUND_S: Final = 0.2
 #: Seconds between two progress reports.
 _PROGRESS_EVERY_S: Final = 1.0
-#: Share of the time after which lock owners are queried over SQL.
+#: Share of the observation time after which lock owners are queried over SQL.
 _QUERY_AFTER: Final = 0.5
-#: Maximum age of a snapshot that shows how many threads wait now.
+#: Maximum age, in seconds, of the snapshot that provides the current number of row lock waiters.
 _RECENT_S: Final = 10.0
-#: Budget of the probes, as a share of the server's CPUs. It is lower than the agent's, because all sources
-#: run at the same time here, and together they must cost less than 3 % of a server on two busy CPUs. The
-#: probes that no finding reads used 40 % of the budget of all. So the smaller budget attaches the others as
-#: often as before.
+#: Budget of the probes, as a share of the server's CPUs. It is lower than the agent's budget, because all
+#: sources run at the same time here, and together they must cost a server on two busy CPUs less than 3 %. The
+#: probes whose metrics no finding reads used 40 % of the first budget. Without them, the second budget is
+#: sufficient to attach the other probes as often.
 _BUDGET_OF_ALL: Final = 0.004
 _BUDGET_OF_READ: Final = 0.0024
 
@@ -65,18 +65,19 @@ class Sources:
     probes: bool = True
     defaults_file: str | None = None
     user: str | None = None
-    #: Also attach the probes whose metrics no finding reads, for an incident file with more than findings.
+    #: Also attach the probes whose metrics no finding reads, for an incident file with further metrics.
     all_probes: bool = True
-    #: Runs further queries: called with ``connect(timeout in seconds)`` and the number of row lock waiters.
+    #: Function that runs further queries, with the arguments ``connect(timeout in seconds)`` and the number
+    #: of row lock waiters.
     also: Callable[[Callable[[float], Connection], int], None] | None = None
 
 
 class EvidenceCollector:
     """Collect evidence from all sources of one server. ``close`` detaches the probes, which may take seconds.
 
-    With ``span_s``, older evidence is dropped, and lock owners are recorded only between ``hold`` and
-    ``release``. Without it, everything is kept, and lock owners are always recorded. Snapshots are
-    ``interval_s`` seconds apart.
+    With ``span_s``, evidence older than this number of seconds is dropped, and lock owners are recorded only
+    between ``hold`` and ``release``. Without ``span_s``, nothing is dropped, and lock owners are always
+    recorded. A snapshot is taken every ``interval_s`` seconds.
     """
 
     def __init__(
@@ -110,10 +111,10 @@ class EvidenceCollector:
             rest = min(_PROGRESS_EVERY_S, max(seconds - elapsed, _MIN_ROUND_S))
             time.sleep(max(0.0, rest - (time.monotonic() - clock - elapsed)))
         if still_same(self._target):
-            if sql_answers is None and self._sources.sql:  # the host was too busy for a round
+            if sql_answers is None and self._sources.sql:  # the host was too busy to query in the loop
                 sql_answers = self.query_locks()
             self.read()
-        self._snapshots.close()  # waits for a first snapshot that takes longer than the whole time
+        self._snapshots.close()  # waits for the first snapshot, even if it takes longer than ``seconds``
         return self.between(begun, time.time(), sql_answers)
 
     def read(self) -> None:
@@ -122,7 +123,7 @@ class EvidenceCollector:
 
     @property
     def ready(self) -> bool:
-        """Return whether there is a snapshot, or a known reason why there is none."""
+        """Return whether there is a snapshot, or an error that explains why there is none."""
         return bool(self._snapshots.looks.since(0)) or self._snapshots.failure is not None
 
     def _continues(self, elapsed: float, seconds: float) -> bool:
@@ -138,20 +139,20 @@ class EvidenceCollector:
             self._probes.close()
 
     def hold(self) -> None:
-        """Record lock owners until ``release``."""
+        """Start recording lock owners, until ``release`` is called."""
         self._snapshots.hold(LockOwners(self._target))
         self._lock_owners = None
 
     def release(self) -> None:
-        """Stop recording lock owners. ``between`` returns those recorded until the next ``hold``."""
+        """Stop recording lock owners. Until the next ``hold``, ``between`` returns the recorded owners."""
         self._lock_owners = self._snapshots.hold(None)
 
     def without_sql(self, begun: float, ended: float) -> Evidence:
-        """Return the evidence of that time (Unix), without SQL answers."""
+        """Return the evidence between these Unix times, without SQL answers."""
         return self.between(begun, ended)
 
     def between(self, begun: float, ended: float, sql_answers: SqlAnswers | None = None) -> Evidence:
-        """Return the evidence of that time (Unix), with SQL answers if there are any."""
+        """Return the evidence between these Unix times, with SQL answers if given."""
         sql_answers = sql_answers or SqlAnswers()
         looks, seen, files, failure = self._snapshots.between(begun, ended)
         if failure and sql_answers.statements:
@@ -206,7 +207,7 @@ class EvidenceCollector:
         return sql.connect(self._target, self._sources.defaults_file, self._sources.user, timeout_s)
 
     def query_locks(self) -> SqlAnswers:
-        """Query lock owners over SQL, with statements that cannot wait for long."""
+        """Query lock owners over SQL, with short timeouts."""
         looks = self._snapshots.looks.since(time.time() - _RECENT_S)
         waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
         sql_answers = query_all(self._target, self._connect, waiting)
@@ -240,7 +241,7 @@ class EvidenceCollector:
         )
 
     def _threads(self) -> dict[int, int]:
-        """Return ``{connection: thread}`` from SQL; MySQL before 5.7 does not have it."""
+        """Return ``{connection: thread}`` from SQL; empty if it is unavailable, as in MySQL before 5.7."""
         try:
             connection = self._connect()
             try:
@@ -252,7 +253,10 @@ class EvidenceCollector:
 
 
 def _with_remedy(missing: Missing, sql_answers: SqlAnswers) -> Missing:
-    """Prefer the error of a query that failed for the same reason, because it has a remedy of its own."""
+    """Return the error of a query that failed for the same reason, because it includes a remedy.
+
+    Returns ``missing`` unchanged if there is no such query.
+    """
     same = (one for one in sql_answers.missing.values() if one.remedy and one.reason == missing.reason)
     query = next(same, None)
     if query is None:
@@ -261,7 +265,7 @@ def _with_remedy(missing: Missing, sql_answers: SqlAnswers) -> Missing:
 
 
 class _Toggles:
-    """Read the status file of `innoscope toggle`, as a collector."""
+    """A collector that reads the status file of `innoscope toggle`."""
 
     name = "toggles"
     timeout = 0.5

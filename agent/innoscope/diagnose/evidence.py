@@ -1,4 +1,7 @@
-"""Records of what was observed of one server for some seconds. All of it is optional. No I/O, no clock."""
+"""Define the records of what was observed of one server for a few seconds.
+
+Every kind of evidence is optional. This module neither does I/O nor reads the clock.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,10 @@ class MetricReadings:
 
 @dataclass(frozen=True, slots=True)
 class OnFile:
-    """The number of threads in all snapshots that read, wrote or synced one file, by wait class.
+    """The ``count`` of threads that read, wrote or synced one file, summed over all snapshots.
 
-    ``path`` is relative to the data directory if the file is in it.
+    ``wait`` is the wait class of these threads. ``path`` is relative to the data directory if the file is in
+    that directory.
     """
 
     wait: str
@@ -55,7 +59,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a source has no data. ``reason`` is one of metrics.yaml, ``words`` the message."""
+    """The reason why a source has no data: ``reason`` is its category, ``words`` is the message."""
 
     reason: str
     words: str
@@ -64,12 +68,12 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that was observed.
+    """All observations of one server.
 
     ``server`` describes the server (version, pid, …). ``snapshots`` are metric readings. ``looks`` summarise
-    snapshots of all threads, and ``seen`` are their distinct stacks. ``owners`` are lock owners. ``answers``
-    are the rows of each SQL query, by column. ``host`` comes from host.py. ``missing`` has the reason for
-    each missing source: a collector's name, ``looks`` or ``sql.QUESTION``.
+    snapshots of all threads, and ``seen`` are the distinct stacks in these snapshots. ``owners`` are lock
+    owners. ``answers`` are the rows of each SQL query, by column. ``host`` comes from host.py. ``missing``
+    maps each missing source to the reason; its keys are names of collectors, ``looks`` and ``sql.QUESTION``.
     """
 
     server: Mapping[str, str]
@@ -91,7 +95,10 @@ class Evidence:
         return self.ended - self.begun
 
     def threads(self, *, clients: bool) -> Counter[str]:
-        """Return threads summed over all snapshots by wait class: either clients' threads or all others."""
+        """Return the number of client threads, or of all other threads, by wait class.
+
+        The numbers are summed over all snapshots.
+        """
         found: Counter[str] = Counter()
         for look in self.looks:
             for (kind, wait), count in look.threads.items():
@@ -100,12 +107,15 @@ class Evidence:
         return found
 
     def gauge(self, key: str) -> list[float]:
-        """Return a gauge's values in all readings that have it."""
+        """Return a gauge's values in all readings that contain it."""
         values = (snapshot.values.get(key) for snapshot in self.snapshots)
         return [float(value) for value in values if isinstance(value, int | float)]
 
     def change(self, key: str) -> tuple[float, float] | None:
-        """Return ``(growth, seconds)`` of a counter between the first and the last reading that have it."""
+        """Return ``(growth, seconds)`` of a counter between the first and the last reading that contain it.
+
+        Returns None if fewer than two readings contain it.
+        """
         ends = self._ends(key)
         if ends is None:
             return None
@@ -115,7 +125,7 @@ class Evidence:
         return max(0.0, after - before), last - first
 
     def histogram(self, key: str) -> tuple[Histogram, float] | None:
-        """Return ``(observations, seconds)`` of a histogram between the same two readings as ``change``."""
+        """Return ``(observations, seconds)`` of a histogram, like ``change`` for a counter."""
         ends = self._ends(key)
         if ends is None:
             return None
@@ -125,7 +135,7 @@ class Evidence:
         return _minus(after, before), last - first
 
     def labels(self, metric: str) -> list[str]:
-        """Return the labels of a metric's series, sorted."""
+        """Return the sorted label values of a metric's series."""
         head = f"{metric}."
         return sorted(
             {
@@ -142,7 +152,7 @@ class Evidence:
 
 
 def described(target: Target) -> dict[str, str]:
-    """Return the value of ``Evidence.server`` for a server."""
+    """Return the description of a server for ``Evidence.server``."""
     return {
         "flavour": target.flavour,
         "version": target.version_text or ".".join(map(str, target.version)),
@@ -160,7 +170,7 @@ def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
 
 
 def _minus(later: Histogram, earlier: Histogram) -> Histogram:
-    """Return the difference, at least 0: estimates of duty-cycled probes may shrink a little."""
+    """Return the difference, at least 0, because estimates of duty-cycled probes can decrease slightly."""
     missing = (0,) * (len(later.buckets) - len(earlier.buckets))
     buckets = tuple(
         max(0, after - before)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence, Statement
 
-#: The user of a replica's own threads in the process list, and their states when idle.
+#: User of a replica's own threads in the process list, and the states of these threads if they are idle.
 _APPLIER: Final = "system user"
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
@@ -25,19 +25,19 @@ _AT_REST: Final = re.compile(
 )
 
 
-#: Wait classes of a client's thread that is idle or sleeps on request.
+#: Wait classes of threads that are idle or run SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
-    """Return the answer to a query of questions.yaml. Raises Unknown."""
+    """Return the rows of a query of questions.yaml. Raises Unknown if there is no answer to it."""
     if question in evidence.answers:
         return evidence.answers[question]
     raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
 
 
 def number(row: Mapping[str, str], column: str) -> float:
-    """Return a column as a number; 0 if it is not a number."""
+    """Return a column's value as a number; 0 if it is empty or not a number."""
     try:
         return float(row.get(column) or 0)
     except ValueError:
@@ -49,7 +49,7 @@ def _oldest_transaction_seconds(evidence: Evidence) -> float:
 
 
 def _connections_ratio(evidence: Evidence) -> float:
-    """Return the connections as a share of max_connections."""
+    """Return the maximum number of connections as a share of max_connections."""
     have, limit = evidence.gauge("connections"), evidence.gauge("connections_limit")
     if not have or not limit or not limit[-1]:
         raise Unknown("sql", evidence.missing.get("sql"))
@@ -57,7 +57,7 @@ def _connections_ratio(evidence: Evidence) -> float:
 
 
 def _refused(evidence: Evidence) -> float:
-    """Return 1 if the server refused our connection because it had too many."""
+    """Return 1 if the server refused our connection because it had too many connections, else 0."""
     missing = evidence.missing.get("sql")
     return float(missing is not None and missing.reason == "refused" and "oo many" in missing.words)
 
@@ -91,7 +91,8 @@ def _user_flushed_ratio(evidence: Evidence) -> float:
 def _page_read_seconds(evidence: Evidence) -> float:
     """Return the mean wait for a page: waiting threads divided by pages read per second.
 
-    With read-ahead it is an underestimate, because nobody waits for those pages.
+    The result is in seconds. It is an underestimate if there is read-ahead, because no thread waits for pages
+    that are read ahead.
     """
     if not evidence.looks:
         raise Unknown("looks", evidence.missing.get("looks"))
@@ -104,12 +105,12 @@ def _page_read_seconds(evidence: Evidence) -> float:
 
 
 def _free_page_wait_ratio(evidence: Evidence) -> float:
-    """Return the waits for a free page per page read, because each read needs a free page."""
+    """Return the number of waits for a free page per page read, because each read needs a free page."""
     return _ratio(_grown(evidence, "free_block_waits"), _grown(evidence, "buffer_pool_pages_read"))
 
 
 def _pool_eaten_ratio(evidence: Evidence) -> float:
-    """Return the share of the buffer pool that holds locks or the hash index instead of data."""
+    """Return the share of the buffer pool that locks or the adaptive hash index use instead of data."""
     other, pages = evidence.gauge("buffer_pool_other_pages"), evidence.gauge("buffer_pool_pages")
     if not other or not pages or not pages[-1]:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -117,7 +118,7 @@ def _pool_eaten_ratio(evidence: Evidence) -> float:
 
 
 def _redo_capacity_seconds(evidence: Evidence) -> float:
-    """Return the time in which the redo log fills at the measured write rate."""
+    """Return the seconds in which the redo log fills at the measured write rate; infinite if that is 0."""
     limit, written = evidence.gauge("checkpoint_age_max_bytes"), evidence.change("redo_written_bytes")
     if not limit or written is None:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -125,7 +126,7 @@ def _redo_capacity_seconds(evidence: Evidence) -> float:
 
 
 def _history_growth(evidence: Evidence) -> float:
-    """Return the growth of the history list per second."""
+    """Return the growth of the history list length per second."""
     lengths = evidence.gauge("history_list_length")
     if not lengths:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -133,10 +134,10 @@ def _history_growth(evidence: Evidence) -> float:
 
 
 def _deadlock_search_load(evidence: Evidence) -> float:
-    """Return the share of the time in which some thread searches for deadlocks: each wait searches once.
+    """Return the seconds that threads spend searching for deadlocks, per second of observation.
 
-    The probe is not attached all the time. Its totals are scaled estimates, but the mean of a search is
-    measured.
+    Each row lock wait starts one search. The totals of the probe are estimates, because it is attached only
+    part of the time, but the mean duration of a search is measured. So this is the mean times the wait rate.
     """
     searches, seconds = _last(evidence, "deadlock_searches"), _last(evidence, "deadlock_search_seconds")
     waits = evidence.change("row_lock_waits")
@@ -159,13 +160,13 @@ def _last(evidence: Evidence, key: str) -> float:
 
 
 def _latch_share(evidence: Evidence) -> float:
-    """Return the clients' threads that wait for a latch, spinning or asleep, as a share of active ones."""
+    """Return the client threads that wait for a latch, spinning or asleep, as a share of the active ones."""
     spin, asleep, active = _latches(evidence)
     return _ratio(spin + asleep, active)
 
 
 def _spinning_ratio(evidence: Evidence) -> float:
-    """Return the share of the clients' threads waiting for a latch that spin."""
+    """Return the share of spinning threads among the client threads that wait for a latch."""
     spin, asleep, _ = _latches(evidence)
     return _ratio(spin, spin + asleep)
 
@@ -179,7 +180,7 @@ def _latches(evidence: Evidence) -> tuple[int, int, int]:
 
 
 def _table_cache(evidence: Evidence) -> float:
-    """Return table_open_cache."""
+    """Return the value of the system variable table_open_cache."""
     for row in rows(evidence, "variables"):
         if row["name"] == "table_open_cache":
             return number(row, "value")
@@ -187,7 +188,7 @@ def _table_cache(evidence: Evidence) -> float:
 
 
 def _statement_rate(evidence: Evidence) -> float:
-    """Return statements per second, without our own."""
+    """Return the number of statements per second, without Innoscope's own statements."""
     grown = evidence.change("statements")
     if grown is None:
         raise Unknown("sql", evidence.missing.get("sql"))
@@ -195,12 +196,15 @@ def _statement_rate(evidence: Evidence) -> float:
 
 
 def _opens_per_statement(evidence: Evidence) -> float:
-    """Return the table opens that missed the table cache, per statement."""
+    """Return the number of table opens that missed the table cache, per statement."""
     return _ratio(_grown(evidence, "table_opens"), _grown(evidence, "statements"))
 
 
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
-    """Return the client's thread that was on a CPU in most snapshots, and the share of those snapshots."""
+    """Return the client thread that was most often on a CPU, and the share of snapshots that show this.
+
+    Returns ``(None, 0)`` if no client thread was on a CPU. Raises Unknown without snapshots.
+    """
     if not evidence.looks or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     found = Counter(tid for look in evidence.looks for tid in look.running)
@@ -215,7 +219,11 @@ def _longest_runner_ratio(evidence: Evidence) -> float:
 
 
 def _longest_runner_seconds(evidence: Evidence) -> float:
-    """Return the time from its first to its last snapshot on a CPU, at most the age of its statement."""
+    """Return the time for which the longest runner was on a CPU, in seconds.
+
+    This is the time from the first to the last snapshot that shows it on a CPU, limited to the age of its
+    statement.
+    """
     tid, _ = longest_runner(evidence)
     if tid is None:
         return 0.0
@@ -225,24 +233,24 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
 
 
 def appliers(evidence: Evidence) -> tuple[Statement, ...]:
-    """Return the statements of a replica's threads, except those that wait for the source or each other."""
+    """Return the statements of a replica's own threads that do not wait for the source or for each other."""
     return tuple(
         one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
     )
 
 
 def _applier_behind_seconds(evidence: Evidence) -> float:
-    """Return the seconds that the replica is behind its source, beyond its configured delay."""
+    """Return the seconds by which the replica is behind its source, in addition to its configured delay."""
     try:
         replicas = rows(evidence, "replication")
-    except Unknown:  # no privilege: in the process list, MySQL shows the age of the event being applied
+    except Unknown:  # no privilege; MySQL's process list shows the age of the event being applied
         rows(evidence, "processes")
         return max((float(one.seconds) for one in appliers(evidence)), default=0.0)
     return max((number(row, "seconds") - number(row, "delay") for row in replicas), default=0.0)
 
 
 def _applier_stopped(evidence: Evidence) -> float:
-    """Return 1 if an applier stopped with an error."""
+    """Return 1 if an applier stopped with an error, else 0."""
     with suppress(Unknown):
         replicas = rows(evidence, "replication")
         return float(any(row["running"] in ("No", "OFF") and number(row, "error") for row in replicas))
@@ -250,7 +258,7 @@ def _applier_stopped(evidence: Evidence) -> float:
 
 
 def _applier_error(evidence: Evidence) -> float:
-    """Return the number of the error with which an applier stopped."""
+    """Return the error number of a stopped applier. Raises Unknown if there is none."""
     found = max((number(row, "error") for row in rows(evidence, "replication")), default=0.0)
     if not found:
         raise Unknown("replication", None)
@@ -258,7 +266,7 @@ def _applier_error(evidence: Evidence) -> float:
 
 
 def _recovery_rate(evidence: Evidence) -> float:
-    """Return the bytes of redo that crash recovery scans per second."""
+    """Return the rate at which crash recovery scans the redo log, in bytes per second."""
     reached = [
         (snapshot.at, float(value))
         for snapshot in evidence.snapshots
@@ -270,7 +278,10 @@ def _recovery_rate(evidence: Evidence) -> float:
 
 
 def _recovery_full_seconds(evidence: Evidence) -> float:
-    """Return the time to scan a full redo log at that rate, which is an upper limit for this recovery."""
+    """Return the seconds needed to scan a full redo log at the current rate.
+
+    This is an upper limit for the scan of the current recovery.
+    """
     limit = evidence.gauge("checkpoint_age_max_bytes")
     if not limit or not limit[-1]:
         raise Unknown("memory", evidence.missing.get("memory"))

@@ -1,6 +1,7 @@
-"""Build the blocking graph: from waiting threads through lock owners that wait themselves to the roots.
+"""Build the blocking graph, whose edges lead from waiting threads to lock owners, and find its roots.
 
-A node is a thread's id, or minus the connection's id if the thread is unknown. Pure functions.
+A lock owner may wait for another one. A node is a thread id, or the negated connection id if the thread is
+unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 class Edge:
     """``waiter`` waits for a lock that ``owner`` holds.
 
-    ``lock`` describes the lock, ``wait`` is the waiter's wait class, ``held`` the lock as read from memory.
+    ``lock`` describes the lock, ``wait`` is the waiter's wait class, and ``held`` is the lock as read from
+    memory.
     """
 
     waiter: int
@@ -33,10 +35,11 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The owner at the end of a chain: it waits for no known thread, or for one of the chain (``cycle``).
+    """The lock owner at the end of a chain of waiting threads.
 
-    ``waiting`` threads wait for it, directly or indirectly. ``path`` has the edges of the chain that most
-    of them share, from a waiter to the root.
+    It does not wait for a known thread, or it waits for a thread of the chain (``cycle``). ``waiting`` is the
+    number of threads that wait for it directly or indirectly. ``path`` has the edges of the most frequent
+    chain, from a waiter to the root.
     """
 
     node: int
@@ -47,7 +50,7 @@ class Root:
 
 
 class Graph:
-    """The blocking graph of one evidence, from lock owners in memory and from SQL."""
+    """The blocking graph, built from lock owners in memory and from answers to SQL queries."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -62,11 +65,11 @@ class Graph:
         return {self._node(one.connection): one for one in self._evidence.statements}
 
     def statement(self, node: int) -> Statement | None:
-        """Return the statement of a node's thread, if SQL or the server's memory has it."""
+        """Return the statement of a node's thread; None if it is unknown."""
         return self._statements.get(node)
 
     def roots(self, waits: Iterable[str]) -> list[Root]:
-        """Return the roots that the threads in these wait classes wait for, most waiters first."""
+        """Return the roots that threads in these wait classes wait for, those with most waiters first."""
         classes = set(waits)
         starts = {edge.waiter for edges in self._out.values() for edge in edges if edge.wait in classes}
         found: Counter[int] = Counter()
@@ -84,7 +87,7 @@ class Graph:
         ]
 
     def _root(self, node: int, waiting: int, paths: list[tuple[Edge, ...]], cycle: bool) -> Root:
-        """Make a root with the path that most of its waiters share."""
+        """Return a root with the path that most of its waiters share."""
         through = Counter(tuple(edge.owner for edge in path[:-1]) for path in paths)
         common = max(through, key=lambda owners: (through[owners], -len(owners)))
         path = next(path for path in paths if tuple(edge.owner for edge in path[:-1]) == common)
@@ -116,7 +119,7 @@ class Graph:
                     yield Edge(waiter, held.owner, held.name, held.wait, held)
 
     def _row_locks(self) -> Iterator[Edge]:
-        """Yield row lock waits from SQL."""
+        """Yield an edge for each row lock wait in the answers to SQL queries."""
         for row in self._evidence.answers.get("row_lock_waits", ()):
             if row["waiter"].isdigit() and row["blocker"].isdigit():
                 waiter, blocker = (self._node(int(row[side])) for side in ("waiter", "blocker"))

@@ -1,4 +1,4 @@
-"""Read the host's memory pressure, swapping, major faults and control group limit from the kernel."""
+"""Read memory pressure, swapping, major faults and the control group's memory limit from the kernel."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-#: Fields of /proc/PID/stat after the command's closing bracket.
+#: Index of the major faults among the fields of /proc/PID/stat after the command's closing parenthesis.
 _MAJOR_FAULTS: Final = 9
-#: Control groups version 1 report a number near 2^63 if there is no limit.
+#: Limits from this number of bytes on mean "no limit": cgroup v1 reports a number near 2^63.
 _UNLIMITED: Final = 1 << 60
 
 
 class Host:
-    """Read the counters at creation; ``rates`` returns the changes since then."""
+    """Read the host's counters at creation; ``rates`` returns their rates of change since then."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
         self._pid, self._proc, self._groups = pid, proc, groups
@@ -23,8 +23,8 @@ class Host:
     def rates(self) -> dict[str, float]:
         """Return the available values.
 
-        ``major_faults`` and ``swapped_in`` are per second, ``memory_stall_ratio`` is a share of the time, and
-        ``group_memory_ratio`` is the control group's current memory use as a share of its limit.
+        ``major_faults`` and ``swapped_in`` are numbers per second, ``memory_stall_ratio`` is a share of the
+        time, and ``group_memory_ratio`` is the control group's current memory use as a share of its limit.
         """
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()
@@ -36,7 +36,7 @@ class Host:
     def _group(self) -> dict[str, float]:
         for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
-            if not controllers:  # version 2
+            if not controllers:  # cgroup v2
                 folder, used, most = self._groups / path.lstrip("/"), "memory.current", "memory.max"
             elif "memory" in controllers.split(","):
                 folder = self._groups / "memory" / path.lstrip("/")
@@ -56,7 +56,7 @@ class Host:
         for line in _text(self._proc / "vmstat").splitlines():
             if line.startswith("pswpin "):
                 found["swapped_in"] = float(line.split()[1])
-        # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
+        # Format of a line: some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
         for line in _text(self._proc / "pressure/memory").splitlines():
             if line.startswith("some "):
                 found["memory_stall_ratio"] = float(line.rpartition("=")[2]) / 1e6

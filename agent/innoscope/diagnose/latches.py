@@ -1,4 +1,4 @@
-"""Which mutex or rw-lock threads want, told from their stacks: the names are data, ``latches.yaml``."""
+"""Identify the latches that threads wait for, from their stacks and the patterns in ``latches.yaml``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: So many of the innermost functions may belong to the lock itself, and so many after them are its callers.
+#: Number of innermost functions that may be part of the lock's implementation, and number of their callers
+#: that are compared with the patterns.
 _LOCK: Final = 9
 _CALLERS: Final = 2
-#: Latches that are told of, and which share of the waiting threads each must have.
+#: Limit on the latches that are reported, and the minimum share of the waiting threads for each of them.
 _TOLD: Final = 3
 _SHARE: Final = 0.1
 _OF_LOCKS: Final = re.compile(
@@ -33,7 +34,7 @@ _OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
 
 class Latch(Entry, frozen=True):
-    """One latch: its name in words, its kind (None for either), patterns of functions that request it."""
+    """One latch: its readable name, its kind (None for both), and patterns of functions that request it."""
 
     words: str = field(name="latch")
     callers: tuple[str, ...]
@@ -49,23 +50,23 @@ class File(Entry, frozen=True):
 
 @cache
 def default_latches() -> tuple[Latch, ...]:
-    """Return those of the installed catalog."""
+    """Return the latches of the installed catalog."""
     return load()
 
 
 def load(path: Path | None = None) -> tuple[Latch, ...]:
-    """Read the file. Raises BadFile."""
+    """Return the latches in the file, by default the installed catalog. Raises BadFile."""
     return read_yaml(path or catalog_path("latches.yaml"), File).latches
 
 
 @cache
 def _callers() -> tuple[tuple[Latch, re.Pattern[str]], ...]:
-    """Return each installed latch with one expression for its callers."""
+    """Return each latch of the installed catalog with one regular expression for its callers."""
     return tuple((latch, re.compile("|".join(map(translate, latch.callers)))) for latch in default_latches())
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
-    """Lines such as ``78 % of them want a page (its block's lock), in buf_page_get_gen``."""
+    """Return lines such as ``78 % of them want a page (its block's lock), in buf_page_get_gen``."""
     classes = frozenset(waits)
     found: Counter[str] = Counter()
     for seen in evidence.seen:
@@ -80,7 +81,7 @@ def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
 
 
 def named(functions: tuple[str, ...]) -> str:
-    """The latch that a thread with this stack wants, and where; nothing where no function tells."""
+    """Return the latch that a thread with this stack waits for, and its caller; "" if no caller is known."""
     lock = [place for place, name in enumerate(functions[:_LOCK]) if _OF_LOCKS.search(name)]
     outermost = lock[-1] if lock else -1
     callers = [_plain(name) for name in functions[outermost + 1 :] if "+0x" not in name][:_CALLERS]
@@ -94,5 +95,5 @@ def named(functions: tuple[str, ...]) -> str:
 
 
 def _plain(name: str) -> str:
-    """Without what a compiler appends (``.clone.24``, ``.isra.0``)."""
+    """Return the function's name without suffixes that compilers append (``.clone.24``, ``.isra.0``)."""
     return name.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Run all collectors in parallel, and merge their readings: each series from its best source."""
+"""Run all collectors in parallel, and merge their readings. Each series comes from its best source."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ESTIMATED: Final = "probes"
 class ReadingHistory:
     """Run the collectors on request and store the readings.
 
-    A series always comes from one source, the best one that had it twice, because counters of two sources
-    cannot be mixed.
+    All values of a series come from one source, because counters of two sources cannot be mixed. This is the
+    best source that provided the series at least twice.
 
-    Readings older than ``span_s`` seconds are dropped; by default all are kept.
+    Readings older than ``span_s`` seconds are dropped; by default, all readings are stored.
     """
 
     def __init__(self, collectors: Iterable[Collector], span_s: float | None = None) -> None:
@@ -40,7 +40,10 @@ class ReadingHistory:
         self._succeeded: set[str] = set()
 
     def read(self, patience_s: float) -> None:
-        """Read each collector once. A collector that exceeds ``patience_s`` is awaited at the next call."""
+        """Read all collectors once, and wait up to ``patience_s`` seconds for their outcomes.
+
+        The next call reads the outcomes of slower collectors.
+        """
         at = time.time()
         self._runner.start()
         by_source: dict[str, dict[str, Value]] = {}
@@ -60,7 +63,7 @@ class ReadingHistory:
         self._runner.close()
 
     def between(self, begin: float, end: float) -> tuple[tuple[MetricReadings, ...], dict[str, Missing]]:
-        """Return the readings of that time, and the reason for each source that never had data."""
+        """Return the readings between these Unix times, and the failures of sources that never had data."""
         readings = [one for one in self._read if begin <= one[0] <= end]
         chosen = _best_sources(readings)
         snapshots = tuple(
@@ -78,7 +81,11 @@ class ReadingHistory:
 
 
 def _best_sources(readings: Iterable[_Reading]) -> dict[str, str]:
-    """Return the source of each series: one that had it twice, not an estimate, first in metrics.yaml."""
+    """Return the best source of each series.
+
+    Prefer a source that provided the series more than once, then one that does not estimate it, then the
+    first one in metrics.yaml.
+    """
     times: dict[str, dict[str, int]] = {}
     for _, by_source in readings:
         for source, values in by_source.items():
@@ -89,7 +96,10 @@ def _best_sources(readings: Iterable[_Reading]) -> dict[str, str]:
 
 
 def _rank(key: str, source: str, readings_of: dict[str, int]) -> tuple[bool, bool, int]:
-    """Rank a source. The server's own counts are exact; a probe's are estimates once its budget is spent."""
+    """Return a source's rank; the highest is best.
+
+    The server's own counters are exact, while a probe's counts are estimates once its budget is used up.
+    """
     metric = key.partition(".")[0]
     order = default()[metric].sources if metric in default() else ()
     place = order.index(source) if source in order else len(order)

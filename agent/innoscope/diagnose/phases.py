@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Functions of InnoDB 5.5 to 9.x and MariaDB that are on a stack only during that phase.
+#: Functions that are on a stack only during the phase, in MySQL 5.5 to 9.x and MariaDB.
 _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery_scan": (
         "recv_group_scan_log_recs", "recv_scan_log_*", "recv_sys_t::parse*", "recv_parse_log_*",
@@ -42,7 +42,10 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _share(evidence: Evidence, patterns: Iterable[str]) -> float:
-    """Return the threads per snapshot that were in such a function, at most 1. Raises Unknown if none was."""
+    """Return the mean number of threads per snapshot that were in a matching function, at most 1.
+
+    Raises Unknown if there were none.
+    """
     count = sum(
         seen.count
         for seen in evidence.seen

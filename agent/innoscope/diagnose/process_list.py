@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Statement
 
-#: The server's own threads, which are in the process list too.
+#: Commands of the server's own threads, which the process list also shows.
 _NOT_CLIENTS: Final = frozenset(
     {"Daemon", "Binlog Dump", "Binlog Dump GTID", "Connect", "Slave_IO", "Slave_SQL"}
 )
@@ -25,7 +25,7 @@ _OTHER: Final = "other"
 
 
 class States(Entry, frozen=True):
-    """The file states.yaml: wait classes by COMMAND, and by patterns of STATE."""
+    """The whole file states.yaml: wait classes by COMMAND, and by patterns of STATE."""
 
     version: Literal[1]
     commands: dict[str, str]
@@ -47,7 +47,7 @@ def known_classes() -> frozenset[str]:
 def summary(
     at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]
 ) -> SnapshotSummary:
-    """Return the counts by wait class that a snapshot would have had, as far as the process list shows."""
+    """Return a summary of the client threads by wait class, as far as the process list shows it."""
     waiting = {row["connection"] for row in transactions if row["state"] == "LOCK WAIT"}
     classes = Counter(
         _ROW_LOCK if str(one.connection) in waiting else _wait(one.command, one.state)

@@ -9,12 +9,12 @@ from innoscope.diagnose import facts
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Statement
 
-#: Limit on the appliers that are shown.
+#: Limit on the applier threads that are shown.
 _MAX_APPLIERS = 3
 
 
 def running(evidence: Evidence) -> list[str]:
-    """Return a description of each applier: ``applier, connection 5, Updating for 31 s: UPDATE t …``."""
+    """Return descriptions of the appliers, as ``applier, connection 5, Updating for 31 s: UPDATE t …``."""
     return [_description(one) for one in facts.appliers(evidence)[:_MAX_APPLIERS]]
 
 

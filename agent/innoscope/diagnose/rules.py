@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/findings.yaml``: what can be wrong with a server, and the evidence that shows it."""
+"""Read ``probes/catalog/findings.yaml``: problems of servers, and the conditions that indicate them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: ``{signal:unit}`` in a text.
+#: Placeholder ``{signal:unit}`` in a message.
 PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
 
 
 class Condition(Entry, frozen=True):
-    """One signal within bounds, or ``any``: conditions of which one must hold."""
+    """A signal with bounds, or ``any``: several conditions, at least one of which must hold."""
 
     signal: str = ""
     at_least: int | float | None = None
@@ -42,12 +42,12 @@ class Condition(Entry, frozen=True):
 
     @property
     def alternatives(self) -> tuple[Condition, ...]:
-        """The conditions of which one must hold."""
+        """Return the conditions of which at least one must hold."""
         return self.any or (self,)
 
 
 class Score(Entry, frozen=True):
-    """From ``base`` to ``most`` as the signal goes from 0 to ``full``."""
+    """A score that increases from ``base`` to ``most`` as the signal increases from 0 to ``full``."""
 
     base: int | float
     signal: str
@@ -60,7 +60,7 @@ class Score(Entry, frozen=True):
 
 
 class Rule(NamedEntry, frozen=True, kw_only=True):
-    """One finding. All conditions of ``when`` must hold."""
+    """The rule for one finding, which is reported if all conditions in ``when`` hold."""
 
     title: str
     when: tuple[Condition, ...]
@@ -78,7 +78,7 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     explains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that everything it names exists."""
+        """Check that the blocker, metrics, signals and units that the rule names exist."""
         if self.blocker is not None and self.blocker not in BLOCKERS:
             raise ValueError(f"no such blocker: {self.blocker!r}")
         for metric in self.series:
@@ -89,7 +89,7 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All texts that may have numbers in them."""
+        """Return all messages that may contain placeholders."""
         return (self.title, self.why, *self.do, *self.evidence)
 
 
@@ -100,7 +100,7 @@ class File(Entry, frozen=True):
     findings: dict[str, Rule]
 
     def __post_init__(self) -> None:
-        """Check that findings explain findings."""
+        """Check that all names in ``explains`` are names of findings."""
         name_entries(self.findings)
         for name, rule in self.findings.items():
             for other in rule.explains:
@@ -124,12 +124,12 @@ def _check_text(text: str) -> None:
 
 @cache
 def default_rules() -> tuple[Rule, ...]:
-    """Return those of the installed catalog."""
+    """Return the rules of the installed catalog."""
     return load()
 
 
 def load(path: Path | None = None) -> tuple[Rule, ...]:
-    """Return all rules in the order of the file. Raises BadFile."""
+    """Return all rules, in the order of the file. Raises BadFile."""
     return tuple(read_yaml(path or catalog_path("findings.yaml"), File).findings.values())
 
 

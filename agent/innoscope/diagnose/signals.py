@@ -9,16 +9,16 @@
 ``growth.CLASS``          threads.CLASS in the second half of the snapshots minus that in the first half
 ``last.``, ``max.``, ``min.METRIC``  a gauge: its last, highest, lowest value
 ``rate.METRIC``           a counter's growth per second; of a histogram, observations per second
-``load.METRIC``           seconds observed by a histogram per second: 1 is one thread all the time
+``load.METRIC``           sum of a histogram's observations per second: 1 means one thread all the time
 ``mean.METRIC``           a histogram's mean, seconds
-``p99.METRIC``            its 99th percentile, seconds (upper bound of the bucket)
-``fact.NAME``             computed by ``facts.py`` from the server's answers
+``p99.METRIC``            a histogram's 99th percentile, seconds (upper bound of the bucket)
+``fact.NAME``             computed by ``facts.py`` from all evidence
 ``host.NAME``             read from the host by ``host.py``
 ========================  ==========================================================================
 
-METRIC is a name of metrics.yaml, with ``.LABEL`` for one series of a labelled metric. Without a label, all
-series of a labelled counter are added. A signal without a value raises Unknown, with the source that is
-missing.
+METRIC is a name in metrics.yaml, with ``.LABEL`` for one series of a labelled metric. Without ``.LABEL``, the
+sum of all series is used for counters and histograms. Reading a signal that has no value raises Unknown,
+which names the missing source.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Wait classes of a replica's threads that wait for the source or for each other.
+#: Wait classes of applier threads that are idle, or that wait for the source or for each other.
 _APPLIER_IDLE: Final = AT_REST | {"replication", "other", "network_send"}
 _NS: Final = 1e9
 
 
 class Signals:
-    """Compute the signals of one evidence, each at most once."""
+    """Compute signals from an ``Evidence`` object, each at most once."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
@@ -75,7 +75,7 @@ class Signals:
 
 
 def is_signal(name: str) -> bool:
-    """Return whether the name is a signal: its kind exists, and its metric or fact."""
+    """Return whether the name is a signal, which requires that its kind and its metric or fact exist."""
     kind, _, rest = name.partition(".")
     if kind not in _KINDS:
         return False
@@ -109,7 +109,10 @@ def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
 
 
 def without_stacks(evidence: Evidence) -> bool:
-    """Return whether the process list replaces the snapshots: it has only some wait classes of clients."""
+    """Return whether the process list replaces the snapshots.
+
+    If so, only some wait classes of client threads are available.
+    """
     return bool(evidence.looks) and "looks" in evidence.missing
 
 
@@ -177,7 +180,7 @@ def _p99(evidence: Evidence, key: str) -> float:
 
 
 def _observed(evidence: Evidence, key: str) -> Histogram:
-    """Return the histogram's observations. Raises Unknown if there are none: then there is no mean."""
+    """Return a histogram with observations. Raises Unknown if there are none: the mean would be undefined."""
     histogram, _ = _histogram(evidence, key)
     if not histogram.count:
         raise Unknown(key, None)
@@ -195,14 +198,14 @@ def _histogram(evidence: Evidence, key: str) -> tuple[Histogram, float]:
 
 
 def _series(evidence: Evidence, key: str) -> Iterable[str]:
-    """Return this key and the keys of all its labels."""
+    """Return this key, and the keys of all series of the metric if it is labelled."""
     return (key, *(f"{key}.{label}" for label in evidence.labels(key)))
 
 
 def _no_number(evidence: Evidence, key: str) -> Unknown:
-    """Return Unknown with the first source that failed.
+    """Return an Unknown error for the first source that failed.
 
-    If none failed, this server does not have the metric.
+    If no source failed, the server does not provide the metric.
     """
     sources = default()[key.partition(".")[0]].sources
     for source in sources:

@@ -1,4 +1,4 @@
-"""Take snapshots of all threads repeatedly on a background thread, and sum them by stack."""
+"""Take snapshots of all threads repeatedly on a background thread, and fold them by stack."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INTERVAL_S: Final = 0.5
 _PAUSE_FACTOR: Final = 20
 #: Seconds until the next attempt after a failure.
 _RETRY_S: Final = 5.0
-#: Limits on the files reported, most used first, and on the snapshots whose files are stored.
+#: Limit on the files reported (the most frequent ones), and on the snapshots whose files are stored.
 _MAX_FILES: Final = 100
 _MAX_SNAPSHOTS: Final = 2_000
 
@@ -44,9 +44,9 @@ _FILE_CALLS: Final = descriptors.file_calls()
 
 
 class SnapshotLoop:
-    """Take snapshots until closed. ``open_eyes`` makes the engine on the background thread, which takes time.
+    """Take a snapshot every ``interval_s`` seconds until closed, and store it in ``history``.
 
-    ``history`` stores the snapshots, which are taken every ``interval_s`` seconds.
+    ``open_eyes`` creates the sampling engine. It is called on the background thread, because it takes time.
     """
 
     def __init__(
@@ -72,18 +72,18 @@ class SnapshotLoop:
         self._thread.start()
 
     def kinds(self) -> Mapping[int, str]:
-        """Return ``{thread id as in /proc: kind}`` of the last snapshot."""
+        """Return ``{thread id as in /proc: kind}`` from the last snapshot."""
         return self._kinds
 
     @property
     def failure(self) -> Missing | None:
-        """Return why snapshots currently fail, or None."""
+        """Return the reason why snapshots currently fail, or None."""
         return self._missing
 
     def between(
         self, begin: float, end: float
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...], tuple[OnFile, ...], Missing | None]:
-        """Return snapshots, stacks and files of that time, and the reason if there are no snapshots."""
+        """Return snapshots, stacks and files between these Unix times, and the reason if there are none."""
         looks, seen = self.looks.between(begin, end)
         counts: Counter[tuple[str, str]] = Counter()
         for at, files in tuple(self._files):
@@ -93,7 +93,7 @@ class SnapshotLoop:
         return looks, seen, tuple(found), None if looks else self._missing
 
     def close(self) -> None:
-        """Stop. Wait for a snapshot in progress."""
+        """Stop the loop, and wait for a snapshot in progress."""
         self._ended.set()
         self._thread.join()
 
@@ -101,7 +101,7 @@ class SnapshotLoop:
         while not self._ended.is_set():
             try:
                 self._take_snapshots(self._open_eyes(self._target))
-            except Exception as error:  # the other sources continue
+            except Exception as error:  # must not stop the other sources of evidence
                 reason, words = explain(error)
                 remedy = error.remedy if isinstance(error, InnoscopeError) else None
                 self._missing = Missing(reason, words, remedy)
@@ -117,13 +117,13 @@ class SnapshotLoop:
             self._ended.wait(max(self._interval_s, _PAUSE_FACTOR * (time.monotonic() - began)))
 
     def hold(self, lock_owners: LockOwners | None) -> LockOwners | None:
-        """Record lock owners in ``lock_owners`` from now on, and return the previous object."""
+        """Start recording lock owners in ``lock_owners`` (None: stop), and return the previous object."""
         with self._owners_lock:
             before, self._lock_owners = self._lock_owners, lock_owners
             return before
 
     def _note_owners(self, dump: Dump) -> None:
-        """Record lock owners immediately after the snapshot, because owners change."""
+        """Record the lock owners. Call this immediately after the snapshot, because owners change."""
         with self._owners_lock:
             if self._lock_owners is not None:
                 self._lock_owners.note(dump)
@@ -151,7 +151,10 @@ class SnapshotLoop:
         self.looks.add(SnapshotSummary(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
 
     def _path(self, thread: Thread) -> str | None:
-        """Return the file that the thread reads, writes or syncs, as a path in the server's root, or None."""
+        """Return the path of the file that the thread reads, writes or syncs, or None.
+
+        It is relative to the data directory if the file is in that directory, else as the server sees it.
+        """
         if thread.syscall not in _FILE_CALLS:
             return None
         try:
@@ -167,7 +170,10 @@ class SnapshotLoop:
         return str(path.relative_to(home) if home and path.is_relative_to(home) else path)
 
     def _functions(self, thread: Thread) -> tuple[str, ...]:
-        """Return the labels of the thread's frames, cached by identity: the engine shares equal stacks."""
+        """Return the labels of the thread's frames.
+
+        They are cached by the identity of the frames, because the engine shares equal stacks.
+        """
         known = self._labels.get(id(thread.frames))
         if known is None:
             if len(self._labels) >= MAX_STACKS:

@@ -1,4 +1,4 @@
-"""Run the questions of ``probes/catalog/questions.yaml`` once; texts are reduced to fingerprints at once."""
+"""Run the queries of ``probes/catalog/questions.yaml`` once, and remove all literals from the results."""
 
 from __future__ import annotations
 
@@ -27,21 +27,25 @@ if TYPE_CHECKING:
 
 _TEXT: Final = "text"
 _PROCESSES: Final = "processes"
-#: Limits the waiting time of our queries, whatever the server's defaults are.
+#: Session variables that limit the waiting time of our queries, independently of the server's defaults.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
 class ServerQuery(ServerEntry, frozen=True, kw_only=True):
-    """The statement for some servers; ``named`` maps the server's names of the wanted columns to ours."""
+    """The statement of a question for a range of servers.
+
+    ``named`` maps the server's names of the columns needed to our names. Without it, the answer has exactly
+    the columns of the question, in the same order.
+    """
 
     sql: str
     named: dict[str, str] | None = None
 
 
 class Question(Entry, frozen=True):
-    """One question: the names of its columns, and the statement for each generation.
+    """A question: the names of the columns in its answer, and its statement for each range of servers.
 
-    It is not asked while more threads than ``crowd`` wait for row locks.
+    It is skipped while more than ``crowd`` threads wait for row locks.
     """
 
     columns: tuple[str, ...]
@@ -49,7 +53,7 @@ class Question(Entry, frozen=True):
     crowd: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that servers name no other columns."""
+        """Check that ``named`` of each server contains only columns of the question."""
         for server in self.servers:
             if unknown := set((server.named or {}).values()) - set(self.columns):
                 raise ValueError(f"named: {min(unknown)!r} is not among the columns")
@@ -68,12 +72,12 @@ class File(Entry, frozen=True):
 
 @cache
 def default_questions() -> dict[str, Question]:
-    """Return those of the installed catalog, by name."""
+    """Return the questions of the installed catalog by name."""
     return load()
 
 
 def load(path: Path | None = None) -> dict[str, Question]:
-    """Read the file. Raises BadFile."""
+    """Return the questions in the file by name. Raises BadFile."""
     return read_yaml(path or catalog_path("questions.yaml"), File).questions
 
 
@@ -86,7 +90,7 @@ class SqlAnswers:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """Return the process list, which ``query_all`` has checked."""
+        """Return the statements in the process list, whose numbers ``query_all`` has validated."""
         return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
 
 
@@ -99,7 +103,10 @@ def _statement(row: Mapping[str, str]) -> Statement:
 
 
 def query_all(target: Target, connect: Callable[[], Connection], waiting: float) -> SqlAnswers:
-    """Run all queries one after the other; ``waiting`` is the number of threads that wait for row locks."""
+    """Run all queries one after the other, and return their answers.
+
+    ``waiting`` is the number of threads that wait for row locks.
+    """
     asked = SqlAnswers()
     try:
         connection = connect()
@@ -116,7 +123,7 @@ def query_all(target: Target, connect: Callable[[], Connection], waiting: float)
             else:
                 asked.answers[name] = answer
     finally:
-        connection.abandon()  # a stalled server may not read a COM_QUIT
+        connection.abandon()  # without COM_QUIT, because a stalled server may not read it
     return asked
 
 
@@ -141,7 +148,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
 
 
 def _checked(name: str, rows: Rows) -> Rows | Missing:
-    """Return the rows, or why they cannot be used, because the peer may not be a real server."""
+    """Return the rows, or the reason why they are invalid, because the peer may not be a real server."""
     try:
         if name == _PROCESSES:
             list(map(_statement, rows))
@@ -151,7 +158,7 @@ def _checked(name: str, rows: Rows) -> Rows | Missing:
 
 
 def _names(question: Question, asked: ServerQuery, columns: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return our name for each column of the answer; None for those that are not wanted."""
+    """Return our name for each column of the answer; None for columns that are not needed."""
     return question.columns if asked.named is None else tuple(map(asked.named.get, columns))
 
 

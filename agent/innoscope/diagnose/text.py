@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Limit on the functions of a stack shown on one line.
+#: Limit on the functions of a stack that are shown.
 _FUNCTIONS: Final = 7
-#: Findings with at least the first score are marked as urgent, those below the second as remarks.
+#: Findings with at least the first score are marked as urgent, those below the second score as remarks.
 _URGENT, _REMARK = 75, 40
 VERSION: Final = 1
 
 
 def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
-    """Yield the report's lines: what was observed, the findings with the worst first, what is unknown."""
+    """Yield the report's lines: a summary, the findings (worst first), and what could not be checked."""
     yield from _head(evidence)
     if not verdict.findings:
         found = f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were possible."
@@ -94,7 +94,7 @@ def _finding(number: int, finding: Finding, toggles: Mapping[str, tuple[str, str
 
 
 def _title(number: int, finding: Finding) -> str:
-    """Return the first line of a finding: red if urgent, plain if a remark."""
+    """Return the first line of a finding: red if it is urgent, uncoloured if it is a remark, else yellow."""
     rest = f"{finding.title}  [{finding.name}, {finding.score:.0f}]"
     if finding.score >= _URGENT:
         return Coloured(f"{number}.! {rest}", Colour.RED)
@@ -118,7 +118,10 @@ class _Toggles(Entry, frozen=True, forbid_unknown_fields=False):
 
 
 def _toggles() -> dict[str, tuple[str, str]]:
-    """Title and risk of each toggle, read as text: nothing that diagnoses may import what changes."""
+    """Return the title and risk of each toggle.
+
+    They are read directly from the file, because diagnostic code must not import code that changes servers.
+    """
     toggles = read_yaml(catalog_path("toggles.yaml"), _Toggles).toggles
     return {name: (toggle.title, toggle.risk) for name, toggle in toggles.items()}
 

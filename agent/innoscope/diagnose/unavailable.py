@@ -1,4 +1,4 @@
-"""Report that a value which a rule needs is unavailable."""
+"""Define the error for an unavailable value that a rule needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Unknown(Exception):
-    """Raised if ``source`` has no value. ``missing`` is the reason; None if this server does not have it."""
+    """Raised if ``source`` has no value. ``missing`` is the reason; None if the server does not have it."""
 
     def __init__(self, source: str, missing: Missing | None) -> None:
         super().__init__(source)
@@ -18,5 +18,5 @@ class Unknown(Exception):
 
     @property
     def words(self) -> str:
-        """Return the reason as text."""
+        """Return the reason as a message."""
         return self.missing.words if self.missing else f"this server does not have it ({self.source})"

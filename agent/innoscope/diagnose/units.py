@@ -17,7 +17,7 @@ def _percent(value: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Return the duration with two digits, in a suitable unit."""
+    """Return the duration in s, ms or µs."""
     for size, unit in ((1, "s"), (1e-3, "ms")):
         if value >= size:
             shown = value / size

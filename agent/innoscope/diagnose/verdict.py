@@ -1,4 +1,4 @@
-"""Apply the rules to the evidence, and rank the findings with the worst first."""
+"""Apply the rules to the evidence, and sort the findings by score, the worst first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FILES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem. ``score`` is 0 to 100; ``follows_from`` names the finding that explains this one."""
+    """A problem. ``score`` is from 0 to 100; ``follows_from`` is the finding that explains this one."""
 
     name: str
     title: str
@@ -64,7 +64,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
-    """Apply the rules, those of the catalog by default. The same evidence gives the same verdict."""
+    """Apply the rules, by default those of the catalog. The same evidence always gives the same verdict."""
     every = tuple(default_rules() if rules is None else rules)
     signals = Signals(evidence)
     found: list[tuple[Rule, Finding]] = []
@@ -79,7 +79,7 @@ def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
 
 
 def _holds(rule: Rule, signals: Signals) -> bool:
-    """Return whether all conditions hold. Raises Unknown only if the known signals do not decide it."""
+    """Return whether all conditions hold. Raises Unknown only if this depends on a signal without a value."""
     undecided: Unknown | None = None
     for condition in rule.when:
         try:
@@ -133,7 +133,7 @@ def _finding(rule: Rule, signals: Signals) -> Finding:
 
 
 def _filled(text: str, signals: Signals) -> str | None:
-    """Return the text with its numbers filled in; None if one of them is unknown."""
+    """Return the message with its placeholders filled in; None if one of the values is unknown."""
 
     def number(match: re.Match[str]) -> str:
         return UNITS[match[2]](signals[match[1]])
@@ -161,16 +161,13 @@ def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
 
 
 def _labels(evidence: Evidence, metric: str) -> str | None:
-    """Return the first labels of a metric's series; None if there are none."""
+    """Return the values of a metric's first label, separated by commas; None if there are none."""
     labels = dict.fromkeys(label.partition(".")[0] for label in evidence.labels(metric))
     return ", ".join(labels) or None
 
 
 def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
-    """Return the files that threads in these wait classes used, most frequent first.
-
-    None if there are none.
-    """
+    """Return the files most often used by threads in these wait classes; None if there are none."""
     counts: Counter[str] = Counter()
     for one in evidence.files:
         if one.wait in waits:
@@ -208,7 +205,7 @@ def _with_cause(finding: Finding, cause: str) -> Finding:
 def _cannot_tell(unknown: list[tuple[Rule, Unknown]]) -> tuple[CannotTell, ...]:
     """Group rules by missing source and reason.
 
-    Values that this server does not have are no failure: omitted.
+    Values that this server does not provide are omitted, because this is not a failure.
     """
     groups: dict[tuple[str, str, str | None], list[str]] = {}
     for rule, error in unknown:

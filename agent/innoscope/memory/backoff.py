@@ -1,4 +1,4 @@
-"""Delay the next attempt to read debug information after a failure, with increasing delays for each file."""
+"""Delay retries after a failure to read debug information. The delay per file doubles, up to one hour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[int, ...]
 
 _FIRST_S: Final = 60.0
 _MAX_S: Final = 3600.0
-#: Maximum number of keys; the oldest are forgotten.
+#: Maximum number of keys; the oldest are removed.
 _MAX_KEYS: Final = 1024
 
 
@@ -30,7 +30,7 @@ class _Failure:
 
 
 class Backoff:
-    """Store failures by file and process. Thread-safe."""
+    """Store the last failure of each file and each process. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class Backoff:
         self._failures: dict[Key, _Failure] = {}
 
     def check(self, keys: Iterable[Key]) -> None:
-        """Raise NotRead if one of these keys failed and its delay has not passed."""
+        """Raise NotRead if a failure is stored under one of these keys and its delay has not passed."""
         with self._lock:
             known = [self._failures[key] for key in keys if key in self._failures]
         for failure in known:
@@ -46,7 +46,7 @@ class Backoff:
                 raise _not_read(failure)
 
     def failed(self, keys: Sequence[Key], error: BadFile) -> NotRead:
-        """Store the failure and return the error to raise."""
+        """Store the failure under these keys, and return the NotRead error to raise."""
         with self._lock:
             earlier = [self._failures.pop(key).delay_s for key in keys if key in self._failures]
             delay = min(2 * max(earlier), _MAX_S) if earlier else _FIRST_S

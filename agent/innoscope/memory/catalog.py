@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/memory.yaml``: where each number is in which server's memory."""
+"""Read ``probes/catalog/memory.yaml``: the location of each value in the memory of each server version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FLAVOURS: Final = {"mysql", "mariadb"}
 
 
 class Source(ServerEntry, frozen=True):
-    """One place where a value may be: exactly one of ``paths``, ``symbol``, ``status``, ``variable``."""
+    """One source of a value; exactly one of ``paths``, ``symbol``, ``status`` and ``variable`` is set."""
 
     paths: tuple[_Path, ...] = ()
     symbol: str | None = None
@@ -32,7 +32,7 @@ class Source(ServerEntry, frozen=True):
     settled: bool = False
 
     def __post_init__(self) -> None:
-        """Check what the types cannot."""
+        """Check the constraints that types cannot express."""
         if sum(map(bool, (self.paths, self.symbol, self.status, self.variable))) != 1:
             raise ValueError("needs exactly one of paths, symbol, status, variable")
         if (self.symbol is None) != (self.kind is None):
@@ -42,12 +42,12 @@ class Source(ServerEntry, frozen=True):
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """The status variables that are added up."""
+        """Return the names of the status variables whose sum is the value."""
         return (self.status,) if isinstance(self.status, str) else self.status
 
 
 class StatusTable(Entry, frozen=True):
-    """The table of status variables. ``types`` is ``{flavour: {number: type}}``."""
+    """How to find and read the table of status variables. ``types`` is ``{flavour: {type code: type}}``."""
 
     prefix: str
     anchors: tuple[str, ...]
@@ -56,20 +56,20 @@ class StatusTable(Entry, frozen=True):
     copies: frozenset[str]
 
     def __post_init__(self) -> None:
-        """Check the flavours."""
+        """Check that ``types`` and ``live`` have both flavours."""
         if self.types.keys() != _FLAVOURS or self.live.keys() != _FLAVOURS:
             raise ValueError("types and live need mysql and mariadb, and no others")
 
 
 class VariableTable(Entry, frozen=True):
-    """The table of system variables."""
+    """How to find the table of system variables."""
 
     prefix: str
     anchors: tuple[str, ...]
 
 
 class Tables(Entry, frozen=True):
-    """The server's own tables."""
+    """The server's own tables of variables."""
 
     status: StatusTable
     variables: VariableTable
@@ -84,7 +84,7 @@ class Catalog(Entry, frozen=True):
     tables: Tables
 
     def __post_init__(self) -> None:
-        """Check that all arrays have a length."""
+        """Check that ``lengths`` has an entry for each pointer to an array."""
         for path in self.paths:
             root, star, _ = path.partition("[*]")
             if star and root.isidentifier() and root not in self.lengths:
@@ -92,7 +92,7 @@ class Catalog(Entry, frozen=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All paths that need debug information, in file order."""
+        """Return all paths that need debug information, in file order."""
         sources = [source for several in self.values.values() for source in several]
         paths = [path for source in sources for path in (*source.paths, source.when) if path]
         return tuple(dict.fromkeys((*paths, *self.lengths.values())))

@@ -3,7 +3,8 @@
 Without debug information, a symbol pack supplies both (``target.symbols.packs``).
 
 Reading 300 MB of debug information takes one or two seconds, so the result is cached by build-id.
-Addresses are not cached: reading a symbol table takes milliseconds, and they differ between processes.
+Addresses are not cached, because they differ between processes, and reading a symbol table takes only
+milliseconds.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
 
-#: Held while a child process reads debug information, which briefly takes up to 1.5 GiB. The next child
-#: waits for the lock no longer than this.
+#: Lock held while a child process reads debug information, which briefly takes up to 1.5 GiB of memory, and
+#: the maximum time to wait for the lock.
 _CHILD: Final = threading.Lock()
 _CHILD_TIMEOUT_S: Final = 5.0
 _FAILED: Final = Backoff()
@@ -41,11 +42,12 @@ _NOT_IN_PACK: Final = "not in the symbol pack, which an Innoscope without this v
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The locations found: ``symbols`` are at addresses in the process, from ``symbols_from``.
+    """The locations of a server's global variables and their members.
 
-    ``missing`` maps members that were not found to the reason. ``described`` is true if there is debug
-    information or a symbol pack (``from_pack``), ``cached`` if the members came from the cache. ``problem``
-    is the reason why an existing pack was not used.
+    ``symbols`` have addresses in the process and were read from ``symbols_from``. ``missing`` maps each
+    member that was not found to the reason. ``described`` is true if there is debug information or a symbol
+    pack (``from_pack``), ``cached`` if the members came from the cache. ``problem`` is the reason why an
+    existing pack was not used.
     """
 
     symbols: Mapping[str, Symbol]
@@ -60,7 +62,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Where debug files are searched: folders like /usr/lib/debug, and downloaded files by build-id."""
+    """Locations of debug files: folders such as /usr/lib/debug, and downloaded files by build-id."""
 
     dirs: tuple[str, ...] = ("/usr/lib/debug",)
     files: tuple[tuple[str, str], ...] = ()
@@ -76,14 +78,14 @@ def learn(
 ) -> Layout:
     """Return the layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
-    Raises NotRead if its debug information could not be read a while ago: the file is retried later.
+    Raises NotRead if reading its debug information failed recently; the file is retried later.
 
     ``paths`` begin with a variable, ``types`` with a type. Paths of variables that the server does not have
-    are ignored. The others are looked up in the cache, then in the debug information.
+    are ignored. All others are looked up in the cache, then in the debug information.
     """
     files = dict(debug.files)
     with reading_files(target.pid):
-        # By process as well, because the owner can change the file's timestamps at any time.
+        # The process is also a key, because the file's owner can change its timestamps at any time.
         keys = (_executable(target), (target.pid, target.start_time))
         _FAILED.check(keys)
         found = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
@@ -109,7 +111,10 @@ def learn(
 
 @contextlib.contextmanager
 def _one_child() -> Iterator[None]:
-    """Wait until no other child reads debug information, up to a timeout, because its file may be hostile."""
+    """Let only one child process read debug information at a time.
+
+    Stop waiting after a timeout, because a malicious file can make the other child slow.
+    """
     alone = _CHILD.acquire(timeout=_CHILD_TIMEOUT_S)
     try:
         yield
@@ -134,7 +139,7 @@ def _of_pack(
 
 
 def root(path: str) -> str:
-    """Return the global variable that a path of members begins with."""
+    """Return the name of the global variable at the beginning of a path of members."""
     return path.partition(".")[0].partition("[")[0]
 
 
@@ -146,6 +151,6 @@ def _build(target: Target) -> str:
 
 
 def _executable(target: Target) -> Key:
-    """Return device, inode, size, and the time of the last change in ns."""
+    """Return the executable's device, inode, size, and modification time in ns."""
     file = Path(f"/proc/{target.pid}/exe").stat()
     return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Number = int | float
 
-#: Limit on the elements behind a pointer: innodb_buffer_pool_instances goes up to 64.
+#: Limit on the elements behind a pointer: the maximum of innodb_buffer_pool_instances is 64.
 _MOST_ELEMENTS: Final = 64
-#: Limit on the bytes from the first to the last element of a term: four times that of 64 buffer pools in
-#: MySQL 5.6.
+#: Limit on the bytes from the first to the last element of a term: four times the size of 64 buffer pools
+#: in MySQL 5.6.
 SPAN: Final = 288 << 10
-#: Bytes per read.
+#: Maximum number of bytes per read.
 _PART: Final = 4 << 20
 _ADDRESS: Final = (1 << 64) - 1
 #: Type codes of ``array`` by kind and size.
@@ -36,10 +36,10 @@ _POINTER: Final = struct.Struct("<Q")
 
 
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
-    """Return the value of each term, in the order given; None where a pointer on the path is still NULL.
+    """Return the value of each term, in the given order; None if a pointer on the path is still NULL.
 
-    The values are not from one instant: the kernel copies them one after the other, within some microseconds.
-    Raises NoSuchProcess and NoRights.
+    The values are not from the same point in time: the kernel copies them one after the other, within a few
+    microseconds. Raises NoSuchProcess and NoRights.
     """
     wanted = list(dict.fromkeys(terms))
     lengths = [term.length for term in wanted if term.length is not None]
@@ -54,7 +54,7 @@ def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
 
 
 def _follow(pid: int, terms: list[Term]) -> list[int]:
-    """Follow the pointers of each term and return its address; 0 where a pointer is NULL."""
+    """Follow the pointers of each term and return its address; 0 if a pointer is NULL."""
     places = [(term.base + term.member.offsets[0]) & _ADDRESS for term in terms]
     for level in range(1, max((len(term.member.offsets) for term in terms), default=1)):
         deeper = [i for i, term in enumerate(terms) if len(term.member.offsets) > level and places[i]]
@@ -93,7 +93,7 @@ def _in_parts(pid: int, places: list[tuple[int, int]]) -> Iterator[bytes | None]
 
 
 def _span(term: Term, counted: Mapping[Term, Number | None]) -> int:
-    """Return the bytes from the first to the last element; 0 if there are none or implausibly many."""
+    """Return the size of all elements in bytes; 0 if there are none or implausibly many."""
     member = term.member
     count = member.count if term.length is None else int(counted.get(term.length) or 0)
     if count < 1 or (term.length is not None and count > _MOST_ELEMENTS):
@@ -110,7 +110,7 @@ def _sum(member: Member, raw: bytes | None) -> Number | None:
 
 
 def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
-    """Read each ``(address, size)``; None where it is not mapped. Raises NoSuchProcess and NoRights."""
+    """Return the bytes at each ``(address, size)``; None if unmapped. Raises NoSuchProcess and NoRights."""
     if not places:
         return []
     with translating(pid):

@@ -1,4 +1,4 @@
-"""Choose where each value is read from: the first source in the catalog that this server build has."""
+"""Choose the source of each value: the first source in the catalog that this server build provides."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One number in memory, or the sum of several: ``member`` relative to ``base``. Compared by identity.
+    """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
 
-    ``length`` locates the number of elements if the debug information does not contain it.
+    ``length`` is the term of the number of elements, if the debug information does not contain this number.
     """
 
     base: int
@@ -42,7 +42,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PlannedValue:
-    """How one value is read: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
+    """How one value is computed: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
 
     value: str
     terms: tuple[Term, ...]
@@ -50,13 +50,13 @@ class PlannedValue:
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
-    #: True for a copy that only SHOW STATUS updates: 0 means that it was never updated.
+    #: True for a copy that only SHOW STATUS updates. If it is 0, it was never updated.
     settled: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A value that cannot be read from this server: the reason and the remedy."""
+    """A value that cannot be read from this server, with the reason and a remedy."""
 
     value: str
     reason: str
@@ -82,11 +82,11 @@ class _Planner:
     layout: Layout
     status: Callable[[], Mapping[str, Status]]
     variables: Callable[[], Mapping[str, Variable]]
-    #: Terms by path, so that a term that several values need is read once.
+    #: Terms by path, so that a term is read only once even if several values need it.
     terms: dict[str, Term] = field(default_factory=dict)
 
     def reading(self, value: str, source: Source) -> PlannedValue:
-        """Return how to read the value from this source. Raises _SourceMissing."""
+        """Return a plan for reading the value from this source. Raises _SourceMissing."""
         when = None
         if source.paths:
             terms = tuple(self._member(path) for path in source.paths)
@@ -165,7 +165,7 @@ def make(
 ) -> Plan:
     """Return the plan for one server.
 
-    ``status`` and ``variables`` are called only if no earlier source exists.
+    ``status`` and ``variables`` search the server's tables. They are called only if a value needs them.
     """
     maker = _Planner(target, catalog, layout, status, variables)
     readings, absent = [], []

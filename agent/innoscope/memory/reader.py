@@ -1,7 +1,7 @@
 """Read InnoDB's counters and variables from a live server's memory.
 
 The server is not stopped, queried or changed. Only process_vm_readv is used, so this also works on a server
-that hangs, recovers or is stopped.
+that hangs, is in crash recovery or is stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
-#: Seconds after a server's start in which the dynamic linker may not have relocated its tables yet.
+#: Seconds after a server's start during which the dynamic linker may not have relocated its tables yet.
 _YOUNG_S: Final = 10.0
 #: Seconds until the tables of a server that just started are searched again.
 _AGAIN_S: Final = 1.0
@@ -42,7 +42,7 @@ _STRING_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a value is read from (``source``), or the ``reason`` why it cannot be read and the ``remedy``."""
+    """The ``source`` of a value, or the ``reason`` why it cannot be read and a ``remedy``."""
 
     value: str
     source: str | None
@@ -52,17 +52,18 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class StatusValue:
-    """A status variable's value. ``live`` is false for one that only SHOW STATUS updates."""
+    """A status variable's value. ``live`` is false if only SHOW STATUS updates it."""
 
     value: Number
     live: bool
 
 
 class MemoryReader:
-    """Read one server. The first use finds the addresses, which takes seconds; later reads take 0.1 ms.
+    """Read values from one server. The first read finds their addresses, which takes seconds.
 
-    ``cache`` is the cache folder (default: ``cache_folder()``), ``debug`` is where debug files are searched.
-    All methods raise NoSuchProcess, NoRights, or BadFile if the executable is malformed. Not thread-safe.
+    Later reads take 0.1 ms. ``cache`` is the cache folder (default: ``cache_folder()``), ``debug`` has the
+    locations of debug files. All methods raise NoSuchProcess, NoRights, NotRead if a limit is exceeded, or
+    BadFile if the executable is malformed. Not thread-safe.
     """
 
     def __init__(
@@ -81,16 +82,16 @@ class MemoryReader:
         self._last: Mapping[str, Number] | None = None
         self._status: dict[str, tables.Status] | None = None
         self._variables: dict[str, tables.Variable] | None = None
-        #: Time at which a table was missing because the dynamic linker may not have relocated it yet.
+        #: Time of the last search that found no table shortly after the server's start, else None.
         self._unrelocated: float | None = None
         self._image: Image | None = None
-        #: The limit that this process exceeded; then it is not searched again.
+        #: The error if this process exceeded a limit; then its memory is not searched again.
         self._exceeded: NotRead | None = None
 
     def read(self) -> Mapping[str, Number]:
-        """Return ``{value of probes/catalog/memory.yaml: number}``.
+        """Return the numbers by their names in probes/catalog/memory.yaml.
 
-        ``explain`` reports why others are missing.
+        ``explain`` returns the reasons for missing values.
         """
         readings = self._planned().readings
         terms = [term for reading in readings for term in (*reading.terms, *_optional(reading.when))]
@@ -114,7 +115,7 @@ class MemoryReader:
         return [explanations[value] for value in self._catalog.values]
 
     def status(self) -> Mapping[str, StatusValue]:
-        """Return InnoDB's numeric status variables, named as in SHOW STATUS; empty without the table."""
+        """Return InnoDB's numeric status variables, named as in SHOW STATUS; empty if no table was found."""
         self._begin()
         table = self._status_table()
         terms = {name: plan.variable_term(one.address, one.type) for name, one in table.items()}
@@ -126,9 +127,9 @@ class MemoryReader:
         }
 
     def variables(self) -> Mapping[str, Number | str]:
-        """Return InnoDB's global system variables, named as in SHOW VARIABLES; empty without the table.
+        """Return InnoDB's global system variables, named as in SHOW VARIABLES; empty if no table was found.
 
-        Booleans are 0 or 1, enumerations their name, sets their bits, and NULL strings "".
+        Booleans are 0 or 1, enumerations are names, sets are bit masks, and NULL strings are "".
         """
         self._begin()
         table = self._variable_table()
@@ -156,9 +157,9 @@ class MemoryReader:
         return self._plan
 
     def _begin(self) -> None:
-        """Allow another search if the server had just started.
+        """Allow another search if the last one failed because the server had just started.
 
-        Raise NotRead if it exceeded a limit before.
+        Raises NotRead if this process exceeded a limit before.
         """
         if self._exceeded is not None:
             raise NotRead(self._exceeded.what, remedy=self._exceeded.remedy)
@@ -201,7 +202,10 @@ class MemoryReader:
         return found
 
     def _strings(self, table: Mapping[str, tables.Variable]) -> Iterator[tuple[str, str]]:
-        """Yield string variables, except those that are longer than the limit or at the end of a mapping."""
+        """Yield the names and values of string variables, except those longer than the limit.
+
+        A string at the end of a mapping is also omitted.
+        """
         names = [name for name, one in table.items() if one.type == "string"]
         terms = {name: plan.variable_term(table[name].address, "uint64") for name in names}
         found = self._read(terms.values())
@@ -218,7 +222,7 @@ def _optional(term: plan.Term | None) -> tuple[plan.Term, ...]:
 
 
 def _value(reading: plan.PlannedValue, found: Mapping[plan.Term, Number | None]) -> Number | None:
-    """Return the value of one reading; None while the server has not initialised the structure."""
+    """Return a planned value; None if the server has not initialised the structure yet."""
     if reading.when is not None and not found[reading.when]:
         return 0
     total: Number = 0

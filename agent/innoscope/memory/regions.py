@@ -1,4 +1,4 @@
-"""Read and search the server's executable as it is mapped in memory: names, tables, variables."""
+"""Read and search the server's executable as mapped in its memory, for names, tables and variables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from innoscope.target.native_errors import gone, no_rights
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Bytes per read.
+#: Maximum number of bytes per read.
 _PIECE: Final = 1 << 20
-#: Limit on the bytes read from /proc/PID/maps, as in the core (limits.rs). It has 250 KB with 1,000
-#: connections.
+#: Limit on the bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file
+#: has 250 KB.
 _MAPS: Final = 8 << 20
 #: Limit on the number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024
@@ -28,8 +28,8 @@ _REGIONS: Final = 1024
 #: server (77 MB in MySQL 9.7, 12 MB in MariaDB 11.4.5).
 _IMAGE: Final = 320 << 20
 _DATA: Final = 48 << 20
-#: Bytes read of a heap that directly follows .bss, as on a host without address randomization. Variables come
-#: first.
+#: Limit on the bytes read from a heap that directly follows .bss, as on a host without address
+#: randomization. The variables in .bss come first.
 _HEAP: Final = 32 << 20
 #: Limit on the pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
 _ROW: Final = 1024
@@ -42,7 +42,7 @@ _CPU_S: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One mapping. ``data`` is true for writable mappings, including ``.bss``, which follows them."""
+    """One mapping of the executable. ``data`` is true if it is writable, ``code`` if it is executable."""
 
     start: int
     end: int
@@ -53,7 +53,8 @@ class Region:
 class Image:
     """Give access to the executable as mapped into the process, relocated by the dynamic linker.
 
-    Use it immediately and in one thread, because its CPU time is limited. Raises NotRead beyond a limit.
+    Use an object immediately and in one thread, because its CPU time is limited. Methods raise NotRead if a
+    limit is exceeded.
     """
 
     def __init__(self, pid: int) -> None:
@@ -85,7 +86,7 @@ class Image:
         return found
 
     def slots(self, addresses: Sequence[int]) -> list[int]:
-        """Return the addresses of pointers to these addresses, variables first. Read the image once."""
+        """Return the addresses of pointers to these addresses, those in writable regions first."""
         needles = [address.to_bytes(8, "little") for address in addresses]
         found: list[int] = []
         if not needles:
@@ -122,7 +123,7 @@ class Image:
                     row = []
 
     def _pieces_of_data(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the regions that may contain pointers, in pieces: variables first, then read-only data."""
+        """Yield the regions that may contain pointers, in pieces: writable data first, then constants."""
         for region in sorted(self.regions, key=lambda region: not region.data):
             if not region.code:
                 yield from self._pieces(region, 0)
@@ -139,13 +140,13 @@ class Image:
                 yield start, piece
 
     def read(self, places: list[tuple[int, int]]) -> list[bytes | None]:
-        """Return the bytes of each ``(address, size)``; None where it is not mapped."""
+        """Return the bytes at each ``(address, size)``; None if it is not mapped."""
         if time.thread_time() > self._deadline:
             raise _exceeds(self.pid, "reading the executable's variables", f"{_CPU_S:g} s of CPU time")
         return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
-        """Return the C strings at these addresses; None for one that is not ASCII text or is longer."""
+        """Return the C strings at these addresses; None for a string that is not ASCII or too long."""
         places = []
         for address in addresses:
             region = self.at(address)
@@ -166,7 +167,7 @@ def _exceeds(pid: int, what: str, limit: str) -> NotRead:
 
 
 def _regions(pid: int) -> list[Region]:
-    """Return the executable's mappings in ascending order, with the anonymous ones that follow it (.bss)."""
+    """Return the executable's mappings in ascending order, with the anonymous mappings after them (.bss)."""
     regions: list[Region] = []
     try:
         inode = Path(f"/proc/{pid}/exe").stat().st_ino

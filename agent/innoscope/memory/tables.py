@@ -1,8 +1,8 @@
 """Find the server's own tables of status and system variables in its memory.
 
 The tables map names to the addresses of values. ``strip`` does not remove them, so they work on a server
-without any InnoDB symbols. The dynamic linker has relocated them, so the pointers are valid addresses. A
-table is accepted only if a whole row of records is plausible.
+without any InnoDB symbols. The dynamic linker has relocated the tables, so their pointers are valid
+addresses. A table is accepted only if many adjacent records are plausible.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _LEAST: Final = 20
 #: Limit on the records read in each direction; MariaDB 10.11 has 142 variables.
 _MOST: Final = 400
 
-#: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and from MySQL 8 on scope.
+#: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and scope in newer MySQL.
 _SHOW: Final = struct.Struct("<QQII")
 #: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then fields that depend on
 #: the type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
-#: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
+#: Bits of ``flags``: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
 _TYPE_MASK, _UNSIGNED, _PER_SESSION, _OPTION_ONLY = 0x7F, 0x80, 0x100, 0x400
 _STRING, _ENUM = 5, 6  # PLUGIN_VAR_STR, PLUGIN_VAR_ENUM
-#: PLUGIN_VAR_*: type -> (signed, unsigned) type of the value.
+#: PLUGIN_VAR_*: type code -> type of the value if signed, and if unsigned.
 _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
     1: ("bool", "bool"),
     2: ("int32", "uint32"),
@@ -59,7 +59,7 @@ class Status:
 class Variable:
     """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64, or string (a char pointer).
 
-    ``choices`` are the names of an enumeration's values, by number.
+    ``choices`` are the names of an enumeration's values, in the order of their numbers.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Variable:
 
 
 def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> dict[str, Status]:
-    """Return InnoDB's status variables by full name; empty if the table was not found."""
+    """Return InnoDB's status variables by their names in SHOW STATUS; empty if the table was not found."""
     types = table.types[flavour]
     for anchor in table.anchors:
-        # The linker may merge a string with the end of a longer one.
+        # There may be several copies, because the linker can merge a string with the end of a longer one.
         for slot in image.slots(image.copies(anchor.encode() + b"\0")):
             records = _Row(image, _SHOW.size, lambda raw: _is_status(image, raw)).around(slot)
             if len(records) >= _LEAST:
@@ -81,9 +81,10 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
 
 
 def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Variable]:
-    """Return InnoDB's global system variables by full name, without session variables.
+    """Return InnoDB's global system variables by their names in SHOW VARIABLES, without session variables.
 
-    They cannot be found by name: when the server loads the plugin, it gives each record a name on the heap.
+    The table cannot be found by the address of a name, because the server moves each record's name to the
+    heap when it loads the plugin.
     """
     for records in image.rows(_LEAST):
         if _sysvar(image, records[0]) is not None:
@@ -102,7 +103,7 @@ class _Row:
         self._fits = fits
 
     def around(self, address: int) -> list[bytes]:
-        """Return the record at the address and its neighbours on both sides, as far as they are plausible."""
+        """Return the record at the address, and all records on both sides up to the first implausible one."""
         before = self._run(range(address - self._size, address - _MOST * self._size, -self._size))
         return [*reversed(before), *self._run(range(address, address + _MOST * self._size, self._size))]
 
@@ -137,7 +138,7 @@ def _named_status(
     live: frozenset[str],
 ) -> dict[str, Status]:
     fields = [_SHOW.unpack(raw) for raw in records]
-    # In lower case, because MariaDB has mixed case: Innodb_buffer_pool_pages_LRU_flushed.
+    # Names are in lower case, because MariaDB uses mixed case: Innodb_buffer_pool_pages_LRU_flushed.
     names = [table.prefix + (name or "").lower() for name in image.strings([field[0] for field in fields])]
     copies = [field[1] for name, field in zip(names, fields, strict=True) if name in table.copies]
     first, last = (min(copies), max(copies)) if copies else (0, 1 << 64)
@@ -151,7 +152,7 @@ def _named_status(
 def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
     """Return a record's fields, or None if it is implausible.
 
-    Unknown type, or pointers not to text or code.
+    A record is implausible if its type is unknown or a pointer points to the wrong kind of region.
     """
     [raw] = image.read([(address, _SYSVAR.size)])
     if raw is None:
@@ -184,7 +185,7 @@ def _named_variables(image: Image, records: list[int], table: catalog.VariableTa
 
 
 def _choices(image: Image, address: int) -> tuple[str, ...]:
-    """Return the names in a TYPELIB, which has a count, its own name, and an array of names."""
+    """Return the names in a TYPELIB, which consists of a count, its own name, and an array of names."""
     [raw] = image.read([(address, 24)])
     if raw is None:
         return ()

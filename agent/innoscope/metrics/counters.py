@@ -1,7 +1,7 @@
 """Keep exported counters monotonic when their source changes or restarts.
 
-A probe counts since it was attached, the server's own counters since the server started. The source can
-change between two scrapes, and the sensor or the server may have been restarted in between.
+A probe counts from the time when it was attached, the server's own counters from the server's start. The
+source can change between two scrapes, and the sensor or the server can restart.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from innoscope.common.samples import Value
 
-#: Collectors that count from their start, and so from zero after a restart of the sensor.
+#: Collectors whose counters start at zero when the sensor restarts.
 RESET_WITH_SENSOR: Final = frozenset({"probes", "waits"})
-#: Log sequence numbers continue after a restart of the server, and are the same for all sources.
+#: Log sequence numbers, which continue after a restart of the server and are the same for all sources.
 NEVER_RESET: Final = frozenset({"redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Identify the processes that the counters belong to: the server's and the sensor's."""
+    """Identifies the server process and the sensor process that counted."""
 
     server: Hashable
     sensor: Hashable
@@ -39,7 +39,7 @@ class _Track:
 
 
 class Counters:
-    """Keep each series' last exported value and its offset to the source's value."""
+    """Store each series' last source value, and the offset from the source value to the exported value."""
 
     def __init__(self) -> None:
         self._tracks: dict[Hashable, _Track] = {}
@@ -62,7 +62,7 @@ class Counters:
 
 
 def _correction(track: _Track, source: str, life: Life, raw: float) -> float:
-    """Return the change of the offset that lets the series continue from its last value."""
+    """Return the amount to add to the offset so that the series continues from its last value."""
     if source != track.source:
         return track.raw - raw
     if source in RESET_WITH_SENSOR and life.sensor != track.life.sensor:
@@ -71,11 +71,11 @@ def _correction(track: _Track, source: str, life: Life, raw: float) -> float:
         return 0
     if life.server != track.life.server:
         return track.raw
-    return track.raw - raw  # the source was reset: stay at the last value and count from here
+    return track.raw - raw  # the source was reset: continue from the last exported value
 
 
 class _HistogramTrack:
-    """Add a histogram's counts from earlier sensors to those of the current one."""
+    """Add the counts from before a reset to a histogram's current counts."""
 
     def __init__(self, life: Life, raw: Histogram) -> None:
         self._earlier = Histogram((), 0)

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from innoscope.metrics.merge import Series
     from innoscope.metrics.registry import Metric
 
-#: ``le`` in seconds, as exposed.
+#: Upper bounds of the buckets: exponent of the power of two in ns, and the exposed label ``le`` in seconds.
 _BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
-#: Limit on the formats cached of one collection: clients may invent format versions.
+#: Limit on the formats that are cached per collection, because clients can request any format version.
 _FORMATS: Final = 4
 
 
 class _FixedCollector:
-    """A prometheus_client collector that returns the families it was given."""
+    """A prometheus_client collector that returns a fixed list of families."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = tuple(families)
@@ -44,7 +44,7 @@ class _FixedCollector:
 
 
 def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
-    """Return ``(body, content type)``, in the format that the header ``Accept`` prefers."""
+    """Return ``(body, content type)`` in the format that the client's ``Accept`` header prefers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FixedCollector(families(series)))
     encoder, form = _encoder(accept)
@@ -52,7 +52,7 @@ def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
 
 
 class Texts:
-    """Cache one collection in each requested format, so that concurrent scrapes share the work."""
+    """Cache the exposition of one collection in each requested format, for concurrent scrapes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class Texts:
         self._texts: dict[str, tuple[bytes, str]] = {}
 
     def of(self, series: tuple[Series, ...], accept: str) -> tuple[bytes, str]:
-        """Return the same as ``expose``."""
+        """Return the result of ``expose`` for these series, from the cache if possible."""
         form = _encoder(accept)[1]
         with self._lock:
             if series is not self._series or len(self._texts) > _FORMATS:
@@ -73,14 +73,15 @@ class Texts:
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     try:
         return choose_encoder(accept)
-    except (TypeError, ValueError):  # a malformed version
+    except (TypeError, ValueError):  # malformed version in the header
         return choose_encoder("")
 
 
 def families(series: Iterable[Series]) -> list[Family]:
     """Return one family per metric, in the order of their first series.
 
-    Every label value passes through ``sanitize.label`` here: one that is no UTF-8 would cost all series.
+    All label values are sanitized here, because a single value that is not valid UTF-8 would make the whole
+    exposition fail.
     """
     found: dict[str, Family] = {}
     for one in series:
@@ -117,7 +118,7 @@ def _empty(metric: Metric) -> Family:
 
 
 def buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Return cumulative counts by ``le`` in seconds, with +Inf."""
+    """Return ``(le, cumulative count)`` of each bucket, including +Inf; ``le`` is in seconds."""
     upto = [0, *accumulate(histogram.buckets)]
     last = len(upto) - 1
     found: list[tuple[str, float]] = [(le, upto[min(power, last)]) for power, le in _BOUNDS]

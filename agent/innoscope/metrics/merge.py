@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Limit on the distinct dropped series that are stored so that each is counted once.
+#: Limit on the dropped series that are stored in order to count each series only once.
 _MAX_DROPPED: Final = 10_000
-#: Values of the label ``reason`` of a failed collector. An outcome's ``reason`` begins with one and a colon.
+#: Values of the label ``reason`` of a failed collector. An outcome's ``reason`` begins with one of them and
+#: a colon.
 REASONS: Final = frozenset(
     {"timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error"}
 )
@@ -28,7 +29,7 @@ REASONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerOutcomes:
-    """One server's outcomes in one collection. ``server`` is "" for Innoscope's own metrics."""
+    """The outcomes of one server's collectors. ``server`` is "" for Innoscope's own metrics."""
 
     server: str
     life: Life
@@ -45,14 +46,14 @@ class Series(NamedTuple):
 
 
 def failure(outcome: Outcome) -> tuple[str, str]:
-    """Return ``(reason, words)`` of a failed outcome, as in "denied: access denied for ann"."""
+    """Split a failed outcome's ``reason`` at the first colon, and return ``(reason, message)``."""
     text = outcome.reason or "error: no reason was given"
     reason, colon, words = text.partition(": ")
     return (reason, words) if colon and reason in REASONS else ("error", text)
 
 
 class _ServerState:
-    """The state of one server between scrapes: its counters and the accepted label values."""
+    """The state of one server between scrapes: its counters and accepted label values."""
 
     def __init__(self) -> None:
         self.counters = Counters()
@@ -60,7 +61,7 @@ class _ServerState:
 
 
 class Merger:
-    """Merge the outcomes of all servers. ``keep_only`` removes the state of servers that are gone."""
+    """Merge the outcomes of all servers. ``keep_only`` removes the state of servers that no longer exist."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -74,12 +75,12 @@ class Merger:
         return len(self._dropped)
 
     def keep_only(self, servers: Iterable[str]) -> None:
-        """Remove the state of all servers except these. The state of Innoscope itself stays."""
+        """Remove the state of all servers except these. The state of Innoscope's own metrics remains."""
         names = {"", *servers}
         self._servers = {name: state for name, state in self._servers.items() if name in names}
 
     def merge(self, server: ServerOutcomes) -> list[Series]:
-        """Return one value per series, from its best source, within bounds, with counters that continue."""
+        """Return one value per series from its best source. Labels are bounded and counters are monotonic."""
         state = self._servers.setdefault(server.server, _ServerState())
         best: dict[tuple[str, tuple[str, ...]], tuple[int, Value]] = {}
         for outcome in server.outcomes:
@@ -103,7 +104,7 @@ class Merger:
     def _rank(self, sample: Sample, collector: str) -> int | None:
         """Return the collector's rank among the metric's sources.
 
-        Log once and return None if it is not one.
+        If the sample is not declared for this collector, log a warning once and return None.
         """
         if sample.metric in self._registry:
             metric = self._registry[sample.metric]
@@ -134,7 +135,7 @@ class Merger:
 
 
 def about(outcomes: Iterable[Outcome]) -> list[Sample]:
-    """Return the metrics about the collectors themselves: success, duration and reason of a failure."""
+    """Return metrics about the collectors themselves: success, duration, and the reason of a failure."""
     found = []
     for outcome in outcomes:
         name = (outcome.collector,)

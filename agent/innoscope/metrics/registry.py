@@ -1,4 +1,4 @@
-"""The metrics that ``probes/catalog/metrics.yaml`` declares, by name."""
+"""Load the metrics that are declared in ``probes/catalog/metrics.yaml``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 PREFIX: Final = metrics_file.PREFIX
 
-#: Upper bounds of the exported buckets, as powers of two of nanoseconds: 16 µs to 69 s by factor 2. The same
-#: whatever was measured, so that histograms of all servers can be added up.
+#: Upper bounds of the exported buckets, as exponents of powers of two in nanoseconds (16 µs to 69 s). All
+#: histograms have the same bounds, so that the histograms of several servers can be added.
 BUCKETS: Final = tuple(range(14, 37))
-#: Series of one histogram: its buckets, +Inf, sum and count.
+#: Number of series of one histogram: its buckets, +Inf, sum and count.
 HISTOGRAM_SERIES: Final = len(BUCKETS) + 3
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label and its bound: the values it may have, else how many there may be."""
+    """A label and its bound: the allowed ``values``, or None and the maximum number of distinct values."""
 
     name: str
     values: tuple[str, ...] | None
@@ -35,7 +35,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric as declared. ``own`` ones are about Innoscope, the others carry a ``server`` label too."""
+    """One declared metric. ``own`` is true if it is about Innoscope; all others have a ``server`` label."""
 
     name: str
     kind: str
@@ -46,12 +46,12 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """The name of its series, as a person queries them (of a histogram: without ``_bucket``)."""
+        """Return the name to use in queries; for a histogram, the name without the suffix ``_bucket``."""
         return PREFIX + self.name + ("_total" if self.kind == "counter" else "")
 
     @property
     def most_series(self) -> int:
-        """How many series it can make for one server."""
+        """Return the maximum number of series for one server."""
         each = HISTOGRAM_SERIES if self.kind == "histogram" else 1
         return each * prod(label.most for label in self.labels)
 
@@ -77,7 +77,7 @@ class Registry:
 
 @cache
 def default() -> Registry:
-    """The registry that is installed with the program."""
+    """Return the registry that is installed with Innoscope."""
     return load()
 
 

@@ -1,6 +1,6 @@
 """Look up toggles in ``probes/catalog/toggles.yaml``, and convert between users' values and raw values.
 
-``raws`` converts a user's value to the values written, ``spoken`` does the reverse.
+``raws`` converts a user's value to the values to write, and ``spoken`` does the reverse.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 def load(path: Path | None = None) -> dict[str, Toggle]:
-    """Return all toggles by name, in file order. Raises BadFile, which names entry and key."""
+    """Return all toggles by name, in file order. Raises BadFile with the invalid entry and key."""
     path = path or catalog_path("toggles.yaml")
     try:
         return read_yaml(path, catalog_file.File).by_name()
@@ -36,7 +36,7 @@ def load(path: Path | None = None) -> dict[str, Toggle]:
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """Return the toggle's entry for that server. Raises NotOnThisServer if it is unknown or refused."""
+    """Return the toggle's entry for a server. Raises NotOnThisServer if it is missing or a refusal."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
@@ -67,7 +67,7 @@ def raws(way: Way, toggle: Toggle, value: str) -> tuple[Raw, ...]:
 
 
 def allowed(way: Way, toggle: Toggle) -> str:
-    """Return the values that this backend accepts: ``on, off`` or ``0 to 1000 threads``."""
+    """Return the values that this backend accepts, such as ``on, off`` or ``0 to 1000 threads``."""
     domain = toggle.domain
     own = [one for one in way.assignments if one.bound is None]
     if domain.words:
@@ -77,9 +77,9 @@ def allowed(way: Way, toggle: Toggle) -> str:
 
 
 def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
-    """Return the settings as the toggle's value: ``off``, ``on (40)``, ``200``, ``mixed (1, 0)``.
+    """Return the toggle's value for display, such as ``off``, ``on (40)``, ``200`` or ``mixed (1, 0)``.
 
-    ``raws`` has one for each assignment. What was not read (None) is ``unknown``.
+    ``raws`` has the current value of each assignment. If one of them was not read (None), return ``unknown``.
     """
     pairs = [pair for pair in zip(way.assignments, raws, strict=True) if pair[0].bound is None]
     if any(raw is None for _, raw in pairs):
@@ -90,7 +90,7 @@ def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
 
 
 def _as_word(domain: Domain, pairs: Sequence[tuple[Assignment, Raw | None]]) -> str:
-    """Return the word that all settings match, with the values if one is not exactly what the word sets."""
+    """Return the word that all settings match, and the values if one differs from the word's own value."""
     exact = [{word for word, raw in (one.values or {}).items() if same(raw, now)} for one, now in pairs]
     loose = [found or ({"on"} & set(domain.words)) for found in exact]
     common = set.intersection(*loose)
@@ -144,7 +144,7 @@ def _usage(toggle: Toggle, value: str) -> str:
 
 
 def _extent(known: Sequence[Generation]) -> str:
-    """Return from where to where the catalog knows the flavour."""
+    """Return a sentence with the range of versions that the catalog covers."""
     if not known:
         return "the catalog has no servers of this kind"
     first = min(one.versions.first for one in known)

@@ -1,4 +1,4 @@
-"""Check ``probes/catalog/toggles.yaml``: strictly, because what it says is written into servers."""
+"""Parse ``probes/catalog/toggles.yaml``, with strict checks, because its values are written into servers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SIZES: Final = {"unsigned": (1, 4, 8), "signed": (1, 4, 8), "float": (4, 8)}
 _LARGEST: Final = 2.0**64
 _SWITCH: Final = ("on", "off")
 
-#: What no catalog may write to memory, by symbol or by the system variable that shows it.
+#: Variables that no catalog may write to memory, by symbol or by the system variable that shows the value.
 NEVER_RAW: Final = re.compile(
     r"recv_\w*|btr_\w*|ibuf\w*|\w*(?:doublewrite|dblwr|hash_index|flush_method|dirty_pages|checksum)\w*"
     r"|\w*buf_pool_modified\w*|\w*io_capacity\w*|\w*shutdown\w*|srv_force_recovery|innodb_force_recovery"
 )
-#: Symbols that are safe to write on some servers only: (flavour, first version where it is not).
+#: Symbols that are safe to write on some servers only: symbol -> (flavour, first unsafe version).
 _ONLY_BELOW: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     "srv_startup_is_before_trx_rollback_phase": ("mysql", (5, 6)),
 }
@@ -50,7 +50,7 @@ class _Setting(Entry, frozen=True):
     high: float | None = None
 
     def check(self, domain: Domain) -> None:
-        """Check what depends on the toggle's own values."""
+        """Raise ValueError if the scale or the limits do not fit the toggle's values."""
         _check_numbers(scale=self.scale, low=self.low, high=self.high)
         if self.scale is not None and (self.scale <= 0 or domain.words):
             raise ValueError("scale is not above 0, of a toggle with a number")
@@ -66,7 +66,7 @@ class _SqlSetting(_Setting, frozen=True):
     bound: Literal["raise", "lower"] | None = None
 
     def assignment(self, name: str, domain: Domain) -> Assignment:
-        """Return what the entry of this name means."""
+        """Return the assignment that the entry with this name describes."""
         self.check(domain)
         if self.bound is not None and domain.words:
             raise ValueError("bound is for a toggle with a number")
@@ -91,7 +91,7 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
             raise ValueError(f"plausible does not fit {self.size} bytes, {self.kind}")
 
     def assignment(self, name: str, domain: Domain) -> Assignment:
-        """Return what the entry of this name means."""
+        """Return the assignment that the entry with this name describes."""
         self.check(domain)
         if self.values is None and domain.words and not _is_switch(domain):
             raise ValueError("values is missing")
@@ -101,7 +101,7 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
         return Assignment(setting, values, self.scale, self.low, self.high)
 
     def _check_plausible(self, values: Mapping[str, Raw] | None, domain: Domain) -> None:
-        """Check what can be written: undoing would refuse to touch a value that is not plausible."""
+        """Check that all values to write are plausible, because undo does not change implausible values."""
         low, high = self.plausible
         written = [raw for raw in (values or {}).values() if not isinstance(raw, str)]
         if domain.low is not None and domain.high is not None:
@@ -126,11 +126,11 @@ class _Way(Entry, frozen=True):
 
     @property
     def kind(self) -> _Kind:
-        """The kind that is given."""
+        """Return the kind of backend."""
         return "memory" if self.sql is None else "sql"
 
     def way(self, domain: Domain) -> Way:
-        """Return what the entry means for a toggle with these values."""
+        """Return the backend that the entry describes, for a toggle with these values."""
         assignments = []
         for name, setting in (self.sql or self.memory or {}).items():
             try:
@@ -166,7 +166,7 @@ class _Servers(ServerEntry, frozen=True):
                 _check_memory(name, setting.variable, flavour, versions.last)
 
     def generation(self, domain: Domain) -> Generation:
-        """Return what the entry means for a toggle with these values."""
+        """Return the generation that the entry describes, for a toggle with these values."""
         [(flavour, versions)] = self.ranges.items()
         ways = []
         for number, way in enumerate(self.ways):
@@ -188,13 +188,13 @@ class _Toggle(Entry, frozen=True):
 
     def __post_init__(self) -> None:
         _check_lines(title=self.title, what=self.what, also=self.also, undo=self.undo)
-        self.toggle("")  # which checks what depends on the values
+        self.toggle("")  # checks the servers' entries against the values
         for number, one in enumerate(self.servers):
             for other in self.servers[:number]:
                 _check_no_overlap(one, other)
 
     def domain(self) -> Domain:
-        """Return the values that the toggle takes."""
+        """Return the values that the toggle accepts."""
         if isinstance(self.values, _Numbers):
             return Domain(low=self.values.low, high=self.values.high, unit=self.values.unit)
         words = _SWITCH if self.values == "switch" else tuple(map(_word, self.values))
@@ -203,7 +203,7 @@ class _Toggle(Entry, frozen=True):
         return Domain(words=words)
 
     def toggle(self, name: str) -> Toggle:
-        """Return what the entry of this name means."""
+        """Return the toggle that the entry with this name describes."""
         domain = self.domain()
         generations = []
         for number, servers in enumerate(self.servers):
@@ -228,7 +228,7 @@ class File(Entry, frozen=True):
 
 
 def _check_memory(name: str, variable: str | None, flavour: str, last: tuple[int, ...]) -> None:
-    """Refuse what is known to do harm, whatever the rest of the entry says."""
+    """Raise ValueError if writing this symbol is known to do harm, independently of the rest of the entry."""
     if NEVER_RAW.fullmatch(name) or NEVER_RAW.fullmatch(variable or ""):
         raise ValueError(f"{name} must never be written to memory")
     if name in _ONLY_BELOW:
@@ -256,7 +256,7 @@ def _word(word: str | bool) -> str:
 def _values(
     given: Mapping[str | bool, Raw] | None, domain: Domain, default: Mapping[str, Raw]
 ) -> dict[str, Raw] | None:
-    """Return what is written for each word; None for a toggle with a number."""
+    """Return the value to write for each word; None if the toggle's value is a number."""
     if not domain.words:
         if given is not None:
             raise ValueError("values: the toggle takes a number")
@@ -286,7 +286,7 @@ def _or(number: float | None, default: float) -> float:
 
 def _check_numbers(**numbers: float | None) -> None:
     for name, number in numbers.items():
-        if number is not None and not abs(number) <= _LARGEST:  # nor NaN
+        if number is not None and not abs(number) <= _LARGEST:  # also true for NaN
             raise ValueError(f"{name} is not a number up to 2^64")
 
 

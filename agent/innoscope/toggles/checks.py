@@ -1,4 +1,4 @@
-"""Check the conditions for changing a server. Pure functions, each with its own reason and remedy."""
+"""Check the conditions for changing a server. Each check is a pure function with its own error message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Change:
 
 
 def server_verdicts(target: Target, facts: Facts, way: str) -> tuple[Verdict, ...]:
-    """Run the checks of the server and of this process, for a change or an undo, most severe first."""
+    """Check the server and this process, for a change or an undo. Return the most important checks first."""
     return (
         identity(target, facts),
         not_stopped(target, facts),
@@ -41,7 +41,7 @@ def server_verdicts(target: Target, facts: Facts, way: str) -> tuple[Verdict, ..
 
 
 def verdicts(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> tuple[Verdict, ...]:
-    """Run all checks of a change."""
+    """Run all checks for a change, and return their results."""
     return (
         *server_verdicts(target, facts, change.way.kind),
         catalog_knows(target),
@@ -80,7 +80,7 @@ def identity(target: Target, facts: Facts) -> Verdict:
 
 
 def catalog_knows(target: Target) -> Verdict:
-    """Check that the version is known, because the whole catalog depends on it."""
+    """Check that the server's version is known, because the catalog has different entries per version."""
     if target.version and target.version_from != "unknown":
         return _yes("catalog_knows")
     return _no(
@@ -102,7 +102,7 @@ def not_stopped(target: Target, facts: Facts) -> Verdict:
 
 
 def not_traced(facts: Facts) -> Verdict:
-    """Check that nothing traces the server: a debugger may change it, or hold a thread at any point."""
+    """Check that no process traces the server: a debugger may change it, or stop a thread at any point."""
     if facts.tracer is None:
         return _yes("not_traced")
     return _no(
@@ -113,7 +113,7 @@ def not_traced(facts: Facts) -> Verdict:
 
 
 def serving(target: Target, facts: Facts) -> Verdict:
-    """Check that the server is not starting, recovering or shutting down: then other code uses variables."""
+    """Check that the server is not starting, recovering or shutting down: changes could then be unsafe."""
     if facts.listens:
         return _yes("serving")
     words = {
@@ -129,7 +129,7 @@ def serving(target: Target, facts: Facts) -> Verdict:
 
 
 def rights(target: Target, facts: Facts, way: str) -> Verdict:
-    """Check the right to write to the process's memory, if the backend does."""
+    """Check for the right to write to the process's memory, if the backend needs it."""
     if way == "sql" or facts.memory_error is None or facts.ptrace_capable:
         return _yes("rights")
     return _no(
@@ -140,7 +140,7 @@ def rights(target: Target, facts: Facts, way: str) -> Verdict:
 
 
 def ptrace_policy(facts: Facts, way: str) -> Verdict:
-    """Check that no kernel policy forbids writing in spite of sufficient rights."""
+    """Check that no kernel policy overrides CAP_SYS_PTRACE and forbids writing to memory."""
     if way == "sql" or facts.memory_error is None or not facts.ptrace_capable:
         return _yes("ptrace_policy")
     if facts.ptrace_scope == 3:
@@ -165,7 +165,7 @@ def journal_writable(facts: Facts) -> Verdict:
 
 
 def as_declared(way: Way, steps: Sequence[Step]) -> Verdict:
-    """Check that the size and type found match the catalog."""
+    """Check that the variables' sizes and types in this server match the catalog."""
     for setting, step in _pairs(way, steps):
         for what, known, found in (("bytes", setting.size, step.size), ("type", setting.kind, step.type)):
             if step.address is not None and known is not None and found != known:
@@ -178,7 +178,7 @@ def as_declared(way: Way, steps: Sequence[Step]) -> Verdict:
 
 
 def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
-    """Check that the current value is plausible; otherwise this is not the variable."""
+    """Check that the current values are plausible. An implausible value indicates the wrong variable."""
     for setting, step in _pairs(way, steps):
         if setting.plausible is None or step.old is None:
             continue
@@ -193,7 +193,7 @@ def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
 
 
 def in_range(domain: Domain, value: str) -> Verdict:
-    """Check that the value is allowed. The catalog has already parsed values that are not plain numbers."""
+    """Check that the value is allowed. Values that are not numbers pass, because the catalog checks them."""
     if value.lower() in domain.words:
         return _yes("in_range")
     if domain.low is None and domain.high is None:

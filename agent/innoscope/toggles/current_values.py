@@ -1,4 +1,4 @@
-"""Read the current values of toggles, with one connection and one symbol lookup for all. Never writes."""
+"""Read the current values of toggles, with one connection and one symbol lookup for all of them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class _Source:
 def values(
     target: Target, toggles: Iterable[Toggle], account: Account, *, deps: Dependencies | None = None
 ) -> dict[str, str]:
-    """Return the current values by the toggles' names, as a user would give them.
+    """Return the current values by toggle name, in the form in which a user enters them.
 
-    Memory is read if SQL does not answer. Toggles that this server does not have, or that no backend can
-    read, are missing.
+    Values that SQL does not provide are read from memory. Toggles that this server does not support, or that
+    no backend can read, are omitted.
     """
     deps = deps or Dependencies()
     sources = [source for toggle in toggles for source in _sources(toggle, target)]
@@ -56,7 +56,10 @@ def _sources(toggle: Toggle, target: Target) -> Iterator[_Source]:
 
 
 def _readable(generation: Generation) -> Iterator[Way]:
-    """Yield the backends to read through, and SQL variables that show what only memory can change."""
+    """Yield the backends that can read the value.
+
+    If only the memory backend can change it but system variables show it, yield an SQL backend for reading.
+    """
     for way in generation.ways:
         if way.kind in generation.never:
             continue
@@ -84,7 +87,7 @@ def _read_all(
 
 
 def _read_one(writer: Writer, source: _Source) -> str | None:
-    """Return the value; None if this one cannot be read. Raises NoLogin if none can."""
+    """Return the toggle's value, or None if it cannot be read. Raises NoLogin if no toggle can be read."""
     way = source.way
     try:
         steps = writer.prepare(way, [None] * len(way.assignments))

@@ -1,4 +1,4 @@
-"""The collaborators of the engine, which tests can replace: catalog, writers, journal, facts."""
+"""Define the dependencies of the engine (catalog, writers, journal, facts), which tests can replace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def open_writer(kind: str, target: Target, account: Account) -> Writer:
-    """Return the writer of a backend; close it after use. Raises what the constructor raises."""
+    """Return the writer of a backend, which the caller must close. Raises the writer's own errors."""
     if kind == "sql":
         return SqlWriter(target, account)
     if kind == "memory":
@@ -29,10 +29,10 @@ def open_writer(kind: str, target: Target, account: Account) -> Writer:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The real collaborators by default; tests that inject faults pass others.
+    """The dependencies of the engine. Tests that inject faults replace the defaults.
 
-    ``expiry`` is the module of that name, or an object with its ``arm`` and ``disarm``. ``publish`` writes
-    the status file for the agent.
+    ``expiry`` is the module of that name, or an object with the same functions ``arm`` and ``disarm``.
+    ``publish`` writes the status file for the agent.
     """
 
     journal: Journal = field(default_factory=Journal)

@@ -1,4 +1,4 @@
-"""Apply a plan: check, journal, write and verify it, and restore the old values on failure."""
+"""Apply a plan: check and journal it, write and verify the values, and restore the old ones on failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "apply", "history", "plan", "undo", "values"]
 
-#: The names with which ``apply`` calls ``fault``, in this order; N is the number of a step, from 0.
+#: Arguments with which ``apply`` calls ``fault``, in this order. N is the number of a step, from 0.
 FAULTS: Final = (
     "begun", "locked", "checked", "armed", "intended", "reread", "writing-N", "written-N", "verified",
     "concluded", "published",
@@ -44,11 +44,11 @@ def apply(
     account: Account | None = None,
     deps: Dependencies | None = None,
 ) -> Entry:
-    """Apply the plan. With ``seconds``, it is undone automatically after this time.
+    """Apply the plan, and return the journal entry. ``seconds`` is the time until the automatic undo.
 
-    Raises Refused if nothing was written, ChangeFailed if something was written and failed. ``fault`` is
-    called between all steps (FAULTS). If the process is killed at any of them, the journal is correct and
-    ``undo`` works.
+    Raises Refused if nothing was written, and ChangeFailed if the change failed after a write. ``fault`` is
+    called at all points listed in FAULTS. If the process is killed at any of these points, the journal is
+    correct and ``undo`` works.
     """
     deps, account = deps or Dependencies(), account or Account()
     checks.refuse(plan.verdicts)
@@ -78,7 +78,7 @@ def apply(
 
 
 def history(target: Target | None = None, *, deps: Dependencies | None = None) -> list[Entry]:
-    """Return all changes and undos, oldest first, optionally of one server process. Raises BadFile."""
+    """Return all changes and undos, or only those of one server process, oldest first. Raises BadFile."""
     entries = (deps or Dependencies()).journal.entries()
     if target is None:
         return list(entries)
@@ -87,7 +87,7 @@ def history(target: Target | None = None, *, deps: Dependencies | None = None) -
 
 
 def _do(writer: Writer, entry: Entry, deps: Dependencies, fault: Callable[[str], None]) -> None:
-    """Make the change, and journal its result whatever happens."""
+    """Make the change, and journal its result even if it fails."""
     attempted: list[Step] = []
     try:
         _reread(writer, entry)
@@ -99,7 +99,7 @@ def _do(writer: Writer, entry: Entry, deps: Dependencies, fault: Callable[[str],
             fault(f"written-{number}")
         verify(writer, entry.steps)
         fault("verified")
-    except BaseException as error:  # also on an interrupt: the server must not stay half changed
+    except BaseException as error:  # also on Ctrl-C, because no partial change must remain
         _failed(writer, entry, attempted, error, deps)
         raise
     try:
@@ -112,7 +112,7 @@ def _do(writer: Writer, entry: Entry, deps: Dependencies, fault: Callable[[str],
 
 
 def _reread(writer: Writer, entry: Entry) -> None:
-    """Raise Refused if a current value differs from the planned old one."""
+    """Raise Refused if a current value differs from the old value in the plan."""
     for step in entry.steps:
         now = writer.read(step)
         if not same(now, step.old):
@@ -125,7 +125,11 @@ def _reread(writer: Writer, entry: Entry) -> None:
 def _failed(
     writer: Writer, entry: Entry, attempted: list[Step], error: BaseException, deps: Dependencies
 ) -> None:
-    """Restore what was written, and journal it. Raises ChangeFailed unless nothing was written."""
+    """Restore the old values of the attempted steps, and journal the failure.
+
+    Raises ChangeFailed if a value could not be restored, or if a write was attempted and ``error`` is not an
+    interrupt.
+    """
     what = error.what if isinstance(error, InnoscopeError) else f"{type(error).__name__}: {error}"
     if not attempted or (isinstance(error, Refused) and len(attempted) == 1):
         _journal_failure(deps, entry, "not written", what)
@@ -145,7 +149,7 @@ def _failed(
 
 
 def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str, back: bool = False) -> None:
-    """Journal a failure. If that fails too, the entry stays "intended", and undo reads the values itself."""
+    """Journal a failure. If this also fails, the entry remains "intended", and undo checks the values."""
     try:
         deps.journal.conclude(entry.id, outcome, reason, put_back=back)
     except (BadFile, CannotWrite):
@@ -155,7 +159,7 @@ def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str
 
 @contextmanager
 def _armed(entry: Entry, account: Account, deps: Dependencies) -> Iterator[None]:
-    """Schedule the automatic undo before the change is made, and cancel it if the change fails."""
+    """Schedule the automatic undo before the change is made, and cancel it if nothing is in force."""
     if entry.until is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""Undo temporary changes automatically, even if the terminal or this process is gone.
+"""Undo temporary changes automatically, even if the terminal is closed or this process has exited.
 
-Uses a transient systemd timer where systemd runs, else a daemon of ours (expiry_main). Both only know the
-change's id and act on the journal.
+Uses a transient systemd timer if systemd is running, else a daemon (expiry_main). Both identify the change by
+its id, and read the change itself from the journal.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "LANG")
 
 
 def arm(entry: Entry, account: Account, state: Path) -> None:
-    """Schedule the undo of ``entry`` at its ``until``. Raises Refused if that cannot be guaranteed.
+    """Schedule the undo of ``entry`` at the time ``entry.until``. Raises Refused if this fails.
 
-    This is done before the entry is journalled. If there is no entry at that time, nothing is undone.
+    Call this before the entry is journalled. If the journal does not contain the entry at that time, nothing
+    is undone.
     """
     if entry.until is None:
         return
@@ -51,9 +52,9 @@ def arm(entry: Entry, account: Account, state: Path) -> None:
 
 
 def disarm(ident: str) -> None:
-    """Cancel the scheduled undo: stop the timer.
+    """Cancel the scheduled undo by stopping its timer.
 
-    A helper process sees in the journal that nothing is left.
+    A helper process needs no signal: it exits when the journal shows that nothing is left to undo.
     """
     if SYSTEMD.exists():
         with suppress(OSError, subprocess.SubprocessError):
@@ -64,7 +65,7 @@ def disarm(ident: str) -> None:
 
 
 def timer_command(ident: str, seconds: float, options: Sequence[str]) -> list[str]:
-    """Return the command that creates the transient timer. Its unit retries until nothing is left to undo."""
+    """Return the command that creates the timer. Its service retries until nothing is left to undo."""
     passed_on = [f"--setenv={name}={os.environ[name]}" for name in _PASSED_ON if name in os.environ]
     return [
         "systemd-run", "--quiet", "--collect", f"--unit={_unit(ident)}",
@@ -95,7 +96,7 @@ def _run(command: list[str]) -> None:
 
 
 def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
-    """Start the helper and wait until it has become a daemon. Any other output is the reason of a failure."""
+    """Start the helper process, and wait until it is a daemon. Raises Refused if it does not report this."""
     theirs, ours = os.pipe()
     with open(theirs, "rb", buffering=0) as hears:  # noqa: PTH123, a descriptor
         try:

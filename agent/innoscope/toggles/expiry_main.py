@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from innoscope.toggles.journal_format import Entry
 
 _POLL_S: Final = 0.5
-#: Growing pauses between attempts to undo: the server may be stopped, or another change in progress.
+#: Seconds between attempts to undo, which fail while the server is stopped or another change is in progress.
 _RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _NOTES_MOST: Final = 20
 
 
 class PendingUndo:
-    """The pending undo of one change in one process (pid, start time, boot id).
+    """The pending undo of one change. ``life`` is the server's pid, start time and boot id.
 
-    ``maker`` is the pid of the process that makes the change and adds the journal entry.
+    ``maker`` is the pid of the process that makes the change and writes the journal entry.
     """
 
     def __init__(self, ident: str, deps: Dependencies, life: tuple[int, int, str], maker: int) -> None:
@@ -48,7 +48,7 @@ class PendingUndo:
         self._noted: set[str] = set()
 
     def moot(self) -> bool:
-        """Return whether nothing is left to undo. Cheap while the journal is unchanged."""
+        """Return whether nothing is left to undo. This is inexpensive if the journal has not changed."""
         if not lives(*self._life):
             return True
         maker_ended = _start_time(self._maker) != self._maker_began
@@ -63,9 +63,9 @@ class PendingUndo:
             time.sleep(min(_POLL_S, rest))
 
     def undo(self, account: Account) -> None:
-        """Retry until it is done or nothing is left to undo.
+        """Undo the change. Retry until this succeeds or nothing is left to undo.
 
-        Each new failure reason is added to the journal.
+        The journal gets a note for each new reason for a failure.
         """
         pauses = chain(_RETRY_S, repeat(_RETRY_S[-1]))
         while not self.moot():
@@ -74,7 +74,7 @@ class PendingUndo:
                     who, why = "innoscope", "the end of its time"
                     undo(None, self._ident, account=account, who=who, why=why, deps=self._deps)
                     return
-            except lock.AlreadyLocked:  # also while this change is being made
+            except lock.AlreadyLocked:  # by another change, or by this one if it is still in progress
                 pass
             except InnoscopeError as error:
                 self._note_failure(error.what)
@@ -89,7 +89,7 @@ class PendingUndo:
             return True
         try:
             self._entry = self._journal.find(self._ident)
-        except BadFile:  # it may be repaired later; keep the last known entry
+        except BadFile:  # the journal may be repaired later; use the last known entry until then
             return False
         self._stamp = stamp
         return True
@@ -127,7 +127,7 @@ def _detach() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Wait, undo, exit. Without ``--foreground``, become a daemon first."""
+    """Wait until the change expires, and undo it. Without ``--foreground``, become a daemon first."""
     parser = argparse.ArgumentParser(prog="innoscope.toggles.expiry_main", description=__doc__)
     parser.add_argument("ident")
     parser.add_argument("seconds", type=float)

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 _CAP_SYS_PTRACE: Final = 19  # bit of CapEff, include/uapi/linux/capability.h
 _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-#: Symbols that are not 0 after the beginning of InnoDB's shutdown (srv0start, all versions), and while redo
-#: is applied at startup (log0recv; a member of recv_sys since MariaDB 10.5, where the server just does not
-#: listen yet).
+#: Variables that are not 0 during InnoDB's shutdown (srv0start, all versions), and while redo is applied at
+#: startup (log0recv). Since MariaDB 10.5, the second one is a member of recv_sys and has no symbol.
 _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 
 
@@ -31,9 +30,9 @@ _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 class Facts:
     """Facts about the process that currently has the target's pid, and about this process.
 
-    ``start_time`` is None when it has ended. ``stopped`` threads are in state T or t, ``tracer`` is the
-    process that traces one of them. ``phase`` (recovering, stopping) is read from memory; None if it is
-    neither. ``memory_error`` is why /proc/PID/mem cannot be opened for writing.
+    ``start_time`` is None if the process has exited. ``stopped`` is the number of threads in state T or t,
+    and ``tracer`` is a process that traces the server. ``phase`` is "recovering" or "stopping" as read from
+    memory, else None. ``memory_error`` is the reason why /proc/PID/mem cannot be opened for writing.
     """
 
     start_time: int | None
@@ -52,7 +51,7 @@ class Facts:
 
 
 def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Facts:
-    """Return all facts. Never raises: an unknown fact fails the check that needs it."""
+    """Return all facts. A lack of rights raises no error here, but makes the checks fail."""
     proc = proc or ProcFs()
     try:
         return _gather(target, journal, proc)
@@ -93,10 +92,11 @@ def _gather(target: Target, journal: Journal, proc: ProcFs) -> Facts:
 
 
 def _listens(proc: ProcFs, pid: int) -> bool:
-    """Return whether the server has a listening socket: it is open only while InnoDB is up.
+    """Return whether the server has a listening socket, which is open only while InnoDB is running.
 
-    network_init() follows init_server_components() and recovery in it; close_connections() (5.5, 5.6,
-    MariaDB) and the end of connection_event_loop() (5.7 and newer) close them before clean_up().
+    The server opens its sockets in network_init(), after init_server_components(), which includes recovery.
+    It closes them before clean_up(): in close_connections() (5.5, 5.6, MariaDB), or at the end of
+    connection_event_loop() (5.7 and newer).
     """
     inodes = proc.socket_inodes(pid)
     if inodes & proc.unix_listeners(pid).keys():
@@ -105,7 +105,7 @@ def _listens(proc: ProcFs, pid: int) -> bool:
 
 
 def _phase(pid: int) -> str | None:
-    """Return the phase of a server that does not listen, from its memory, or None."""
+    """Return the phase of a server that does not listen, as read from its memory; None if unknown."""
     try:
         with translating(pid):
             found = _native.symbol_in_process(pid, [_SHUTDOWN, _RECOVERY])
@@ -121,9 +121,9 @@ def _phase(pid: int) -> str | None:
 
 
 def _memory_error(proc: ProcFs, pid: int) -> str | None:
-    """Return why memory cannot be opened for writing.
+    """Return the reason why memory cannot be opened for writing, or None.
 
-    This makes the check of tracing (PTRACE_MODE_ATTACH).
+    Opening it performs the kernel's access check for tracing (PTRACE_MODE_ATTACH).
     """
     try:
         os.close(os.open(proc.path(pid, "mem"), os.O_RDWR | os.O_CLOEXEC))

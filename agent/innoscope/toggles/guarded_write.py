@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def nothing(_: str) -> None:
-    """Inject no fault."""
+    """Do nothing: the default for ``fault``, which tests replace to inject faults."""
 
 
 def verify(writer: Writer, steps: Sequence[Step]) -> None:
-    """Read back all steps. Raises ChangeFailed if a value differs from the written one."""
+    """Read back all settings. Raises ChangeFailed if a value differs from the written one."""
     for step in steps:
         now = writer.read(step)
         if not same(now, step.new):
@@ -30,7 +30,10 @@ def verify(writer: Writer, steps: Sequence[Step]) -> None:
 
 
 def put_back(writer: Writer, attempted: Sequence[Step]) -> list[str]:
-    """Undo steps that may have been written, last one first. Return the problems as text."""
+    """Restore the old values of steps that may have been written, last step first.
+
+    Return a message for each value that may not have been restored.
+    """
     left = []
     for step in reversed(attempted):
         try:

@@ -1,7 +1,8 @@
-"""Keep the journal of changes: append-only JSON lines, each flushed to disk before the next action.
+"""Read and write the journal of changes: append-only JSON lines, each flushed to disk before the next action.
 
-A line is valid only with its newline. A truncated line (full disk, power failure) was never acted upon. At
-the end of the file it is reported and ignored, and the next writer marks it with a line of its own.
+A line is valid only if it ends with a newline. A full disk or a power failure can truncate the last line. In
+this case, the action that the line announces was not performed. The reader reports and ignores a truncated
+line, and the next writer appends a marker line after it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _MOST_BYTES: Final = 64 << 20
 _LINE_MOST: Final = 64 << 10
 #: Seconds to wait for another writer's append, which takes milliseconds.
 _PATIENCE_S: Final = 5.0
-#: Free bytes required for a change and its undo: about a hundred lines.
+#: Free disk space, in bytes, that is required for a change and its undo: enough for about a hundred lines.
 NEEDED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class JournalContents:
-    """The entries of the journal; ``notes`` name truncated lines."""
+    """The entries of the journal. ``notes`` are messages about ignored lines."""
 
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class Journal:
         return self.read().entries
 
     def entries_if_readable(self) -> tuple[Entry, ...]:
-        """Return all entries; empty if the journal cannot be read, which ``problem`` explains."""
+        """Return all entries; empty if the journal cannot be read (``problem`` returns the reason)."""
         try:
             return self.entries()
         except BadFile:
@@ -76,7 +77,7 @@ class Journal:
         return next((entry for entry in self.entries() if entry.id == ident), None)
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes with the file; None if there is no file."""
+        """Return a value that changes if the file changes; None if there is no file."""
         try:
             found = self.path.stat()
         except OSError:
@@ -84,7 +85,7 @@ class Journal:
         return found.st_mtime_ns, found.st_size
 
     def intend(self, entry: Entry) -> None:
-        """Journal an intended change. Raises Refused; then the change must not be made."""
+        """Journal an intended change. Raises Refused if this fails; the change must then not be made."""
         try:
             self._append(lines.intent_line(entry))
         except (BadFile, CannotWrite) as error:
@@ -93,17 +94,17 @@ class Journal:
     def conclude(
         self, ident: str, outcome: str, reason: str | None = None, *, put_back: bool = False
     ) -> None:
-        """Journal the result (journal_format.RESULTS). Raises BadFile or CannotWrite."""
+        """Journal the result: done, failed or "not written". Raises BadFile or CannotWrite."""
         self._append(lines.result_line(ident, time.time(), outcome, reason, put_back))
 
     def note(self, ident: str, text: str) -> None:
-        """Journal why an undo has not been done yet. Raises BadFile or CannotWrite."""
+        """Journal the reason why an undo has not been done yet. Raises BadFile or CannotWrite."""
         self._append(lines.note_line(ident, time.time(), text))
 
     def problem(self) -> tuple[str, str] | None:
-        """Return why the journal cannot be read or written, and the remedy; None if it can.
+        """Return the reason why the journal cannot be read or written, and the remedy; None if it can.
 
-        Writes nothing.
+        Creates the folder and an empty journal if they are missing.
         """
         try:
             make_private(self.folder)
@@ -144,7 +145,7 @@ class Journal:
         return os.open(self.path, flags, 0o600)
 
     def _append(self, line: bytes) -> None:
-        """Append with one write(2), and flush to disk. Raises BadFile or CannotWrite."""
+        """Append the line with one write(2), and flush it to disk. Raises BadFile or CannotWrite."""
         try:
             lines.parse(line[:-1])
         except lines.Damaged as error:  # the line would make the whole journal unreadable
@@ -208,7 +209,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _after(tail: bytes) -> bytes:
-    """Return the text to insert before a new line: empty, or a mark that the last line is truncated."""
+    """Return the bytes to insert before a new line: empty, or a marker if the last line is truncated."""
     if not tail:
         return b""
     if not tail.endswith(b"\n"):
@@ -221,7 +222,7 @@ def _after(tail: bytes) -> bytes:
 
 
 def _fold(content: bytes, path: Path) -> JournalContents:
-    """Parse a journal's content. Raises BadFile, which names the line."""
+    """Parse a journal's content. Raises BadFile with the number of the damaged line."""
     *complete, rest = content.split(b"\n")
     fold, notes = lines.Fold(), []
     for number, line in enumerate(complete, start=1):

@@ -1,4 +1,4 @@
-"""The journal's format: one entry for each change, folded from lines, each of them checked strictly."""
+"""Define the journal's format: strictly checked lines, from which one entry per change is built."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Raw
 
 VERSION: Final = 1
-#: The toggle of an entry that is no change but a rescue (``innoscope unstick``).
+#: Name of the toggle in the entry of a rescue (``innoscope unstick``), which is not a change of a toggle.
 RESCUE: Final = "unstick"
-_TEXT_KEPT: Final = 1000  # characters of a reason
+_TEXT_KEPT: Final = 1000  # maximum number of characters of a reason or note
 _U64: Final = 1 << 64
 _JSON: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerId:
-    """Which process was changed. With ``boot_id``, ``pid`` and ``start_time`` name it for good."""
+    """The changed process. ``pid``, ``start_time`` and ``boot_id`` identify it uniquely over time."""
 
     pid: int
     start_time: int
@@ -42,7 +42,7 @@ class ServerId:
 
     @classmethod
     def of(cls, target: Target, boot_id: str) -> ServerId:
-        """That of a server which was found."""
+        """Return the identity of a server."""
         return cls(
             target.pid, target.start_time, boot_id,
             target.build_id, target.flavour, target.version, target.socket,
@@ -50,7 +50,7 @@ class ServerId:
 
     @property
     def life(self) -> tuple[int, int, str]:
-        """What names the process for good."""
+        """Return the pid, start time and boot id, which identify the process uniquely over time."""
         return self.pid, self.start_time, self.boot_id
 
 
@@ -58,9 +58,9 @@ class ServerId:
 class Entry:
     """One change, or one undo of a change (``undoes``). Times are Unix seconds.
 
-    ``outcome`` is intended (no result was written: the tool was killed, or is at work), done, undone, failed
-    or not written. ``put_back`` is true where a change that failed left nothing behind. ``notes`` are what
-    went wrong while nobody looked, at the end of its time.
+    ``outcome`` is intended (without a result: the tool is working or was killed), done, undone, failed or
+    "not written". ``put_back`` is true if the old values were restored after a failure. ``notes`` are errors
+    of the automatic undo.
     """
 
     id: str
@@ -83,23 +83,23 @@ class Entry:
 
     @property
     def action(self) -> bool:
-        """Return whether it has nothing to set back: a rescue, or a call by an earlier version."""
+        """Return whether the entry has no old values to restore: a rescue, or an action of an old version."""
         return all(step.old is None for step in self.steps)
 
     @property
     def may_be_in_force(self) -> bool:
-        """Whether the server may be other than before because of it, as long as it lives."""
+        """Return whether the change may still be in force, provided that the server process still runs."""
         if self.undoes is not None or self.action:
             return False
         return self.outcome in ("intended", "done") or (self.outcome == "failed" and not self.put_back)
 
 
 class Damaged(ValueError):
-    """A line that is none of ours; its text says what is wrong with it."""
+    """A line is invalid; the message is the reason."""
 
 
 def intent_line(entry: Entry) -> bytes:
-    """The line that says what is about to be done."""
+    """Return the line to write before a change or an undo."""
     return _line({
         "v": VERSION, "event": "intent", "id": entry.id, "at": entry.at, "who": entry.who,
         "why": None if entry.why is None else _clean(entry.why),
@@ -109,7 +109,7 @@ def intent_line(entry: Entry) -> bytes:
 
 
 def result_line(ident: str, at: float, outcome: str, reason: str | None, put_back: bool) -> bytes:
-    """The line that says what came of it."""
+    """Return the line with the result of a change or an undo."""
     return _line({
         "v": VERSION, "event": "result", "id": ident, "at": at,
         "outcome": outcome, "reason": None if reason is None else _clean(reason), "put_back": put_back,
@@ -117,16 +117,16 @@ def result_line(ident: str, at: float, outcome: str, reason: str | None, put_bac
 
 
 def note_line(ident: str, at: float, text: str) -> bytes:
-    """A line that says why something was not done yet."""
+    """Return a line with the reason why an automatic undo has not been done yet."""
     return _line({"v": VERSION, "event": "note", "id": ident, "at": at, "text": _clean(text)})
 
 
-#: Follows a line that was cut off, so that it is known to be one.
+#: Marker line that is written after a truncated line.
 TORN_LINE: Final = _JSON.encode({"v": VERSION, "event": "torn"}).encode() + b"\n"
 
 
 def _clean(text: str) -> str:
-    """As the journal takes it: command lines and messages may hold bytes that are no text."""
+    """Return the message as valid UTF-8 of limited length: it may contain bytes that are not valid UTF-8."""
     return text.encode(errors="replace").decode()[:_TEXT_KEPT]
 
 
@@ -173,7 +173,7 @@ class _Record(schema.Entry, frozen=True, tag_field="event"):
 
 
 class Torn(_Record, frozen=True, tag="torn"):
-    """Mark the line before as cut off; the reader has left it out."""
+    """Marks the previous line as truncated; the reader ignores that line."""
 
 
 class _Named(_Record, frozen=True):
@@ -185,7 +185,7 @@ class _Named(_Record, frozen=True):
 
 
 class Intent(_Named, frozen=True, tag="intent"):
-    """A change that is about to be made."""
+    """An intended change or undo."""
 
     who: _Text
     why: _Text | None
@@ -202,7 +202,7 @@ class Intent(_Named, frozen=True, tag="intent"):
 
 
 class Result(_Named, frozen=True, tag="result"):
-    """The outcome of a change."""
+    """The outcome of a change or an undo."""
 
     outcome: Literal["done", "failed", "not written"]
     reason: _Text | None
@@ -210,7 +210,7 @@ class Result(_Named, frozen=True, tag="result"):
 
 
 class Note(_Named, frozen=True, tag="note"):
-    """Why something was not done yet."""
+    """The reason why an automatic undo has not been done yet."""
 
     text: _Text
 
@@ -219,14 +219,14 @@ Record: TypeAlias = Intent | Result | Note | Torn
 
 
 def _check_words(**fields: str | None) -> None:
-    """Raise ValueError for a field that is empty or not printable."""
+    """Raise ValueError if a field is empty or not printable."""
     for name, value in fields.items():
         if value is not None and not (value and value.isprintable()):
             raise ValueError(f"{name} is empty or not printable")
 
 
 def parse(line: bytes) -> Record:
-    """Read one line. Raises Damaged."""
+    """Parse one line. Raises Damaged."""
     try:
         return schema.decode_json(line, Record, "record")  # type: ignore[arg-type]
     except BadFile as error:
@@ -234,18 +234,18 @@ def parse(line: bytes) -> Record:
 
 
 class Fold:
-    """Entries out of records, in the order of their intents."""
+    """Build entries from records, in the order of their intents."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All of them, the oldest first."""
+        """Return all entries, oldest first."""
         return tuple(self._entries.values())
 
     def add(self, record: Record) -> None:
-        """Add one more record. Raises Damaged if it does not fit those before it."""
+        """Add a record. Raises Damaged if it contradicts the records before it."""
         if isinstance(record, Intent):
             self._intend(record)
         elif isinstance(record, Result):
@@ -286,12 +286,12 @@ class Fold:
 
 
 def inverse(step: Step, now: Raw) -> Step:
-    """The write that sets a step's setting from ``now`` back to what it was."""
+    """Return the step that changes the setting from its current value ``now`` back to its old value."""
     return replace(step, old=now, new=step.old)
 
 
 def fresh_id(entries: Iterable[Entry]) -> str:
-    """A new entry's id: eight hexadecimal digits."""
+    """Return an id for a new entry: eight random hexadecimal digits that no other entry uses."""
     taken = {entry.id for entry in entries}
     while (ident := secrets.token_hex(4)) in taken:
         pass
@@ -299,5 +299,5 @@ def fresh_id(entries: Iterable[Entry]) -> str:
 
 
 def printable(text: str) -> str:
-    """A name as the journal takes it."""
+    """Return a name without unprintable characters and of limited length, as the journal requires."""
     return sanitize.line(text, 200) or "unknown"

@@ -1,7 +1,7 @@
 """Locate a setting in a running server's memory, and check its type.
 
-Address and size come from the symbols of the mapped file. Type and size come from its debug information,
-or from the catalog if there is none. All known sources must agree.
+The symbols of the mapped file provide address and size. Its debug information provides type and size; without
+debug information, the catalog provides them. All available sources must agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Setting
 
-#: Sizes of C's numbers, which the processor reads and writes atomically.
+#: Sizes of numbers in bytes, all of which the processor reads and writes atomically.
 _SIZES: Final = (1, 2, 4, 8)
 #: Types of the server's own table of variables -> (kind, bytes).
 _TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {
@@ -44,9 +44,9 @@ _NOT_SAFE: Final = "nothing was written: use another way, or report this build t
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A scalar in the process.
+    """The location of a number in the process.
 
-    ``type`` is unsigned, signed or float; ``origin`` is the source of the data.
+    ``type`` is unsigned, signed or float; ``origin`` is the source of this information.
     """
 
     address: int
@@ -80,12 +80,12 @@ def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
 def find_all(
     target: Target, settings: Sequence[Setting], *, gdb: str = "gdb"
 ) -> dict[Setting, Resolved | InnoscopeError]:
-    """Locate each setting in the process, or return the error. gdb runs once for all settings.
+    """Return the location of each setting in the process, or an error. gdb runs once for all settings.
 
-    Names are global variables. If the server has no such symbol, the setting's ``variable`` (or its name) is
-    looked up in the server's own table of system variables. The error is NotOnThisServer for a missing
-    setting, and Refused for one that differs from the catalog. Raises NoSuchProcess or NoRights, and Refused
-    for another build.
+    Names of settings are global variables. If the server has no such symbol, the setting's ``variable`` (or
+    its name) is looked up in the server's own table of system variables. The error is NotOnThisServer if the
+    setting is missing, and Refused if it differs from the catalog. Raises NoSuchProcess or NoRights, and
+    Refused if the process runs another build than ``target``.
     """
     names = [setting.name for setting in settings]
     symbols = learn(target, names)
@@ -113,7 +113,10 @@ def find_all(
 
 
 def learn(target: Target, names: Sequence[str]) -> Symbols:
-    """Return the symbols with these names in the mapped executable. Raises Refused for another build."""
+    """Return the symbols with these names in the mapped executable.
+
+    Raises Refused if the process runs another build than ``target``.
+    """
     with reading_files(target.pid):
         debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
         file = _native.CodeFile(target.pid, debug_dirs=debug_dirs)
@@ -139,7 +142,11 @@ def learn(target: Target, names: Sequence[str]) -> Symbols:
 def _describe(
     target: Target, symbols: Symbols, names: Sequence[str], gdb: str
 ) -> tuple[Mapping[str, Described], str]:
-    """Return the descriptions from the debug information, and their reader: gdb, or our own if gdb fails."""
+    """Return the variables' descriptions, and their source for messages.
+
+    gdb reads the debug information. If gdb fails, Innoscope's own reader does. If there is no debug
+    information, a symbol pack is used.
+    """
     if symbols.described_in is None:
         return _by_pack(target), "symbol pack"
     said = backends_gdb.describe(symbols.described_in, names, gdb)
@@ -155,16 +162,16 @@ def _describe(
 
 
 def _by_pack(target: Target) -> Mapping[str, Described]:
-    """Return the descriptions from the symbol pack; empty without a trusted pack on this host."""
+    """Return the descriptions from the symbol pack; empty if this host has no trusted pack."""
     try:
         known = packs.layout(target.build_id)
     except BadFile:
-        return {}  # as without a pack; `innoscope toggle list` shows the reason
+        return {}  # as if there were no pack; `innoscope toggle list` shows the reason
     return {name: Described(*variable) for name, variable in known.variables.items()} if known else {}
 
 
 def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, by: str) -> Resolved:
-    """Return a symbol's location if symbol, debug information and catalog agree. Raises Refused."""
+    """Return a symbol's location. Raises Refused if symbol, debug information and catalog disagree."""
     name, places = setting.name, symbols.places[setting.name]
     if len(places) != 1:
         where = ", ".join(f"{address:#x} ({size} bytes)" for address, size in sorted(places))
@@ -190,7 +197,7 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
 
 
 def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, tables.Variable]) -> None:
-    """Raise Refused if the server's table has a variable of another type at that address."""
+    """Raise Refused if the server's table contradicts the setting's address or type."""
     shown = table.get(setting.variable or "")
     if shown is not None and shown.address != place.address:
         raise Refused(

@@ -23,9 +23,10 @@ class AlreadyLocked(Refused):
 
 @contextmanager
 def held(folder: Path, server: ServerId) -> Iterator[None]:
-    """Hold the server's lock. Raises AlreadyLocked if another process has it. The kernel releases it on exit.
+    """Hold the server's lock. Raises AlreadyLocked if another process holds it.
 
-    ``folder`` is the state folder. The lock file's name has the pid, start time and boot id.
+    ``folder`` is the state folder. The name of the lock file contains the server's pid, start time and boot
+    id. If this process is killed, the kernel releases the lock.
     """
     pid, start_time, boot = server.life
     path = folder / "locks" / f"{pid}-{start_time}-{boot}"

@@ -1,4 +1,4 @@
-"""Data model of toggles, of planned changes, and of the backends that make them."""
+"""Define the data model of toggles and planned changes, and the interface of the backends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 
     from innoscope.common.versions import VersionRange
 
-#: What a server's variable holds, as written and read back.
-#: A server variable's value, as written and read back.
+#: Value of a server's variable, as written and read back.
 Raw: TypeAlias = bool | int | float | str
 
 
 class Risk(Enum):
-    """The possible harm at a bad moment. A dangerous toggle must be confirmed by typing its name."""
+    """The possible harm of a toggle. A dangerous toggle must be confirmed by typing its name."""
 
     HARMLESS = "harmless"
     CAREFUL = "careful"
@@ -27,7 +26,7 @@ class Risk(Enum):
 
 
 class Refused(InnoscopeError):
-    """A check failed: nothing was written."""
+    """A check failed, and nothing was written."""
 
     exit_code = ExitCode.REFUSED
 
@@ -39,7 +38,7 @@ class NotOnThisServer(Refused):
 
 
 class ChangeFailed(InnoscopeError):
-    """Something was written, or may have been, and the result is not as planned. The journal has it."""
+    """The server was changed or may have been changed, but not as planned. The journal has the details."""
 
     exit_code = ExitCode.CHANGE_FAILED
 
@@ -49,9 +48,9 @@ class Setting:
     """A variable in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
     ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) define what the memory backend may
-    write. ``plausible`` is the range of values that may be found there before. ``variable`` is the system
-    variable that shows the same memory; on stripped servers it is found in the server's own table of
-    variables.
+    write. ``plausible`` is the range of values that the variable may have before the change. ``variable`` is
+    the system variable that shows the same memory. If the server is stripped, the address is looked up under
+    this name in the server's own table of variables.
     """
 
     name: str
@@ -65,10 +64,10 @@ class Setting:
 class Assignment:
     """The value of one setting for each value of the toggle.
 
-    ``values`` maps the toggle's words (on, off, a choice) to the values written. Without it, the toggle's
-    number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these servers. A
-    ``bound`` setting is another variable that limits the toggle's: "raise" only raises it to the number,
-    "lower" only lowers it. It is a step of its own, so that undo can restore it.
+    ``values`` maps the toggle's words (on, off, a choice) to the values to write. Without ``values``, the
+    toggle's number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these
+    servers. ``bound`` marks another variable that limits the toggle's variable: "raise" means that it is only
+    raised to the number, "lower" that it is only lowered. It is a separate step, so that undo can restore it.
     """
 
     setting: Setting
@@ -90,9 +89,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Servers of a flavour in a version range. No ``ways``: ``refused`` says why not.
+    """A toggle on the servers of one flavour and version range.
 
-    ``never`` maps a backend to the reason why it must not be used here, even on request.
+    If ``ways`` is empty, ``refused`` is the reason. ``never`` maps a backend to the reason why it must not be
+    used on these servers, even on request.
     """
 
     flavour: str
@@ -115,7 +115,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Toggle:
-    """One entry of the catalog."""
+    """One toggle in the catalog."""
 
     name: str
     title: str
@@ -129,7 +129,7 @@ class Toggle:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One write, with the old and the new value. ``address``, ``size`` and ``type`` only for memory."""
+    """One write. The last four fields are set only by the memory backend."""
 
     setting: str
     old: Raw | None
@@ -152,15 +152,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The exact writes of a change."""
+    """A planned change: the exact writes, and the results of the checks."""
 
     toggle: Toggle
-    value: str  # as the user gave it
+    value: str  # as entered by the user
     way: Way
     steps: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...] = ()
-    #: Backends that were tried before this one, and why they do not work here.
+    #: Backends that were rejected before this one, and the reasons.
     passed: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -171,12 +171,12 @@ class Plan:
 
 @runtime_checkable
 class Writer(Protocol):
-    """A backend that changes one target. A context manager; close it after use."""
+    """A backend that changes one target. The caller must close it."""
 
     kind: str
 
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        """Return the steps with the current values. Nothing is written. Raises NotOnThisServer or Refused."""
+        """Return the steps, with the current values as old values. Raises NotOnThisServer or Refused."""
         ...
 
     def read(self, step: Step) -> Raw:
@@ -194,7 +194,7 @@ class Writer(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A writer that locates many settings together much faster than one by one."""
+    """A writer that can locate many settings together, which is much faster than one by one."""
 
     def learn(self, ways: Sequence[Way]) -> None:
         """Locate all settings of these backends. Raises only errors that affect all of them."""
@@ -202,7 +202,7 @@ class Learner(Protocol):
 
 
 def same(one: Raw | None, other: Raw | None) -> bool:
-    """Return whether two raw values are equal as settings, such as ON and 1, or 75 and 75.0."""
+    """Return whether two values mean the same setting, such as ON and 1, or 75 and 75.0."""
     return bool(_plain(one) == _plain(other))
 
 

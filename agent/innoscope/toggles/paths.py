@@ -1,4 +1,4 @@
-"""The folder of the journal and the locks on this host, and the identity of processes in it."""
+"""Locate the folder of the journal and the locks, and identify processes across reboots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_private(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Flush the folder to disk, so that new entries survive a power failure."""
+    """Flush the folder to disk, so that new files in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -35,7 +35,7 @@ def boot_id() -> str:
 
 
 def lives(pid: int, start_time: int, boot: str, proc: ProcFs | None = None) -> bool:
-    """Return whether this same process still runs."""
+    """Return whether the process with this pid, start time and boot id is still running."""
     try:
         stat = (proc or ProcFs()).stat(pid)
     except (ProcessLookupError, PermissionError):

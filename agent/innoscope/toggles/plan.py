@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
-    """Return the toggle of that name. Raises Refused with similar names."""
+    """Return the toggle with this name. Raises Refused, with similar names, if there is none."""
     if name in toggles:
         return toggles[name]
     near = difflib.get_close_matches(name, toggles, 3)
@@ -39,9 +39,8 @@ def plan(
 ) -> Plan:
     """Plan setting the toggle to a value, and run the checks. Nothing is written.
 
-    The backends are tried in the order of the catalog, or of ``ways`` if given. Raises NotOnThisServer,
-    Refused (an invalid value, or a problem of every backend), and the error of a backend that is the only
-    one.
+    The backends are tried in the order of the catalog, or of ``ways`` if given. Raises NotOnThisServer, or
+    Refused if the value is invalid or no backend works. If there is only one backend, raises its error.
     """
     deps = deps or Dependencies()
     toggle = find_toggle(deps.toggles(), toggle_name)
@@ -78,7 +77,7 @@ def plan(
 def _candidates(
     generation: Generation, asked: Sequence[str] | None, passed: list[tuple[str, str]]
 ) -> Iterator[Way]:
-    """Return the backends to try, and add the reasons against the others to ``passed``."""
+    """Yield the backends to try, and add the others to ``passed``, with the reasons."""
     kinds = list(dict.fromkeys(way.kind for way in generation.ways)) if asked is None else list(asked)
     for kind in kinds:
         ways = [way for way in generation.ways if way.kind == kind]
@@ -91,7 +90,10 @@ def _candidates(
 
 
 def _unusable(verdicts: Sequence[Verdict], way: Way) -> Verdict | None:
-    """Return the check that rules out the backend in advance: a stopped server does not answer SQL."""
+    """Return the failed check that rules out the backend, or None.
+
+    For example, the SQL backend is ruled out if the server is stopped, because it would not answer.
+    """
     names = {"identity"}
     if way.kind == "sql":
         names |= {"not_stopped", "serving"}
@@ -112,7 +114,7 @@ def _warnings(toggle: Toggle, way: Way, steps: Sequence[Step]) -> Iterator[str]:
 def _no_way(
     toggle: Toggle, target: Target, passed: Sequence[tuple[str, str]], failures: Sequence[InnoscopeError]
 ) -> InnoscopeError:
-    """Return the error if no backend is left: that of a single backend, else all reasons together."""
+    """Return the error if no backend works: the error of the only backend, else one with all reasons."""
     if len(failures) == 1 and len(passed) == 1:
         return failures[0]
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in passed)

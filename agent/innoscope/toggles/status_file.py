@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def publish(journal: Journal, path: Path | None = None) -> None:
-    """Write the file from the journal. If it cannot be written, only the metrics are missing."""
+    """Write the status file from the journal. Ignore errors, because only metrics depend on this file."""
     with suppress(OSError, BadFile):
         write(path or status_path(), document(journal.entries()))
 
@@ -32,7 +32,7 @@ def publish(journal: Journal, path: Path | None = None) -> None:
 def document(entries: Iterable[Entry]) -> dict[str, Any]:
     """Return the file's content: for each running server, the changes in force and the number of changes.
 
-    Of several changes of one toggle, the last one is listed; it is ``unfinished`` if it has no result.
+    Only the last change of each toggle is listed; it is ``unfinished`` if it has no result.
     """
     by_life: dict[tuple[int, int, str], list[Entry]] = {}
     for entry in entries:
@@ -64,7 +64,7 @@ def _server(entries: list[Entry]) -> dict[str, Any]:
 
 
 def _counts_as(entry: Entry) -> str | None:
-    """Return the counter that an entry increments: a change when it is done, an undo when that is done."""
+    """Return the name of the counter that an entry increments, or None."""
     if entry.outcome == "failed":
         return "failed"
     if entry.undoes is not None:
@@ -73,7 +73,7 @@ def _counts_as(entry: Entry) -> str | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file atomically: a reader sees the old or the new one. Raises OSError."""
+    """Replace the file atomically, so that a reader sees the old or the new content. Raises OSError."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

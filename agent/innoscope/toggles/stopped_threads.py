@@ -1,4 +1,4 @@
-"""Detect the stopped threads of a server and their tracers from /proc, which works when SQL does not."""
+"""Detect the stopped threads of a server and their tracers from /proc, because SQL may not answer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 #: Fields of /proc/PID/status by name.
 Status: TypeAlias = dict[str, str]
 
-#: Seconds between the two samples: strace stops a thread only briefly.
+#: Seconds between the two samples. A second sample is needed because strace stops threads only briefly.
 _BETWEEN_S: Final = 0.05
-#: A thread with the same values in two samples has not run in between.
+#: Fields of a thread's status. If they are the same in two samples, the thread has not run in between.
 _UNMOVED: Final = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Tracer:
-    """A process that traces the server. ``started`` is Unix time."""
+    """A process that traces the server. ``started`` is a Unix time."""
 
     pid: int
     start_time: int
@@ -35,13 +35,13 @@ class Tracer:
     command: str
     owner: str
     started: float
-    stopped: bool  # the tracer itself is suspended, as by Ctrl-Z
-    started_server: bool  # the server is its child, so both would end together
+    stopped: bool  # the tracer itself is suspended, for example by Ctrl-Z
+    started_server: bool  # the server is a child of the tracer, so killing the tracer may end both
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadStates:
-    """The numbers of a server's threads that a signal or a tracer stopped, and the tracers."""
+    """Numbers of a server's threads: all, stopped by a signal, and stopped by a tracer; and the tracers."""
 
     threads: int
     stopped: int
@@ -51,11 +51,11 @@ class ThreadStates:
 
     @property
     def still(self) -> int:
-        """Return the number of threads that do not run."""
+        """Return the number of threads that a signal or a tracer stopped."""
         return self.stopped + self.traced
 
     def __str__(self) -> str:
-        """Return ``of 125 threads 3 stopped by a signal, 122 held by gdb (pid 12) of root (ann)``."""
+        """Return a summary such as ``of 125 threads 122 held by gdb (pid 12) of root (ann)``."""
         by = ", ".join(f"{tracer.name} (pid {tracer.pid}) of {tracer.owner}" for tracer in self.tracers)
         counts = {
             "stopped by a signal": self.stopped,
@@ -66,7 +66,7 @@ class ThreadStates:
 
 
 def thread_states(proc: ProcFs, pid: int) -> ThreadStates:
-    """Return the thread states; if a thread is stopped, confirm with a second sample.
+    """Return the thread states. If a thread is stopped, confirm this with a second sample.
 
     Raises ProcessLookupError.
     """
@@ -86,7 +86,7 @@ def thread_states(proc: ProcFs, pid: int) -> ThreadStates:
 
 
 def unmoved(before: Mapping[int, Status], now: Mapping[int, Status]) -> list[Status]:
-    """Return the threads that were stopped in both samples and have not run in between."""
+    """Return the status of each thread that was stopped in both samples and has not run in between."""
     return [
         status
         for tid, status in now.items()
@@ -99,7 +99,7 @@ def _stopped(status: Status) -> bool:
 
 
 def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
-    """Read the status of each thread by its id. Raises ProcessLookupError."""
+    """Return the status of each thread by its id. Raises ProcessLookupError."""
     found = {}
     with suppress(FileNotFoundError):
         for tid in map(int, os.listdir(proc.path(pid, "task"))):  # noqa: PTH208, there may be thousands
@@ -112,7 +112,7 @@ def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
 
 
 def _tracers(proc: ProcFs, server: int, tids: Iterable[int]) -> Iterable[Tracer]:
-    """Yield the tracing processes, except those that have just ended."""
+    """Yield the tracing processes, except those that have exited since the sample."""
     for tid in sorted(tids):
         with suppress(ProcessLookupError):
             pid = int(proc.status(tid)["Tgid"])

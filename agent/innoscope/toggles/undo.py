@@ -1,4 +1,4 @@
-"""Undo a change from the journal, only in the same process, and only if the value is still the one set."""
+"""Undo a change in the journal, if the server process is the same and nobody has changed the value since."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Raw, Writer
 
-#: The names with which ``undo`` calls ``fault``, in this order; N is the number of a step, from 0.
+#: Arguments with which ``undo`` calls ``fault``, in this order. N is the number of a step, from 0.
 UNDO_FAULTS: Final = (
     "undo-begun", "undo-locked", "undo-checked", "undo-intended", "undo-writing-N", "undo-written-N",
     "undo-verified", "undo-concluded", "undo-published",
@@ -32,7 +32,7 @@ UNDO_FAULTS: Final = (
 
 
 class Overtaken(Refused):
-    """Nothing can be undone any more: somebody else changed the value, or the server is gone."""
+    """The change can no longer be undone: another user changed the value, or the server has exited."""
 
 
 def undo(
@@ -45,11 +45,12 @@ def undo(
     fault: Callable[[str], None] = nothing,
     deps: Dependencies | None = None,
 ) -> Entry:
-    """Undo a change, and return its journal entry afterwards (undone, or not written).
+    """Undo a change, and return its updated journal entry (undone, or not written).
 
-    ``which`` is an id or a toggle's name; by default the last change that may be in force, of ``target`` if
-    it is given. For an unfinished change, the current values show which steps were written; those are undone.
-    Raises Refused (Overtaken if a retry is pointless) and ChangeFailed.
+    ``which`` is the id of a change or the name of a toggle. By default, the last change that may be in force
+    is undone, or the last one of ``target`` if given. If the change is unfinished, the current values show
+    which steps were written, and only these are undone. Raises Refused (Overtaken if a retry cannot succeed)
+    and ChangeFailed.
     """
     deps = deps or Dependencies()
     entry = _choose(deps.journal.entries(), target, which)
@@ -60,7 +61,7 @@ def undo(
         fault("undo-locked")
         entries = deps.journal.entries()
         entry = next(one for one in entries if one.id == entry.id)
-        _must_be_undoable(entry)  # another process may have been faster
+        _must_be_undoable(entry)  # again, because another process may have undone it in the meantime
         checks.refuse(checks.server_verdicts(target, deps.facts(target, deps.journal), entry.way))
         fault("undo-checked")
         with closing(deps.writer(entry.way, target, account)) as writer:
@@ -74,7 +75,7 @@ def undo(
 
 @dataclass(frozen=True, slots=True)
 class _Undoing:
-    """One undo, while the lock is held."""
+    """One undo. The caller holds the server's lock."""
 
     entry: Entry
     entries: Sequence[Entry]
@@ -83,7 +84,7 @@ class _Undoing:
     fault: Callable[[str], None]
 
     def run(self, who: str, why: str | None) -> None:
-        """Read the current values, and do the remaining writes."""
+        """Restore the old values that are not yet restored, and journal the undo."""
         steps = self._left()
         begun = self._begun()
         if not steps and begun is None and self.entry.outcome == "intended":
@@ -102,7 +103,7 @@ class _Undoing:
         self._conclude(begun, "done", reason)
 
     def _left(self) -> tuple[Step, ...]:
-        """Return the remaining writes, last step first. Raises Overtaken."""
+        """Return the remaining writes, last step first. Raises Overtaken if somebody changed a value."""
         left = []
         for step in reversed(self.entry.steps):
             now = self.writer.read(step)
@@ -142,7 +143,7 @@ class _Undoing:
         )
 
     def _write(self, begun: Entry, steps: Sequence[Step]) -> None:
-        """Write and verify. On failure, journal it and raise ChangeFailed."""
+        """Write and verify the steps. If this fails, journal the failure and raise ChangeFailed."""
         try:
             for number, step in enumerate(steps):
                 self.fault(f"undo-writing-{number}")
@@ -159,7 +160,7 @@ class _Undoing:
             ) from error
 
     def _conclude(self, begun: Entry, outcome: str, reason: str | None) -> None:
-        """Journal the undo's result, and the result of an unfinished change."""
+        """Journal the result of the undo, and that of the change if it is unfinished."""
         try:
             if self.entry.outcome == "intended" and outcome == "done":
                 self.deps.journal.conclude(self.entry.id, "done", "the tool ended before it could say so")
@@ -173,7 +174,7 @@ class _Undoing:
 
 
 def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) -> Entry:
-    """Return the entry to undo. Raises Refused."""
+    """Return the entry to undo. Raises Refused if there is none."""
     by_id = next((entry for entry in entries if entry.id == which), None)
     if by_id is not None:
         return by_id
@@ -209,9 +210,9 @@ def _must_be_undoable(entry: Entry) -> None:
 
 
 def _same_process(entry: Entry, target: Target | None) -> Target:
-    """Return the target.
+    """Return the changed server as a target.
 
-    Raises Overtaken if the changed process is gone, Refused if another one was given.
+    Raises Overtaken if its process has exited, and Refused if ``target`` is another process.
     """
     server, boot = entry.server, boot_id()
     if not lives(*server.life):
@@ -226,7 +227,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
         )
     if target is None:
         try:
-            # A container's server was changed over SQL only if the user had chosen it.
+            # A server in a container can be changed over SQL only if the user chooses it, so it was chosen.
             target = replace(identify(ProcFs(), server.pid), chosen=entry.way == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot look at server {server.pid}: {error}", remedy="run it as root") from error

@@ -1,4 +1,4 @@
-"""Resume a server that a debugger or a signal left stopped, and see that it answers."""
+"""Resume a server that a debugger or a signal left stopped, and verify that it answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.stopped_threads import ThreadStates, Tracer
 
-#: gdb ends 0.02 s after SIGTERM, but while it reads symbols it ignores signals for seconds.
+#: Seconds to wait after each signal: gdb exits 0.02 s after SIGTERM, except while it reads symbols, which
+#: takes seconds.
 _TERM_S, _KILL_S = 0.25, 2.0
 _RESUME_S, _ANSWER_S = 2.0, 5.0
 _POLL_S: Final = 0.1
@@ -35,7 +36,10 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """What was done. ``answered`` is None if nothing listens yet. ``journal`` is why the journal lacks it."""
+    """The result of a rescue: the actions, and their duration in seconds.
+
+    ``answered`` is None if the server does not listen yet. ``journal`` is the error if it was not journalled.
+    """
 
     steps: tuple[str, ...]
     seconds: float
@@ -44,7 +48,7 @@ class Rescue:
 
 
 def find(target: Target) -> ThreadStates:
-    """Return which threads of the server are stopped. Raises NoSuchProcess."""
+    """Return the states of the server's threads. Raises NoSuchProcess."""
     try:
         if ProcFs().stat(target.pid).start_time == target.start_time:
             return stopped_threads.thread_states(ProcFs(), target.pid)
@@ -54,7 +58,10 @@ def find(target: Target) -> ThreadStates:
 
 
 def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
-    """Yield the thread states when the server has been stopped for this long. Uses at most 5 % of a CPU."""
+    """Yield the thread states each time the server has been stopped for longer than ``seconds``.
+
+    Uses at most 5 % of a CPU.
+    """
     since = None
     while True:
         now, spent = time.monotonic(), time.thread_time()
@@ -70,7 +77,7 @@ def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
 
 
 def check(target: Target, found: ThreadStates, *, end_tracer: bool) -> None:
-    """Raise Refused if resuming the server needs more than the user allowed, or would end it."""
+    """Raise Refused if a tracer may not be ended, or if the server would end with it."""
     for tracer in found.tracers:
         held = f"process {target.pid} is held by {tracer.name} (pid {tracer.pid}) of {tracer.owner}"
         remedy = f"in {tracer.name}: detach, then quit"
@@ -82,9 +89,9 @@ def check(target: Target, found: ThreadStates, *, end_tracer: bool) -> None:
 
 
 def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
-    """End the tracers if allowed, resume the server, verify that it runs and answers, and journal that.
+    """End the tracers if allowed, resume the server, verify that it runs and answers, and journal the result.
 
-    Raises what ``check`` and ``send`` raise, and ChangeFailed when the server is still stopped or silent.
+    Raises the errors of ``check`` and ``send``, and ChangeFailed if the server remains stopped or silent.
     """
     at, began, steps = time.time(), time.monotonic(), list[str]()
     try:
@@ -98,7 +105,10 @@ def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
 
 
 def _resume(target: Target, found: ThreadStates, end_tracer: bool, steps: list[str]) -> bool | None:
-    """Resume the server, and add the actions to ``steps``. SIGCONT also cancels SIGSTOPs of a killed gdb."""
+    """Resume the server, add the actions to ``steps``, and return whether the server answers.
+
+    SIGCONT also cancels pending SIGSTOPs of a killed gdb.
+    """
     deadline = time.monotonic() + _RESUME_S
     while found.still or found.tracers:
         check(target, found, end_tracer=end_tracer)
@@ -121,20 +131,21 @@ def _resume(target: Target, found: ThreadStates, end_tracer: bool, steps: list[s
 
 
 def _end(tracer: Tracer) -> str:
-    """Send SIGTERM, and SIGKILL if that is not enough; return what was done."""
+    """Send SIGTERM to the tracer, then SIGKILL if it does not exit; return a description of the actions."""
     who = f"{tracer.name} (pid {tracer.pid})"
     if send(tracer.pid, tracer.start_time, signal.SIGTERM):
         return f"{who} has ended by itself"
-    if send(tracer.pid, tracer.start_time, signal.SIGCONT, _TERM_S):  # a suspended one takes SIGTERM only now
+    if send(tracer.pid, tracer.start_time, signal.SIGCONT, _TERM_S):  # a suspended tracer needs this first
         return f"SIGTERM to {who}"
     send(tracer.pid, tracer.start_time, signal.SIGKILL, _KILL_S)
     return f"SIGTERM, then SIGKILL to {who}"
 
 
 def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
-    """Signal the process only if its start time matches. Return whether it ended within ``wait_s`` seconds.
+    """Send a signal to the process if its start time matches.
 
-    Raises NoRights, and KernelUnable where there are no pidfds (Linux before 5.3).
+    Return whether the process exits within ``wait_s`` seconds, or has exited before.
+    Raises NoRights, or KernelUnable if the kernel does not support pidfds (Linux before 5.3).
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -154,7 +165,7 @@ def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
 
 
 def answers(target: Target, timeout_s: float) -> bool | None:
-    """Return whether the server sends its greeting; None if nothing listens on its socket."""
+    """Return whether the server sends its greeting in time; None if nothing listens on its socket."""
     if target.socket is None:
         return None
     try:
@@ -169,11 +180,11 @@ def answers(target: Target, timeout_s: float) -> bool | None:
         return None
     except OSError:
         return False
-    return first[4:] in (b"\n", b"\xff")  # protocol version 10, or an error as "Too many connections"
+    return first[4:] in (b"\n", b"\xff")  # protocol version 10, or an error such as "Too many connections"
 
 
 def journal_rescue(target: Target, at: float, found: ThreadStates, outcome: str, reason: str) -> str | None:
-    """Add a finished rescue to the journal; return the reason if that failed, else None."""
+    """Add a finished rescue to the journal. Return the reason if this fails, else None."""
     book = Journal()
     try:
         entry = Entry(
