@@ -45,7 +45,7 @@ class _Lines(Protocol):
     """A file that is read line by line, compressed or not."""
 
     def readline(self, size: int, /) -> bytes:
-        """Return the next line, at most ``size`` bytes of it."""
+        """Return at most ``size`` bytes of the next line."""
         ...
 
 
@@ -133,7 +133,7 @@ class Recording:
         self.notes: tuple[str, ...] = ()
         self.times: list[float] = []
         self.waits: list[dict[str, int]] = []
-        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads is gigabytes of text
+        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads takes gigabytes uncompressed
         self._parser = _Parser()
         self._allow_headerless = allow_headerless
         try:
@@ -238,7 +238,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Parser:
-    """Turns schema 1 documents into records. Equal frames and stacks become one object, as in the engine."""
+    """Converts schema 1 documents to records. Equal frames and stacks become one object, as in the engine."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, Frame] = {}
@@ -291,7 +291,7 @@ def _query(item: dict[str, Any] | None) -> Query | None:
 
 
 def _target(item: dict[str, Any]) -> Target:
-    """Return the target; fields that the document omits are set to unknown."""
+    """Return the target. Fields that the document omits get a value that means unknown."""
     return Target(
         pid=int(item["pid"]),
         start_time=int(item.get("start_time") or 0),

@@ -11,7 +11,7 @@ from collections import deque
 
 from innoscope.common import sanitize
 
-_LIMIT = 2048  # maximum characters of the result
+_LIMIT = 2048  # maximum length of the result in characters
 _LONGEST = 65_536  # characters that are read; a literal cut at this limit is removed like any other
 
 #: Identifiers may contain any non-ASCII character; one that starts with a digit is treated as a number.
@@ -36,7 +36,7 @@ _CLOSED = re.compile(
     re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
-#: A comment that some servers execute (``/*!``, ``/*M!``, hints), with tokens that would then end elsewhere.
+#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens would end elsewhere.
 _RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")
@@ -45,8 +45,8 @@ _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+"
 def fingerprint(statement: str) -> str:
     """Remove literals: ``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
-    Strings, numbers and comments are removed, lists of values become one ``(…)``. Identifiers stay,
-    sanitized.
+    Strings, numbers and comments are removed, and lists of values become one ``(…)``. Identifiers are kept,
+    but sanitized.
     """
     parts: list[str] = []
     for match in _TOKEN.finditer(statement[:_LONGEST]):
