@@ -1,4 +1,4 @@
-"""Resolve addresses that the BPF programs count by: exported mutexes, and source files with lines."""
+"""Resolve the addresses by which BPF programs count: exported mutexes, and source files with lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
 
 
 def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return ``{(address of the file name, line): "file:line"}``, with base names of files."""
+    """Return ``{(address of the file name, line): "file:line"}``, with the base names of the files."""
     names = {}
     files: dict[int, str] = {}
     for address, line in sites:

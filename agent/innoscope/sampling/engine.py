@@ -124,7 +124,7 @@ class Engine:
         return still_same(self.target)
 
     def _threads(self, look: Look) -> tuple[Thread, ...]:
-        """Return the classified threads. If a thread has not changed, its object is that of the last snapshot."""
+        """Return the classified threads. An unchanged thread is the same object as in the last snapshot."""
         last = self._last
         raw_threads = look.threads
         kinds = self._kinds(raw_threads)

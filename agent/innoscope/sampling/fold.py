@@ -68,7 +68,7 @@ class Group:
 
     @property
     def marks(self) -> str:
-        """Return why the stack is doubtful: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``, or several reasons."""
+        """Return why the stack is doubtful: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``, or several marks."""
         found = [(trust, number) for trust in DOUBTFUL if (number := self.trust[trust])]
         return " ".join(
             f"[{trust}]" if number == self.count else f"[{number} of {self.count} {trust}]"

@@ -25,9 +25,9 @@ MAX_STACKS_PER_S: Final = 2000
 _INITIAL_LIMIT: Final = 12
 _RING_BYTES: Final = 32 << 20
 _ADJUST_S: Final = 0.25
-#: Snapshots capture the stacks of long waits that were not sampled when they began. A snapshot costs 0.4 ms of
-#: CPU for 30 threads. With 20 ms between two snapshots instead of 50 ms, waits without a stack fell from 1.2
-#: to 0.8 % of the time (16 committing clients, MariaDB 11.4.5, load of 9 on 2 CPUs).
+#: Snapshots capture the stacks of long waits that were not sampled when they began. A snapshot costs 0.4 ms
+#: of CPU for 30 threads. With 20 ms between two snapshots instead of 50 ms, waits without a stack fell from
+#: 1.2 to 0.8 % of the time (16 committing clients, MariaDB 11.4.5, load of 9 on 2 CPUs).
 _SNAPSHOT_CPU_SHARE: Final = 0.02
 _MIN_PAUSE_S: Final = 0.02
 _MIN_THREADS: Final = 16384
