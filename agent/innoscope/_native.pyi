@@ -86,10 +86,10 @@ class Process:
         debug_files: Mapping[str, str] | None = None,  # build-id -> path of a debug file that was downloaded
         inlines: bool = False,
         kernel: bool = False,
-        fitted: bytes | None = None,  # from the attribute of an earlier Process on the same kernel build
+        fitted: bytes | None = None,  # the cached ``Process.fitted`` of the same kernel build
         most_bytes: int | None = None,  # limit of stack bytes per snapshot; beyond it threads take turns
     ) -> None: ...
-    fitted: bytes | None  # to cache for the next Process on this kernel; None if there is nothing new
+    fitted: bytes | None  # the snapshot program fitted to this kernel, to be cached; None if it is not new
     method: str  # the method in use: bpf or ptrace
     def look(self) -> Look: ...
     def modules(self) -> list[ModuleInfo]: ...
@@ -261,9 +261,9 @@ class Member:
     """The location of a member relative to its global variable, or to an object of its type.
 
     ``offsets[0]`` is added to the variable's address, and each further offset to the pointer that is read
-    there. If ``count`` is not 1, the value is the sum over ``count`` elements, ``stride`` bytes apart. 0
-    means ``[*]`` on a pointer, where the number of elements is unknown. Raises ValueError for an unknown
-    kind.
+    there. If ``count`` is not 1, the value is the sum over ``count`` elements, ``stride`` bytes apart. A
+    ``count`` of 0 means ``[*]`` on a pointer, where the number of elements is unknown. Raises
+    ValueError for an unknown kind.
     """
 
     offsets: tuple[int, ...]
@@ -314,7 +314,7 @@ class Pack:
     build_id: str  # lower-case hex
     functions: int  # including aliases
     variables: int
-    size: int  # bytes of the file
+    size: int  # size of the file in bytes
     unpacked_size: int
     about: bytes  # JSON as innoscope.cli.symbol_pack wrote it; not checked
     layout: bytes
@@ -380,7 +380,7 @@ class Function:
     symbol: str
     address: int  # ELF virtual address
     size: int
-    offset: int  # of its code in the file
+    offset: int  # file offset of the code
     stepped: bool  # the kernel cannot emulate the first instruction: a hit costs several times as much
     def __init__(self, symbol: str, address: int, size: int, offset: int, stepped: bool) -> None: ...
     def __hash__(self) -> int: ...
@@ -408,8 +408,8 @@ class CodeFile:
     shown_path: str  # the path as the process sees it
     build_id: str | None  # lower-case hex
     symbols_from: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none
-    problem: str | None  # why a better source of names could not be used
-    bias: int  # address in the process minus ELF virtual address
+    problem: str | None  # why a better source of symbols could not be used
+    bias: int  # the address in the process minus the ELF virtual address
     def functions(self, beginnings: Sequence[str]) -> list[Function]:
         """Return the functions whose symbol begins with one of these prefixes."""
 
@@ -490,15 +490,15 @@ def load_uprobe_program(name: str, code: bytes, maps: Sequence[int]) -> int:
     """Load a program and return its descriptor, which the caller closes.
 
     ``code`` is an array of struct bpf_insn. Instructions that load a map contain its index in ``maps``.
-    NativeError kinds: rights, bpf (with the end of the verifier's log), internal (the code uses other things
-    than maps and helpers).
+    NativeError kinds: rights, bpf (with the end of the verifier's log), internal (the code uses features
+    other than maps and helpers).
     """
 
 def detach_all(probes: Sequence[Uprobe]) -> None:
     """Detach all these probes at the same time."""
 
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
-    """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) so many times, and return the nanoseconds per call.
+    """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) ``calls`` times, and return the median in ns.
 
     The caches are cold at each call.
     """
@@ -528,7 +528,7 @@ class Taken:
     """How much was read from a ring buffer."""
 
     records: int
-    bytes: int  # of the stacks in these records
+    bytes: int  # total size of the stacks in these records
 
 @final
 class Samples:
@@ -566,7 +566,7 @@ class Samples:
 
     def comms(self) -> dict[int, str]: ...
     def modules(self) -> list[ModuleInfo]: ...
-    taken: Taken  # the total so far
+    taken: Taken  # totals so far
 
 @final
 class OnCpu:

@@ -37,7 +37,7 @@ class Coloured(str):
     colour: Colour
 
     def __new__(cls, text: str, colour: Colour) -> Coloured:
-        """Make a line of this colour."""
+        """Create a line with this colour."""
         made = super().__new__(cls, text)
         made.colour = colour
         return made

@@ -34,7 +34,7 @@ _FROM: Final = re.compile(r"\([^()]+(?:\([^()]*\)[^()]*)*\)\.$")
 
 
 class Declaration(Entry, frozen=True):
-    """One metric as the file declares it."""
+    """The declaration of one metric in the file."""
 
     kind: Kind
     sources: Annotated[tuple[Source, ...], Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""Supervise long-lived threads: restart those that fail; stop the systemd watchdog when one hangs."""
+"""Supervise long-lived threads: restart those that fail; stop feeding the systemd watchdog if one hangs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Trouble:
     """Numbers of failures in this process so far, and of threads and jobs that hang now."""
 
     watch_failures: int = 0  # failed attempts to watch a server
-    restarts: int = 0  # restarts of threads
+    restarts: int = 0  # threads that were restarted
     stuck: int = 0  # threads and jobs that hang
 
 

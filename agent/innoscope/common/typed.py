@@ -87,7 +87,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _parsed_json(text: str | bytes) -> Any:
-    """Return the untyped value. Return None if it is malformed, which typed decoding may not have noticed."""
+    """Return the untyped value, or None: typed decoding stops early, so the rest may be malformed."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 #: Threads per kind of job.
 SIZE: Final = 4
-#: Limit of the threads of one kind, including replacements of stuck ones, relative to their normal number.
+#: Maximum threads of one kind, including replacements of stuck threads, as a multiple of the normal number.
 _SPARE_FACTOR: Final = 3
 #: A job that takes this many seconds is stuck. Another thread then runs the jobs queued behind it.
 STUCK_S: Final = 5.0

@@ -47,7 +47,7 @@ _OPTIONAL = {
 
 @dataclass(slots=True)
 class Point:
-    """One probe whose function was found. ``probes`` are attached; ``problem`` says why none could be."""
+    """One probe whose function was found. ``probes`` are attached; ``problem`` says why attaching failed."""
 
     index: int
     placed: Placed
@@ -288,7 +288,7 @@ class Attachment:
         return len(self._kinds)
 
     def dropped(self) -> dict[str, int]:
-        """Return, by map, how often an entry did not fit into a map whose size depends on the server."""
+        """Return how often an entry did not fit into a map, for each map that grows with the server."""
         by_programs = self._map("dropped").array(len(_FILLED_BY_PROGRAMS))
         found = {name: count for name, [count] in zip(_FILLED_BY_PROGRAMS, by_programs, strict=True)}
         return {"thread_kinds": self._dropped_kinds} | {
@@ -296,7 +296,7 @@ class Attachment:
         }
 
     def read(self) -> MapContents:
-        """Read all maps."""
+        """Return the contents of all maps."""
         slots = default_slots()
         return MapContents(
             at=time.monotonic(),

@@ -1,4 +1,4 @@
-"""Decide for which share of the time each probe may be attached.
+"""Decide what share of the time each probe may be attached.
 
 The decision is a pure function, which the governor calls every second. The cost of a probe is the number of
 its hits times the cost of one hit, measured on this host. While the total is within the budget, all probes

@@ -1,8 +1,8 @@
 """Compile C to BPF code in a child process, and cache the result.
 
 ``import bcc`` takes 70 MB and a compilation 120 MB. That is too much for a daemon, so each compilation runs
-in a child process that then exits. Together they take 0.7 s of CPU time. A busy server should not lose that
-at each start of a tool, so the result is cached.
+in a child process that then exits. Together they take 0.7 s of CPU time. A busy server should not lose
+that each time a tool starts, so the result is cached.
 """
 
 from __future__ import annotations

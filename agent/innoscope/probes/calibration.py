@@ -104,7 +104,7 @@ def calibrate(attachment: Programs) -> HitCost:
 
 
 def ns_per_call(*, stepped: bool) -> float:
-    """Return the nanoseconds that one call of our own function takes at present."""
+    """Return the nanoseconds that one call of our own function currently takes."""
     return float(_native.calibration_run(_CALLS, stepped=stepped))
 
 

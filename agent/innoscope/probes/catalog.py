@@ -21,10 +21,10 @@ _Bits = Annotated[int, Meta(ge=1, le=64)]
 
 
 class Value(Entry, frozen=True):
-    """The source of one value in a program: argument ``arg``, the ``result``, or a constant.
+    """The source of one value in a program: an argument, the result, or a constant.
 
-    ``bits`` is the width of the argument; ``result`` is the width of the result. ``labels`` maps numbers to
-    label values.
+    ``arg`` is the number of the argument and ``bits`` its width; ``result`` is the width of the result.
+    ``labels`` maps numbers to label values.
     """
 
     arg: Annotated[int, Meta(ge=0, le=5)] | None = None

@@ -78,7 +78,7 @@ class Governor:
         self.failures = Failures()
 
     def start(self) -> None:
-        """Attach everything and start watching the cost. After ``stop`` it continues with the same state."""
+        """Attach everything and start watching the cost. After ``stop``, continue with the same state."""
         self._stop.clear()
         try:
             self._resume()
@@ -91,7 +91,7 @@ class Governor:
             raise
 
     def _resume(self) -> None:
-        self.failures.clear()  # first: while a failure is recorded, the guard detaches probes
+        self.failures.clear()  # first: the guard detaches probes while ``why`` is set
         self.attachment.enable()
         with self._lock:
             paused = time.monotonic() - self._stopped_at
@@ -364,7 +364,7 @@ class Governor:
         state.new_hits += new_hits
         if state.attached_s >= _ENOUGH_S:
             state.rate = state.new_hits / state.attached_s
-            # One quiet window is no reason to raise the duty.
+            # One quiet window is not a reason to raise the duty.
             state.expected = max(state.rate, _MEMORY * state.expected)
             state.attached_s, state.new_hits = 0.0, 0
         spent = new_hits * state.hit_cost

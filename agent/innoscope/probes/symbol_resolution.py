@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
-#: The maximum of 128 results: two searches per file.
+#: Results of searches; each file needs two.
 _CACHE: Final = Cache("places", 128)
 
 

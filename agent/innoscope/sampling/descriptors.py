@@ -16,8 +16,7 @@ KINDS: Final = frozenset({
     "socket", "pipe", "eventpoll", "other",
 })  # fmt: skip
 
-# From the kernel's asm/unistd_64.h and asm-generic/unistd.h: the calls in which servers are observed
-# to wait.
+# System calls in which servers wait, from the kernel's asm/unistd_64.h and asm-generic/unistd.h.
 _X86_64: Final = (
     "read=0 write=1 poll=7 mmap=9 mprotect=10 munmap=11 brk=12 pread64=17 pwrite64=18 readv=19 writev=20 "
     "select=23 sched_yield=24 madvise=28 nanosleep=35 accept=43 sendto=44 recvfrom=45 sendmsg=46 recvmsg=47 "

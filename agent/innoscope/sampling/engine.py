@@ -173,7 +173,7 @@ class Engine:
         )
 
     def _notes(self, look: Look) -> tuple[str, ...]:
-        """Return messages about what was degraded, from the core, and about missing function names."""
+        """Return the core's messages about degraded results, and those about missing function names."""
         notes = [*look.notes]
         if all(raw.state in _STOPPED for raw in look.threads):
             notes.append(

@@ -76,7 +76,7 @@ class Group:
         )
 
     def add(self, thread: Thread, number: int = 1) -> None:
-        """Count one more thread, or ``number`` of another unit."""
+        """Count a thread: 1, or ``number`` of another unit."""
         self.count += number
         self.trust[thread.trust] += number
         if len(self.tids) < MAX_TIDS:
@@ -95,7 +95,7 @@ class Group:
 
 
 class Fold:
-    """Sums of dumps. Two stacks are the same if their functions and their wait classes are."""
+    """Folds dumps. Two stacks are equal if their functions and their wait classes are equal."""
 
     def __init__(self) -> None:
         self._stacks: dict[Key, Group] = {}
@@ -236,7 +236,7 @@ class Report:
         self.headline = ""
         self.fold = Fold()
         self.looks = 0
-        self.threads = 0  # total before the filter over all snapshots, in the report's unit
+        self.threads = 0  # total over all snapshots before the filter, in the report's unit
         self.shown = 0  # total after the filter
         self.tally: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
@@ -258,7 +258,7 @@ class Report:
         self.waits[wait] += number
 
     def put(self, thread: Thread, number: int) -> None:
-        """Count ``number`` of the report's unit for a thread; in the fold only if the filter keeps it."""
+        """Count ``number`` of the report's unit for a thread. It is folded only if it passes the filter."""
         self.threads += number
         self.tally[thread.trust] += number
         self.waits[thread.wait] += number

@@ -1,4 +1,4 @@
-"""Report modules of the server whose functions have no names, with the command that supplies them."""
+"""Report that functions of the server have no names, with the command that installs symbols."""
 
 from __future__ import annotations
 

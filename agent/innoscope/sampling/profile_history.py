@@ -29,7 +29,7 @@ _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A wait class and its functions, innermost first. Equality ignores ``frames``."""
+    """A stack with its wait class. ``labels`` are innermost first. Equality ignores ``frames``."""
 
     wait: str
     trust: Trust

@@ -79,7 +79,7 @@ class Recorder:
         self.looks += 1
 
     def close(self) -> None:
-        """Close the file. All lines were already flushed."""
+        """Close the file. All lines were already flushed. Raises CannotWrite."""
         try:
             self._file.close()
         except OSError as error:
@@ -126,7 +126,7 @@ class Recording:
     ) -> None:
         """Read ``path``; call ``progress`` with the number of snapshots found so far. Raises BadFile.
 
-        ``allow_headerless`` accepts a file without a header too: the output of ``innoscope stacks --json``.
+        ``allow_headerless`` also accepts a file without a header: the output of ``innoscope stacks --json``.
         """
         self.path = path
         self.header: dict[str, Any] = {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
-#: Kind of the threads that replicate.
+#: Kind of the replication threads.
 APPLIER: Final = "replication"
 #: The kind (threads.yaml), wait class and functions of threads with the same stack.
 Key = tuple[str, str, tuple[str, ...]]

@@ -66,7 +66,7 @@ def take_snapshots(
 def _with_queries(
     dump: Dump, fetch_queries: Callable[[], Mapping[int, Query]]
 ) -> tuple[Dump, Callable[[], Mapping[int, Query]] | None]:
-    """Attach the statements to the dump. After an SQL failure, add a note and return None instead."""
+    """Attach the statements to the dump. After an SQL failure, add a note, and return None as function."""
     try:
         return attach_queries(dump, fetch_queries()), fetch_queries
     except SqlFailed as error:

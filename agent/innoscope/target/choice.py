@@ -1,4 +1,4 @@
-"""Decide which servers may be logged in to: those of this host, and those in containers that the user named.
+"""Decide to which servers the agent may log in: those of this host, and in containers that the user named.
 
 The tenant of a container controls what runs in it, with which uid, name, socket and port. So a server in a
 container is watched when it is found, but the agent does not log in to it unless the user named it

@@ -36,7 +36,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS over TCP: the ``ssl-*`` options of mysql and mariadb. Without ``ca`` nothing is verified."""
+    """TLS options (``ssl-*`` in mysql and mariadb). Without ``ca``, certificates are not verified."""
 
     ca: str | None = None
     cert: str | None = None

@@ -23,7 +23,7 @@ class DataDirectory:
 
 
 def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
-    """Return the server's data directory if it is its current directory, else None.
+    """Return the server's data directory if it is the process's current directory, else None.
 
     Options are not proof, because a process may copy those of another server. But a process cannot enter a
     directory without permission.

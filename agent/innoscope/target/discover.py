@@ -38,7 +38,11 @@ def is_server(proc: ProcFs, pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The pids of all servers, also in containers, ascending; and ignored processes with a server's name."""
+    """The result of ``scan``.
+
+    ``servers`` are the pids of all servers, including those in containers, in ascending order.
+    ``ignored`` are processes that only have a server's name.
+    """
 
     servers: tuple[int, ...]
     ignored: tuple[Ignored, ...]

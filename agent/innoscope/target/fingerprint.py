@@ -1,4 +1,4 @@
-"""Remove the literals from statements, for servers that provide no digest.
+"""Remove the literals from statements, for servers that do not provide a digest.
 
 Where a literal ends may depend on the server's version, its sql_mode and the client's character set, which
 are unknown here. At an ambiguous end, the text is cut off with ``…``, because the rest could be a literal.
@@ -68,7 +68,7 @@ def _unclear(match: re.Match[str]) -> bool:
     """Return whether servers disagree on where this token ends.
 
     With NO_BACKSLASH_ESCAPES an escaped quote ends a string. Before MySQL 9 ``$$`` was a name. In an executed
-    comment, quotes and nested comments are tokens. A truncated character (U+FFFD) may have swallowed a
+    comment, quotes and nested comments are tokens. A truncated character (U+FFFD) may hide a
     backtick. A quoted name without its closing quote may contain a literal.
     """
     if match["dollar"] is not None or match["unclear"] is not None:

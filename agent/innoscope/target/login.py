@@ -91,7 +91,7 @@ class Connection(Driver):
         self._force_close()  # type: ignore[attr-defined]
 
     def _check_plugin(self) -> None:
-        """Reject the plugin with which PyMySQL sends the password itself in its first packet over TLS."""
+        """Raise SqlFailed if PyMySQL would send the password itself over TLS to an unverified server."""
         if self._auth_plugin_name == _PLAIN and not self._verified:
             raise _unverified()
 

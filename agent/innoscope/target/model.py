@@ -1,4 +1,4 @@
-"""The identity of one server process, and what SQL reports about its threads."""
+"""Define the identity of a server process, and what SQL reports about its threads."""
 
 from __future__ import annotations
 

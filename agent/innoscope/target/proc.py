@@ -67,7 +67,7 @@ class Owner:
 
 @contextmanager
 def _gone_or_refused(pid: int) -> Iterator[None]:
-    """Convert errors of /proc for a process that has just ended, or is not accessible, as ``_raise`` does."""
+    """Convert an OSError of /proc to ProcessLookupError or PermissionError, like ``_raise``."""
     try:
         yield
     except OSError as error:
@@ -200,7 +200,7 @@ class ProcFs:
     def unix_listeners(self, pid: int) -> dict[int, str]:
         """Return ``{inode: path}`` of listening Unix sockets in the process's network namespace (net/unix).
 
-        Any user may choose a path with a newline, so malformed lines are skipped, and only the first line
+        Any user can choose a path with a newline, so malformed lines are skipped, and only the first line
         of each inode counts.
         """
         found: dict[int, str] = {}
@@ -256,7 +256,7 @@ class ProcFs:
             _raise(pid, error)
 
     def _lines(self, pid: int | str, name: str, at_once: int = 1 << 16) -> Iterator[str]:
-        """Yield the lines of a table after its heading, which is read ``at_once`` bytes at a time."""
+        """Yield the lines of a table without its heading. Read ``at_once`` bytes at a time."""
         who = int(pid) if str(pid).isdecimal() else 0
         with _gone_or_refused(who), Path(f"{self.root}/{pid}/{name}").open("rb", buffering=at_once) as table:
             next(table, None)

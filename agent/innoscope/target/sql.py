@@ -78,7 +78,7 @@ def connect(
 ) -> Connection:
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
-    Nothing is sent to another process that listens there. ``timeout`` is in seconds, for connecting and for
+    Nothing is sent to any other process that listens there. ``timeout`` is in seconds, for connecting and for
     each complete answer. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
     """
     proc = proc or ProcFs()

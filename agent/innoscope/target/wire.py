@@ -19,7 +19,7 @@ from innoscope.common.errors import SqlFailed
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-#: Maximum bytes of one answer. The longest regular one has 20,000 threads, most of them idle.
+#: Maximum bytes of one answer. The longest regular answer has 20,000 threads, most of them idle.
 MAX_BYTES: Final = 4 << 20
 #: Maximum values of one answer, because each becomes a Python object. A row counts as two further values.
 MAX_VALUES: Final = 250_000

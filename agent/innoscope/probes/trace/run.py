@@ -133,7 +133,7 @@ class Tracer:
                 return Trial(hits, now - since, began)
 
     def _judge(self, result: TraceResult) -> None:
-        """Drop the return probe if the cost exceeds the budget. If it still does, detach and raise TooHot."""
+        """Drop the return probe if the cost exceeds the budget. If it still does, detach; raise TooHot."""
         trial, budget = result.trial, self._options.budget
         if self._options.force or self._fits(trial.rate, budget):
             return
@@ -203,7 +203,7 @@ class Tracer:
             result.stacks_lost = counts.counter("stacks_lost")
 
     def loss(self, result: TraceResult, before: dict[str, float], pace: ServerPace) -> Loss:
-        """Return the cost calculated from hits, and the server's throughput before and during the trace."""
+        """Return the cost, calculated from hits, and the server's throughput before and during the trace."""
         return Loss(
             spent=result.spent,
             seconds=result.seconds,

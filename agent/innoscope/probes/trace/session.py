@@ -24,7 +24,7 @@ _OCTAVES: Final = 65
 _ONLY: Final = struct.pack("=I", 0)
 #: Size of the ring buffer: room for the stacks of a few intervals.
 _RING_BYTES: Final = 16 << 20
-#: Seconds of the interval for which stacks are limited, and after which the rate is read again.
+#: Length in seconds of the interval for which stacks are limited and after which the rate is read again.
 INTERVAL_S: Final = 0.1
 #: Limit of stacks per interval, relative to the average, because calls come in bursts.
 _SLACK: Final = 2
@@ -125,7 +125,7 @@ class Session:
         self._set(tgid=pid, since=time.monotonic_ns(), open=1)
 
     def sample_all(self) -> None:
-        """Copy the stack of every call, to measure what that costs."""
+        """Copy the stack of every call, to measure the cost of copying."""
         self._set(every=1, most=1 << 32, kind=REHEARSED)
 
     def sample(self, stacks_per_s: float, rate: float = 0.0) -> None:

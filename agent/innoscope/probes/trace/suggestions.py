@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from innoscope._native import CodeFile, Function
 
 _SHOWN: Final = 5
-#: Names whose lengths differ by more than this are not compared: a server has 60,000.
+#: Names whose lengths differ by more than this are not compared, because a server has 60,000 names.
 _MAX_LENGTH_DIFFERENCE: Final = 4
 
 

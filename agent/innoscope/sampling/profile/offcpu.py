@@ -1,4 +1,4 @@
-"""Profile off-CPU time: exact times from the scheduler's events, and stacks of a sample of the waits."""
+"""Profile off-CPU time, with exact times from the scheduler's events and the stacks of sampled waits."""
 
 from __future__ import annotations
 

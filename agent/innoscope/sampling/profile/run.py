@@ -90,7 +90,7 @@ def _poll_until(
 
 
 def _open(target: Target) -> int:
-    """Return a pidfd of exactly this process. It becomes readable when the process ends."""
+    """Return a pidfd of exactly this process, which becomes readable when the process ends."""
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:

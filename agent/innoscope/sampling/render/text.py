@@ -89,7 +89,7 @@ def _from_server(groups: list[Group], by: str) -> list[Group]:
 
 
 def _merged(stacks: Iterable[Group]) -> list[Group]:
-    """Merge stacks that are equal without the library functions that their wait class explains."""
+    """Remove library functions that the wait class explains, and merge stacks that are then equal."""
     merged: dict[Key, Group] = {}
     for stack in stacks:
         explained = stack.wait not in UNEXPLAINED

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Node:
-    """A function with one call path; ``waits`` counts the threads whose stack ends here."""
+    """A function reached by one call path. ``waits`` counts the threads whose stack ends in it."""
 
     name: str
     count: int = 0

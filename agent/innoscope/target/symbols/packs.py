@@ -51,7 +51,9 @@ class _Layout(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``members`` is like ``_native.members_in_process``; ``missing`` has the reasons for others.
+    """The contents of a pack other than names.
+
+    ``members`` is like ``_native.members_in_process``. ``missing`` has the reasons why others are unknown.
 
     ``variables`` is ``{name: (ELF virtual address, bytes, kind, type in C)}``.
     """
