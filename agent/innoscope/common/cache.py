@@ -1,7 +1,7 @@
-"""Cache results of earlier work in files that only our user can write.
+"""Cache results of earlier work in files that only the current user can write.
 
-The CPU time belongs to the server, so expensive work is done once. If no such file can be written, the work
-is repeated each time.
+Expensive work is done only once, because it takes CPU time from the server. If the files cannot be written,
+the work is repeated each time.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def cache_key(*inputs: str) -> str:
 
 
 class Cache:
-    """Cached results of one kind: files in the folder ``name`` of ``root``, by default of the cache folder.
+    """Cached results of one kind: files in the folder ``name`` below ``root`` (default: the cache folder).
 
-    Beyond ``max_files`` files the oldest are removed.
+    If there are more than ``max_files`` files, the oldest are removed.
     """
 
     def __init__(self, name: str, max_files: int, root: Path | None = None) -> None:
@@ -66,7 +66,7 @@ class Cache:
         return content if hashlib.sha256(content).digest() == digest else None
 
     def write(self, key: str, content: bytes) -> None:
-        """Write the file atomically. Do nothing if the folder cannot be written."""
+        """Store a result: write its file atomically. Do nothing if the folder is not writable."""
         folder = self._folder
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Write to standard output and standard error. No other module does (tests/unit/test_one_output.py).
 
-All text is sanitized here. Only ``progress``, ``clear_progress`` and ``Coloured`` lines send control
-characters XX
+All text is sanitized here. Only ``progress``, ``clear_progress`` and ``Coloured`` lines contain control
+characters.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ CLEAR_LINE: Final = "\r\x1b[K"
 
 
 class Colour(StrEnum):
-    """What a colour stands for; the values are click's names."""
+    """The colours of output; the values are click's names."""
 
     RED = "red"  # failed, urgent
     YELLOW = "yellow"  # degraded
-    GREEN = "green"  # as it should be
+    GREEN = "green"  # healthy
 
 
 class Coloured(str):
-    """A line of output that has a colour on a terminal; everywhere else it is its text."""
+    """A line of output that is coloured on a terminal, and plain text everywhere else."""
 
     colour: Colour
 
     def __new__(cls, text: str, colour: Colour) -> Coloured:
-        """Make a line of this colour."""
+        """Create a line with this colour."""
         made = super().__new__(cls, text)
         made.colour = colour
         return made
@@ -49,7 +49,7 @@ def line(text: str = "", *, err: bool = False) -> None:
 
 
 def lines(texts: Iterable[str], *, err: bool = False) -> None:
-    """Write lines. Line feeds inside a line are escaped, so that a foreign name cannot add a line."""
+    """Write lines. Line feeds inside a line are escaped, so that an untrusted name cannot add a line."""
     stream = _stream(err=err)
     for text in texts:
         shown = sanitize.line(text)
@@ -60,7 +60,7 @@ def lines(texts: Iterable[str], *, err: bool = False) -> None:
 
 
 def block(text: str, *, err: bool = False) -> None:
-    """Write text of several lines, such as a help text, a remedy or a traceback."""
+    """Write a multi-line text, such as a help text, a remedy or a traceback."""
     lines(sanitize.block(text).removesuffix("\n").split("\n"), err=err)
 
 
@@ -83,14 +83,14 @@ def shows_progress() -> bool:
 
 
 def progress(text: str) -> None:
-    """Replace the progress line on standard error. Do nothing if standard error is no terminal."""
+    """Replace the progress line on standard error. Do nothing if standard error is not a terminal."""
     if shows_progress():
         _write(sys.stderr, CLEAR_LINE + sanitize.line(text))
         sys.stderr.flush()
 
 
 def clear_progress() -> None:
-    """Remove the progress line. Do nothing if standard error is no terminal."""
+    """Remove the progress line. Do nothing if standard error is not a terminal."""
     if shows_progress():
         sys.stderr.write(CLEAR_LINE)
         sys.stderr.flush()
@@ -122,7 +122,7 @@ def _has_colours(stream: TextIO) -> bool:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write text; escape characters that the terminal's encoding does not have."""
+    """Write text; escape characters that the stream's encoding cannot represent."""
     try:
         stream.write(text)
     except UnicodeEncodeError:

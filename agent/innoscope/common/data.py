@@ -11,5 +11,5 @@ def folder(name: str) -> Path:
 
 
 def catalog_path(name: str) -> Path:
-    """Return a file of the catalog: metrics.yaml, waits.yaml, …"""
+    """Return the path of a catalog file: metrics.yaml, waits.yaml, …"""
     return folder("catalog") / name

@@ -6,12 +6,12 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended: one meaning each, the same for all commands. docs/cli.md has this table."""
+    """Exit codes. Each has one meaning, the same for all commands. docs/cli.md has this table."""
 
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
-        """Make a member: an integer with ``meaning``."""
+        """Create a member: an integer with a ``meaning``."""
         made = int.__new__(cls, code)
         made._value_ = code
         made.meaning = meaning
@@ -43,7 +43,7 @@ class ExitCode(IntEnum):
 
 
 class InnoscopeError(Exception):
-    """Base of all errors that end a command with one clear line.
+    """Base class of all errors that end a command with a message instead of a traceback.
 
     ``exit_code`` differs by cause so that scripts can tell them apart.
     """

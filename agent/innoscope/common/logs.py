@@ -20,12 +20,12 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def set_up(form: str, level: str) -> None:
-    """Send logs to stderr in one of FORMATS; ``level``, one of LEVELS, is the lowest that is written."""
+    """Send logs to stderr in one of FORMATS. ``level``, one of LEVELS, is the lowest one that is written."""
     logging.basicConfig(level=level.upper(), handlers=[_handler(form)], force=True)
 
 
 def set_up_for_command(*, debug: bool) -> None:
-    """Show warnings only with ``debug``, because a command's own output already says what matters.
+    """Show warnings only with ``debug``, because a command's own output already reports what matters.
 
     Without this handler, Python would print messages and tracebacks unescaped.
     """

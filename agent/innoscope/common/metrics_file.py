@@ -1,6 +1,6 @@
 """Read ``probes/catalog/metrics.yaml``: the name and the meaning of every exported metric.
 
-Probes need it to number their counters, so it is below the registry.
+It does not depend on the metrics registry, because probes need this file to number their counters.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "innoscope_"
 Kind = Literal["counter", "gauge", "histogram", "info"]
-#: All collectors; ``agent`` is what the agent knows of itself.
+#: All collectors; ``agent`` is for metrics of the agent itself.
 Source = Literal["probes", "memory", "sql", "waits", "process", "toggles", "agent"]
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
-#: What exposition formats add to names by themselves, and what OpenMetrics keeps for itself.
+#: Suffixes that exposition formats add to names, and those that OpenMetrics reserves.
 _SUFFIXES: Final = ("_total", "_count", "_sum", "_bucket", "_created")
 #: Units that are not base units (Prometheus: "use seconds, bytes, ratio").
 _BAD_UNITS: Final = re.compile(
     r"_(?:milliseconds|microseconds|nanoseconds|ms|us|ns|minutes|hours|days|percent|pct|kb|mb|kilobytes|megabytes)\b"
 )
-#: Labels that belong to a scrape's target, or to the exposition format.
+#: Labels that identify a scrape's target, or that the exposition format uses.
 _TAKEN_LABELS: Final = frozenset({"server", "job", "instance", "le", "quantile", "type_"})
 _FROM: Final = re.compile(r"\([^()]+(?:\([^()]*\)[^()]*)*\)\.$")
 
 
 class Declaration(Entry, frozen=True):
-    """One metric as the file declares it."""
+    """The declaration of one metric in the file."""
 
     kind: Kind
     sources: Annotated[tuple[Source, ...], Meta(min_length=1)]
@@ -45,7 +45,7 @@ class Declaration(Entry, frozen=True):
     own: bool = False
 
     def __post_init__(self) -> None:
-        """Check what the types cannot."""
+        """Check the rules that the types cannot express. Raises ValueError."""
         if self.kind == "info" and not self.labels:
             raise ValueError("an info metric without labels says nothing")
         for label, bound in self.labels.items():
@@ -55,7 +55,7 @@ class Declaration(Entry, frozen=True):
                 raise ValueError(f"label {label} has a duplicate value")
         if not self.help.endswith(".") or "\n" in self.help:
             raise ValueError("help is not one line that ends with a full stop")
-        # Only what the agent knows of itself has no other origin.
+        # Metrics of the agent itself have no other source to name.
         if self.sources != ("agent",) and not _FROM.search(self.help):
             raise ValueError("help does not end with where the number comes from, in parentheses")
 
@@ -67,7 +67,7 @@ class File(Entry, frozen=True):
     metrics: dict[str, Declaration]
 
     def __post_init__(self) -> None:
-        """Check the names."""
+        """Check the names of the metrics. Raises ValueError."""
         for name, declared in self.metrics.items():
             if problem := _name_problem(name, declared.kind):
                 raise ValueError(f"metrics.{name}: {problem}")
@@ -96,5 +96,5 @@ def installed() -> dict[str, Declaration]:
 
 
 def load(path: Path) -> dict[str, Declaration]:
-    """Read and check the file; the metrics are in its order. Raises BadFile."""
+    """Return the metrics of a file, in file order, after checking it. Raises BadFile."""
     return read_yaml(path, File).metrics

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Observations in nanoseconds, counted by power of two: ``buckets[i]`` counts those in [2**i, 2**(i+1)).
+    """Counts of observations in nanoseconds: ``buckets[i]`` counts those in [2**i, 2**(i+1)).
 
-    Not cumulative; ``total_ns`` is the sum of all observations.
+    Buckets are not cumulative; ``total_ns`` is the sum of all observations.
     """
 
     buckets: tuple[int, ...]
@@ -37,7 +37,7 @@ Value: TypeAlias = float | int | Histogram
 
 
 class Sample(NamedTuple):
-    """The value of one series now. A tuple, because a scrape makes hundreds of them for each server.
+    """The current value of one series. It is a tuple, because a scrape creates hundreds per server.
 
     ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` are its label values in declared
     order, without ``server``. Counters are cumulative since the server or this process started.
@@ -52,8 +52,8 @@ class Sample(NamedTuple):
 class Outcome:
     """The result of one run of one collector.
 
-    ``reason`` explains a failure to the user; a failed run may still have samples. ``past`` has the counts of
-    the server's earlier processes that are included in ``samples``.
+    ``reason`` explains a failure to the user; a failed run may still have samples. ``past`` contains the
+    counts of the server's earlier processes; ``samples`` includes them.
     """
 
     collector: str

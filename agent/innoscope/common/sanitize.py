@@ -1,7 +1,7 @@
 """Escape characters in untrusted text that could control a terminal, forge a log line or mislead a reader.
 
-Untrusted text includes the names of threads, functions, tables and files, statements, error texts and
-arguments. Text is escaped once, where it leaves the program: in ``console``, ``logs`` and the renderers.
+Untrusted text includes the names of threads, functions, tables and files, statements, error messages
+and arguments. Text is escaped once, where it leaves the program: in ``console``, ``logs`` and the renderers.
 Escaping twice changes nothing.
 """
 
@@ -12,11 +12,11 @@ import json
 import re
 from typing import Any, Final
 
-#: Match the characters that are not printable ASCII. Nearly all text has none, so escaping is cheap.
+#: Characters that are not printable ASCII. Nearly all text has none, so escaping is cheap.
 _SUSPECT: Final = re.compile(r"[^ -~]")
 _SUSPECT_IN_BLOCK: Final = re.compile(r"[^ -~\n]")
 _ELLIPSIS: Final = "…"
-#: Characters of a label. Longer ones are cut and end with a digest, so that they stay distinct.
+#: Maximum characters of a label. Longer labels are cut and end with a digest, so that they stay distinct.
 LIMIT: Final = 200
 _DIGEST: Final = 8
 
@@ -24,7 +24,7 @@ _DIGEST: Final = 8
 def line(text: str, limit: int | None = None) -> str:
     r"""Return ``text`` on one line with unprintable characters escaped, cut to ``limit`` characters.
 
-    Escaped are all characters that ``str.isprintable`` rejects: C0 (also line feeds and tabs), DEL, C1,
+    It escapes all characters that ``str.isprintable`` rejects: C0 (also line feeds and tabs), DEL, C1,
     format characters (bidirectional controls and isolates, zero-width characters, tags), line and paragraph
     separators, unusual spaces, surrogates, private and unassigned code points. They become ``\x1b``,
     ``\u202e``, ``\udcff``. Backslashes are not escaped, so the original text cannot be restored.
@@ -35,17 +35,20 @@ def line(text: str, limit: int | None = None) -> str:
 
 
 def words(text: str, limit: int | None = None) -> str:
-    """Return ``text`` like ``line``, with each run of white space collapsed to one space."""
+    """Collapse each run of white space to one space, then escape and cut ``text`` like ``line``."""
     return line(" ".join(text.split()), limit)
 
 
 def block(text: str) -> str:
-    """Escape text of several lines like ``line``, but keep line feeds and expand tabs."""
+    """Escape a multi-line text like ``line``, but keep line feeds and expand tabs."""
     return _SUSPECT_IN_BLOCK.sub(_escaped, text.expandtabs() if "\t" in text else text)
 
 
 def label(text: str, limit: int = LIMIT) -> str:
-    r"""Return printable UTF-8 of bounded length: ``"a\udcff\x1b"`` becomes ``r"a\xff\x1b"``."""
+    r"""Return a printable version of ``text``, at most ``limit`` characters long.
+
+    ``"a\udcff\x1b"`` becomes ``r"a\xff\x1b"``.
+    """
     if not text.isprintable():
         text = "".join(one if one.isprintable() else _byte_escaped(one) for one in text[: 2 * limit])
     if len(text) <= limit:
@@ -74,7 +77,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _json_escaped(match: re.Match[str]) -> str:
-    """Return the JSON escape of the character. Outside of strings, JSON has only ASCII and line feeds."""
+    """Return the character's JSON escape. Only strings need it: the rest of JSON is printable ASCII."""
     character = match.group()
     return character if character.isprintable() else json.dumps(character)[1:-1]
 

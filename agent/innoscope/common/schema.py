@@ -62,7 +62,7 @@ def _text(path: Path) -> str:
 
 
 def _yaml_line(text: str, keys: list[Any]) -> int | None:
-    """Return the line of the deepest of the keys that the file has."""
+    """Return the number of the line with the deepest of ``keys`` that exists in the file, or None."""
     try:
         node: Any = yaml.compose(text, Loader=_LOADER)
     except RecursionError:

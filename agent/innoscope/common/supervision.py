@@ -1,4 +1,4 @@
-"""Supervise long-lived threads: restart those that fail; stop the systemd watchdog when one hangs."""
+"""Supervise long-lived threads: restart those that fail; stop feeding the systemd watchdog if one hangs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MAX_FAILURES: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Failures in a process so far, and what hangs in it now."""
+    """Numbers of failures in this process so far, and of threads and jobs that hang now."""
 
     watch_failures: int = 0  # failed attempts to watch a server
-    restarts: int = 0  # restarts of threads
-    stuck: int = 0  # threads that hang, and jobs that do not end
+    restarts: int = 0  # threads that were restarted
+    stuck: int = 0  # threads and jobs that hang
 
 
 class GaveUp(InnoscopeError):
@@ -44,7 +44,7 @@ class GaveUp(InnoscopeError):
 
 
 class _Task:
-    """One supervised thread. ``finished`` is set when its function has returned: a regular end."""
+    """One supervised thread. ``finished`` is true after its function has returned without an exception."""
 
     def __init__(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
         self.name, self.deadline_s = name, deadline_s
@@ -86,13 +86,13 @@ class Supervisor:
         self.restarts = 0
 
     def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        """Run ``run(beat)`` on a thread. It hangs if it does not call ``beat()`` for ``deadline_s``."""
+        """Call ``run(beat)`` on a new thread, which counts as hung if it does not beat for ``deadline_s``."""
         task = _Task(name, run, deadline_s)
         self._tasks[name] = task
         self._begin(task)
 
     def ready(self) -> None:
-        """Report readiness to systemd once, and start feeding its watchdog."""
+        """Report readiness to systemd (only once), and start to feed its watchdog."""
         if not self._ready:
             self._ready = True
             notify("READY=1")

@@ -1,7 +1,7 @@
-"""Convert TOML, JSON and parsed documents into typed structures; errors name the file, the line and the key.
+"""Convert TOML, JSON and parsed documents into typed structures; errors name file, line and key.
 
-The types are ``Entry`` structures (msgspec). A rule that a type cannot express is a ValueError raised in
-``__post_init__``. YAML is in schema.py, because its library is slow to import.
+The types are ``Entry`` structures (msgspec). A rule that a type cannot express is checked in
+``__post_init__``, which raises ValueError. YAML is in schema.py, because its library is slow to import.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: msgspec ends its messages with the place: "Expected `str`, got `int` - at `$.rules[3].class`". It does not
-#: name the keys of a mapping: "at `$.classes[...].label`", "at `key` in `$.classes`".
+#: msgspec ends its messages with the location: "Expected `str`, got `int` - at `$.rules[3].class`". It
+#: does not name the keys of a mapping: "at `$.classes[...].label`", "at `key` in `$.classes`".
 _PLACE: Final = re.compile(r"(?P<why>.*) - at (?P<key>`key` in )?`\$(?P<keys>.*)`", re.DOTALL)
 _KEY: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mapping of a file: unknown, missing and ill-typed keys are errors."""
+    """A mapping in a file: unknown and missing keys, and values of the wrong type, are errors."""
 
 
 class NamedEntry(Entry, frozen=True):
-    """An entry that knows its key in the mapping where it is: name_entries() sets ``name``."""
+    """An entry that contains its own key: name_entries() sets ``name`` to its key in the mapping."""
 
     name: str = ""
 
 
 def name_entries(entries: Mapping[str, NamedEntry]) -> None:
-    """Set the names of entries; for the ``__post_init__`` of the structure that has the mapping."""
+    """Set ``name`` of all entries. Call it from ``__post_init__`` of the structure with the mapping."""
     for name, entry in entries.items():
         if entry.name:
             raise ValueError(f"{name}: unknown field `name`")
@@ -52,12 +52,12 @@ class ServerEntry(Entry, frozen=True):
 
     @property
     def ranges(self) -> dict[str, VersionRange]:
-        """The ranges that are given, by flavour."""
+        """Return the version ranges that are set, by flavour."""
         given = {"mysql": self.mysql, "mariadb": self.mariadb}
         return {flavour: versions for flavour, versions in given.items() if versions is not None}
 
     def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
-        """Return whether the entry holds for a server; without ranges it holds for all."""
+        """Return whether the entry applies to a server. Without ranges it applies to all servers."""
         ranges = self.ranges
         return not ranges or (flavour in ranges and version in ranges[flavour])
 
@@ -87,7 +87,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _parsed_json(text: str | bytes) -> Any:
-    """Return what JSON says, or None: where a value is invalid, the text after it can be anything."""
+    """Return the untyped value, or None: typed decoding stops early, so the rest may be malformed."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -132,7 +132,7 @@ def _where(error: Exception, document: Any, kind: Any) -> tuple[list[Any], str]:
 
 
 def _invalid_key(error: Exception, document: Any, kind: Any, keys: list[Any]) -> Any:
-    """Return the key that an error is about, of the mapping at ``keys``: convert it in halves."""
+    """Return the key that an error is about in the mapping at ``keys``. Find it by bisection."""
     mapping = document
     try:
         for key in keys:
@@ -143,7 +143,7 @@ def _invalid_key(error: Exception, document: Any, kind: Any, keys: list[Any]) ->
             part = _replaced(document, keys, {name: mapping[name] for name in half})
             names = half if _error(part, kind) == str(error) else names[len(half) :]
         return names[0]
-    except (AttributeError, LookupError, TypeError):  # not a mapping, but a set of YAML, or nothing
+    except (AttributeError, LookupError, TypeError):  # not a mapping, but a YAML set or None
         return "*"
 
 
@@ -165,7 +165,7 @@ def _error(document: Any, kind: Any) -> str | None:
 
 
 def _toml_line(text: str, keys: list[Any]) -> int | None:
-    """Return the line of a key of a table, or the table's own; arrays of tables are not followed."""
+    """Return the line number of a table's key, else of the table. Arrays of tables are not searched."""
     names = [str(key) for key in keys]
     found, table = None, ""
     for number, line in enumerate(text.splitlines(), 1):

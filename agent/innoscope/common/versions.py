@@ -1,4 +1,4 @@
-"""Version ranges of the catalogs: ``5.6``, ``5.6+``, ``5.5-5.7``."""
+"""Parse version ranges of the catalogs: ``5.6``, ``5.6+``, ``5.5-5.7``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _RANGE: Final = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
 
 
 class VersionRange:
-    """Versions from ``first`` to all that begin with ``last``; None means without end.
+    """The versions from ``first`` up to all that begin with ``last``. If ``last`` is None, there is no end.
 
-    Not a dataclass, which msgspec would read from a mapping: in files it is a string.
+    It is not a dataclass, because msgspec would expect a mapping in files, where a range is a string.
     """
 
     __slots__ = ("first", "last")
@@ -43,7 +43,7 @@ class VersionRange:
         return self.last is None or version[: len(self.last)] <= self.last
 
     def overlaps(self, other: VersionRange) -> bool:
-        """Return whether some version is in both ranges."""
+        """Return whether at least one version is in both ranges."""
         return max(self.first, other.first) in self and max(self.first, other.first) in other
 
     def __str__(self) -> str:

@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 #: Threads per kind of job.
 SIZE: Final = 4
-#: Including replacements of stuck threads, a kind may have this many times its normal number of threads.
+#: Maximum threads of one kind, including replacements of stuck threads, as a multiple of the normal number.
 _SPARE_FACTOR: Final = 3
-#: A job that takes this many seconds is stuck. Another thread then takes over the jobs behind it.
+#: A job that takes this many seconds is stuck. Another thread then runs the jobs queued behind it.
 STUCK_S: Final = 5.0
 #: Seconds between two checks for threads that died or are stuck.
 _CHECK_S: Final = 1.0
@@ -46,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A job that is stuck, and since how many seconds."""
+    """A job that is stuck, and for how many seconds it has been running."""
 
     kind: str
     owner: str
@@ -74,9 +74,9 @@ class Workers:
     """Threads that run jobs.
 
     Threads are started on demand: at most ``size`` per kind, or the number in ``sizes`` for that kind. A job
-    is stuck after ``STUCK_S`` or the seconds in ``stuck_after`` for its kind. Its thread is then replaced, up
-    to three times the normal number of threads. ``run`` starts delayed jobs and replaces threads that died;
-    it must be supervised. ``submit`` works without it.
+    is stuck after ``STUCK_S``, or after the seconds in ``stuck_after`` for its kind. Its thread is then
+    replaced, up to three times the normal number of threads. ``run`` starts delayed jobs and
+    replaces threads that died; it must be supervised. ``submit`` works without it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Workers:
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Run the job as soon as a thread is free. Never blocks; never fails if no thread can be started."""
+        """Run the job as soon as a thread is free. Neither blocks nor raises if no thread can be started."""
         with self._lock:
             self._queue(job)
 
@@ -187,7 +187,7 @@ class Workers:
         lane.threads[thread] = None
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as error:  # the limit of threads is reached: go on with fewer
+        except (RuntimeError, MemoryError) as error:  # the limit of threads is reached: continue with fewer
             del lane.threads[thread]
             if not lane.refused:
                 _log.warning("cannot start a thread", extra={"kind": kind, "error": str(error)})

@@ -1,1 +1,1 @@
-"""uprobes: select, place, attach and read them safely and within a cost budget."""
+"""Select, place, attach and read uprobes, safely and within a cost budget."""

@@ -1,4 +1,4 @@
-"""Resolve addresses that the BPF programs count by: exported mutexes, and source files with lines."""
+"""Resolve the addresses by which BPF programs count: exported mutexes, and source files with lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from innoscope import _native
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: sizeof(pthread_mutex_t) in glibc on x86-64. The server's own mutex types start with one.
+#: sizeof(pthread_mutex_t) in glibc on x86-64. The server's own mutex types start with a
+#: pthread_mutex_t.
 _MUTEX_BYTES = 40
 _LONGEST_PATH = 256
 
@@ -25,7 +26,7 @@ def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
 
 
 def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return ``{(address of the file name, line): "file:line"}``, with base names of files."""
+    """Return ``{(address of the file name, line): "file:line"}``, with the base names of the files."""
     names = {}
     files: dict[int, str] = {}
     for address, line in sites:

@@ -1,4 +1,4 @@
-"""The probes of one server: attach, read and detach them."""
+"""Attach, read and detach the probes of one server."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Words of ``struct histogram`` in probe.h: the sum, then the octaves.
+#: Number of words in ``struct histogram`` of probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
 _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", "dropped")
-#: Keys of ``dropped`` in probe.h: the maps that the programs themselves fill.
+#: Keys of the map ``dropped`` in probe.h: the maps that the programs fill themselves.
 _FILLED_BY_PROGRAMS = ("files", "sites")
-#: Keys for what does not fit. No server produces them; they are inserted before the map can be full.
+#: Keys that count what does not fit into a map. No server produces these keys; they are inserted before the
+#: map can be full.
 OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
 OTHER_SITE = struct.pack("=QQ", 0, 0)
-#: The programs' default kind, which needs no map entry.
+#: The default kind of threads in the programs, which needs no map entry.
 _USER = THREADS.index("user")
-#: Maps that only some probes need: the probes, the key size in bytes, the value size in words.
+#: Maps that only some probes need, as (probes, key size in bytes, value size in words).
 _OPTIONAL = {
     "files": ({"fsync", "fdatasync", "pread"}, 8, HISTOGRAM_WORDS),
     "sites": ({"mutex_spin", "rw_lock_spin"}, 16, 1),
@@ -46,7 +47,7 @@ _OPTIONAL = {
 
 @dataclass(slots=True)
 class Point:
-    """One probe that found its place. ``probes`` are attached now; ``problem`` says why there are none."""
+    """One probe whose function was found. ``probes`` are attached; ``problem`` says why attaching failed."""
 
     index: int
     placed: Placed
@@ -66,7 +67,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class MapContents:
-    """The raw contents of all maps: counts since the maps were created."""
+    """The raw contents of all maps. Counts start when the maps are created."""
 
     at: float  # time.monotonic()
     counters: list[int]
@@ -79,11 +80,11 @@ class AttachDisabled(InnoscopeError):
 
 
 class Attachment:
-    """The programs and maps of one server, created once. Its probes can be attached and detached repeatedly.
+    """The programs and maps for one server, created once. The probes can be attached and detached repeatedly.
 
-    ``families`` None means those that are on by default. With ``metrics``, only the probes that feed them are
-    used. Closing it, or any exit of the process, detaches everything. Raises BccMissing, NoRights,
-    KernelUnable or NoSuchProcess.
+    If ``families`` is None, the families that are on by default are used. With ``metrics``, only the probes
+    that feed these metrics are used. ``close``, or any exit of this process, detaches everything. Raises
+    BccMissing, NoRights, KernelUnable or NoSuchProcess.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Attachment:
         self.points = [Point(index, placed) for index, placed in enumerate(placement.placed)]
         self._check_same_file()
         self._loaded = self._load()
-        self._since: dict[int, int] = {}  # start of the window by point, monotonic ns
+        self._since: dict[int, int] = {}  # start of the window of each point, monotonic ns
         self._kinds: dict[int, int] = {}  # the entries of the map thread_kinds
         self._disabled = False
         self._dropped_kinds = 0  # threads whose kind did not fit into the map
@@ -115,7 +116,7 @@ class Attachment:
             self._maps = self._open_maps()
             self._insert_other_keys()
             self.count_in(target.pid)
-        except BaseException:  # the caller gets no object that it could close
+        except BaseException:  # the caller does not get an object to close
             self._loaded.close()
             raise
 
@@ -170,7 +171,7 @@ class Attachment:
         return self._maps.get(name)
 
     def attach(self, points: Iterable[Point] | None = None) -> None:
-        """Attach these probes, by default all. If the kernel refuses one, its ``problem`` says why."""
+        """Attach these probes (default: all). If the kernel refuses a probe, its ``problem`` says why."""
         for point in self.points if points is None else points:
             if not point.attached:
                 self._attach(point)
@@ -179,10 +180,10 @@ class Attachment:
         try:
             with translating(self.target.pid):
                 self._set_window(point.index, is_open=False)
-                for at in point.placed.site.at:  # entries first: a return without its entry is not counted
+                for at in point.placed.site.at:  # entries first: returns without entries are not counted
                     self._attach_at(point, at)
-                # Open the window last: while attaching, the kernel runs the program where a breakpoint exists
-                # already.
+                # Open the window last: the kernel already runs the program at breakpoints that exist, while
+                # others are still being attached.
                 self._set_window(point.index, is_open=True)
         except (NoSuchProcess, AttachDisabled):
             self.detach([point])
@@ -205,11 +206,11 @@ class Attachment:
                 program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE
             )
             point.probes.append(probe)
-            if self._disabled:  # check after appending: whoever disabled us may have missed this probe
+            if self._disabled:  # checked after appending: ``disable`` may have missed this probe
                 raise AttachDisabled(f"cannot attach {point.name}: probes are disabled")
 
     def stop_counting(self, point: Point) -> None:
-        """Stop counting hits now; detaching takes the kernel a while. Calls in progress are still counted."""
+        """Stop counting hits now, because detaching is slow. Calls in progress are still counted."""
         self._set_window(point.index, is_open=False)
 
     def _set_window(self, index: int, *, is_open: bool) -> None:
@@ -218,9 +219,9 @@ class Attachment:
         self._map("windows").update(struct.pack("=I", index), struct.pack("=QQ", since, is_open))
 
     def detach(self, points: Iterable[Point] | None = None) -> None:
-        """Detach these probes, by default all. Takes about 100 ms: the kernel waits for running programs.
+        """Detach these probes (default: all). Takes about 100 ms: the kernel waits for running programs.
 
-        If it raises, the points still list the probes that may be attached.
+        If this method raises, the points still list the probes that may be attached.
         """
         chosen = list(self.points if points is None else points)
         probes = [(point, probe) for point in chosen for probe in reversed(point.probes)]  # returns first
@@ -287,7 +288,7 @@ class Attachment:
         return len(self._kinds)
 
     def dropped(self) -> dict[str, int]:
-        """Return how often each map that grows with the server was full."""
+        """Return how often an entry did not fit into a map, for each map that grows with the server."""
         by_programs = self._map("dropped").array(len(_FILLED_BY_PROGRAMS))
         found = {name: count for name, [count] in zip(_FILLED_BY_PROGRAMS, by_programs, strict=True)}
         return {"thread_kinds": self._dropped_kinds} | {
@@ -295,7 +296,7 @@ class Attachment:
         }
 
     def read(self) -> MapContents:
-        """Read all maps."""
+        """Return the contents of all maps."""
         slots = default_slots()
         return MapContents(
             at=time.monotonic(),
@@ -313,4 +314,4 @@ class Attachment:
     def count_in(self, pid: int) -> None:
         """Restrict counting to one process: the server, or this process during calibration."""
         self._map("server").update(struct.pack("=I", 0), struct.pack("=Q", pid))
-        self._set_window(len(self.points), is_open=True)  # the window of the calibration
+        self._set_window(len(self.points), is_open=True)  # the window of the calibration programs

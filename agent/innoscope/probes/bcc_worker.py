@@ -1,7 +1,7 @@
-"""Compile BPF programs: the child process of ``build_cache``. It reads a request in JSON from standard input.
+"""Compile BPF programs, as the child process of ``build_cache``. Reads a JSON request from standard input.
 
 Run as ``python -m innoscope.probes.bcc_worker``. On success it writes ``Compiled.pack`` to standard output.
-On failure, the last line of standard error is the reason, in JSON.
+On failure, the last line of standard error contains the reason in JSON.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from innoscope.probes.object_file import Compiled, Shape
 
 #: struct bpf_insn (linux/bpf.h): opcode, two 4-bit registers, offset, constant.
 _INSTRUCTION: Final = struct.Struct("=BBhi")
-#: BPF_LD | BPF_IMM | BPF_DW. With BPF_PSEUDO_MAP_FD the constant is the descriptor of a map.
+#: BPF_LD | BPF_IMM | BPF_DW. With BPF_PSEUDO_MAP_FD, the constant is the descriptor of a map.
 _LOAD_CONSTANT: Final = 0x18
 _MAP_DESCRIPTOR: Final = 1
 
 
 def main() -> int:
-    """Compile the request. After a failure, the last line of standard error is the reason."""
+    """Compile the programs of the request. Return the exit code."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # LLVM may print to standard output
     request = json.load(sys.stdin)
     try:
-        import bcc  # not at the top: it is a package of the distribution and may be missing
+        import bcc  # not at the top: it is a distribution package that may be missing
     except ImportError as error:
         return _failed(str(error), "missing")
     try:
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _collect(module: Any, programs: list[str], maps: list[str]) -> Compiled:
-    """Return the code with indexes of maps instead of the descriptors of the maps that bcc created."""
+    """Return the code with map indexes instead of the descriptors of the maps that bcc created."""
     descriptors = {module[name].map_fd: name for name in maps}
     code = {name: module.dump_func(name.encode()) for name in programs}
     for each in code.values():

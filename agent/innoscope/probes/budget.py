@@ -1,8 +1,9 @@
-"""Decide how much of the time each probe may be attached. The decision is pure and repeated each second.
+"""Decide what share of the time each probe may be attached.
 
-The cost of a probe is its hits times the cost of one hit, measured on this host. While the sum is within the
-budget, all probes stay attached. Beyond it, the hottest probes get a duty cycle, the share of the time that
-they are attached, so that each of them costs the same; the others stay attached.
+The decision is a pure function, which the governor calls every second. The cost of a probe is the number of
+its hits times the cost of one hit, measured on this host. While the total is within the budget, all probes
+stay attached. Beyond it, the hottest probes get a duty, the share of the time that they are attached, so
+that each of them costs the same. The other probes stay attached.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: With a smaller duty than this a probe gives no useful rate, so it is detached.
+#: Minimum duty. Below it, a probe does not give a useful rate, so it is detached.
 MIN_DUTY = 0.001
 #: A duty is only increased by at least this factor, to avoid oscillation.
 _SLACK = 1.25
@@ -21,7 +22,7 @@ _SLACK = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of one probe: hits/s while attached, CPU seconds per hit, the maximum hits/s."""
+    """The load of one probe: hits/s while it is attached, CPU seconds per hit, and the limit of hits/s."""
 
     rate: float
     hit_cost: float
@@ -29,14 +30,14 @@ class Load:
 
     @property
     def cost(self) -> float:
-        """Return the CPU seconds per second if it were attached all the time."""
+        """Return the CPU seconds per second that the probe costs if it is always attached."""
         return self.rate * self.hit_cost
 
 
 def duties(
     loads: Mapping[str, Load], *, budget: float, cpus: float, now: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the duty of each probe: 1 always attached, 0 detached.
+    """Return the duty of each probe: 1 means always attached, 0 detached.
 
     ``budget`` is a share of the CPU time of ``cpus`` CPUs. ``now`` has the current duties.
     """
@@ -54,7 +55,7 @@ def duties(
 
 
 def _ceiling(costs: list[float], allowance: float) -> float:
-    """Return the maximum cost per probe with which the sum stays within the allowance."""
+    """Return the maximum cost per probe at which the total stays within the allowance."""
     if sum(costs) <= allowance:
         return float("inf")
     left = allowance

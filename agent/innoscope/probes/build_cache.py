@@ -1,8 +1,8 @@
 """Compile C to BPF code in a child process, and cache the result.
 
-``import bcc`` takes 70 MB and a compilation 120 MB, which a daemon must not hold. Both take 0.7 s of CPU
-time, which a busy server should not lose each time that a tool starts. So the child exits after each
-compilation.
+``import bcc`` takes 70 MB and a compilation 120 MB. That is too much for a daemon, so each compilation runs
+in a child process that then exits. Together they take 0.7 s of CPU time. A busy server should not lose
+that each time a tool starts, so the result is cached.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: A compilation takes about a second of CPU time; on a loaded host it may take many times longer.
 _TIMEOUT_S: Final = 60.0
-#: On a host with many servers, only one compiler runs at a time.
+#: Held during a compilation: on a host with many servers, only one compiler runs at a time.
 _ONE_AT_A_TIME: Final = threading.Lock()
-#: There are a few programs per build of a server.
+#: The maximum of 64 files is ample: each build of a server needs a few.
 _CACHE: Final = Cache("programs", 64)
 
 
@@ -39,7 +39,7 @@ class BccMissing(InnoscopeError):
 
 
 def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compiled:
-    """Return the code of these programs and the maps they use, from the cache if possible.
+    """Return the code of these programs and the maps that they use, from the cache if possible.
 
     Raises BccMissing, NoRights (bcc creates the maps, which needs CAP_BPF and CAP_PERFMON, or root) or
     KernelUnable with the compiler's message.
@@ -57,7 +57,7 @@ def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> C
 
 
 def discard(text: str, programs: Sequence[str], maps: Sequence[str]) -> bool:
-    """Remove the cached code. Return whether there was any."""
+    """Remove the cached code of these programs. Return whether it existed."""
     return _CACHE.remove(_key(text, programs, maps))
 
 
@@ -102,7 +102,7 @@ def _headers() -> Path:
 
 
 def _key(text: str, programs: Sequence[str], maps: Sequence[str]) -> str:
-    """Return the cache key: the inputs, the headers and the kernel, whose features bcc tests."""
+    """Return the cache key of the inputs, the headers and the kernel, whose features bcc detects."""
     shim = [path.read_text() for path in sorted(_headers().rglob("*.h"))]
     kernel = os.uname()
     return cache_key(text, *programs, *maps, *shim, kernel.release, kernel.machine)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from innoscope.probes.catalog import Catalog, Probe, Site, Value
 
-#: Kinds of threads in the programs, which are the label values of ``flushed_pages_by_thread``.
+#: Kinds of threads in the programs. They are the label values of the metric ``flushed_pages_by_thread``.
 THREADS = ("page_cleaner", "master", "user", "other")
 CALIBRATION = "calibration"
 
@@ -39,14 +39,14 @@ def _namespace(path: str = "/proc/self/ns/pid") -> Iterable[str]:
     """Yield macros for our pid namespace, unless it is the initial one."""
     ours = os.stat(path)  # noqa: PTH116, a magic link that pathlib cannot resolve
     if ours.st_ino != FIRST_PID_NAMESPACE:
-        # In the kernel's dev_t the minor number has 20 bits.
+        # In the kernel's dev_t, the minor number has 20 bits.
         yield f"#define PID_NAMESPACE_DEVICE {os.major(ours.st_dev) << 20 | os.minor(ours.st_dev)}ULL"
         yield f"#define PID_NAMESPACE {ours.st_ino}ULL"
 
 
 def _constants(slots: Slots) -> Iterable[str]:
     yield f"#define COUNTERS {slots.counter_count}"
-    # One more for calibration.
+    # One additional histogram for calibration.
     yield f"#define HISTOGRAMS {slots.histogram_count + 1}"
     yield f"#define SLOT_calibration_seconds {slots.histogram_count}"
     for slot in (*slots.counters.values(), *slots.histograms.values()):
@@ -66,7 +66,7 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     for index, (probe, _) in enumerate(used):
         yield f"#define POINT_{probe.name} {index}"
         yield f"#define HAVE_{probe.name}"
-    # A program may test whether it runs inside a call that is not probed here. POINTS never matches.
+    # A program may test whether it runs inside a call of a function that is not probed. POINTS never matches.
     yield from (f"#define POINT_{name} POINTS" for name in queried if name not in present)
 
 
@@ -94,7 +94,7 @@ def _value_code(value: Value, labels: Sequence[str]) -> Iterable[str]:
 
 
 def _labels(probe: Probe, slots: Slots) -> Sequence[str]:
-    """Return the label values of the first metric it feeds that has a label."""
+    """Return the label values of the first metric with a label that the probe feeds."""
     places: dict[str, Slot] = {**slots.counters, **slots.histograms}
     fed = (places[metric].labels for metric in probe.feeds if metric in places)
     return next((labels for labels in fed if labels), ())

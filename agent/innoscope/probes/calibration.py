@@ -1,4 +1,4 @@
-"""Measure what a hit costs on this host, by calling our own functions with and without a probe."""
+"""Measure the cost of a hit on this host, by calling our own functions with and without a probe."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 #: Number of calls; the median is used.
 _CALLS = 201
-#: A busy server loses more than the duration of a hit: branch predictors are disturbed, the thread may lose
-#: its CPU, other threads spin for its locks. Measured in pairs with and without probes: 3 to 5 times as much
-#: (docs/performance.md).
+#: A busy server loses more than the duration of a hit, because branch predictors are disturbed, the thread
+#: may lose its CPU, and other threads spin for its locks. Paired measurements with and without probes found
+#: 3 to 5 times as much (docs/performance.md).
 BUSY_FACTOR = 4.0
-#: A measurement is valid for so many seconds: a virtual machine may migrate to another host.
+#: Seconds for which a measurement is valid, because a virtual machine may migrate to another host.
 _VALID_S: Final = 86_400
 _CACHE: Final = Cache("hit-costs", 8)
 
 
 class Programs(Protocol):
-    """Loaded programs that count in one server."""
+    """Loaded programs that count hits in one server."""
 
     target: Target
 
@@ -66,7 +66,7 @@ class HitCost:
 
 
 def known_cost(attachment: Programs) -> HitCost:
-    """Return the cost measured on this host today by any process; else measure it like ``calibrate``."""
+    """Return the cost that any process has measured on this host today, else the result of ``calibrate``."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     key = cache_key(boot, str(int(time.time()) // _VALID_S))
     if (cached := _CACHE.read(key)) is not None:
@@ -77,7 +77,7 @@ def known_cost(attachment: Programs) -> HitCost:
 
 
 def calibrate(attachment: Programs) -> HitCost:
-    """Measure with the programs that were loaded. Takes about 50 ms of one CPU.
+    """Measure the cost with the loaded programs. Takes about 50 ms of one CPU.
 
     Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
     """
@@ -104,7 +104,7 @@ def calibrate(attachment: Programs) -> HitCost:
 
 
 def ns_per_call(*, stepped: bool) -> float:
-    """Return the nanoseconds that one call of our own function takes now."""
+    """Return the nanoseconds that one call of our own function currently takes."""
     return float(_native.calibration_run(_CALLS, stepped=stepped))
 
 

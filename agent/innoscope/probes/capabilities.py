@@ -1,4 +1,4 @@
-"""Explain a missing CAP_SYS_ADMIN: uprobes by perf events need it, and the sensor's unit lacks it."""
+"""Explain a missing CAP_SYS_ADMIN: uprobes by perf events need it, but the sensor's unit does not have it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMEDY: Final = (
 
 
 def explain(error: NoRights) -> NoRights:
-    """Return an error that names the missing uprobe links if this kernel has none, else the same error."""
+    """Return an error that explains the missing uprobe links if this kernel has none, else ``error``."""
     links = _native.probe_uprobe_links()
     if links.works:
         return error

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/probes.yaml``: which function tells what, on which server."""
+"""Read ``probes/catalog/probes.yaml``: which function provides which metric, on which server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _Bits = Annotated[int, Meta(ge=1, le=64)]
 
 
 class Value(Entry, frozen=True):
-    """Where a program finds one value: in ``arg`` N or the ``result``, of so many bits; or a constant.
+    """The source of one value in a program: an argument, the result, or a constant.
 
+    ``arg`` is the number of the argument and ``bits`` its width; ``result`` is the width of the result.
     ``labels`` maps numbers to label values.
     """
 
@@ -34,7 +35,7 @@ class Value(Entry, frozen=True):
     labels: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what the types cannot."""
+        """Check the rules that the types cannot express. Raises ValueError."""
         places = (self.arg, self.result, self.label, self.number)
         if sum(place is not None for place in places) != 1:
             raise ValueError("needs exactly one of arg, result, label, is")
@@ -43,39 +44,39 @@ class Value(Entry, frozen=True):
 
     @property
     def width(self) -> int:
-        """The bits of the argument or the result."""
+        """Return the width of the argument or the result in bits."""
         return self.result or self.bits or 64
 
 
 class Site(ServerEntry, frozen=True):
-    """Where a probe attaches on some servers. ``at`` and ``returns`` are the probe's by default."""
+    """Where a probe attaches on some servers. ``at`` and ``returns`` default to those of the probe."""
 
     at: tuple[_At, ...] = ()
     returns: str | None = None
     functions: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
-    shared_object: str | None = field(default=None, name="library")  # the beginning of its file's name
+    shared_object: str | None = field(default=None, name="library")  # prefix of the file name
     values: dict[str, Value] = field(default_factory=dict)
-    feeds: tuple[str, ...] = ()  # besides what the probe feeds everywhere
+    feeds: tuple[str, ...] = ()  # metrics in addition to ``Probe.feeds``
     absent: str | None = None  # why there is nothing to attach to
-    without: str | None = None  # why, if the function is not found
-    instead: str | None = None  # what tells it then
+    without: str | None = None  # the reason to report if the function is not found
+    instead: str | None = None  # an alternative source in these cases
 
     def __post_init__(self) -> None:
-        """Check that it is for servers of one flavour."""
+        """Check that the site is for servers of one flavour. Raises ValueError."""
         if len(self.ranges) != 1:
             raise ValueError("needs a version range of either mysql or mariadb")
 
 
 class Check(Entry, frozen=True):
-    """A metric of ours and the server's own counter of the same event."""
+    """A probe metric, and the server's own counter of the same event."""
 
     metric: str
     counter: str
 
 
 class Probe(NamedEntry, frozen=True, kw_only=True):
-    """One probe, everywhere."""
+    """One probe, with its sites on all servers."""
 
     family: str
     at: tuple[_At, ...]
@@ -86,10 +87,10 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
     limit: _Positive | None = None
     weight: _Positive = 1
     check: Check | None = None
-    asks: tuple[str, ...] = ()  # probes whose calls its programs ask about: whether they run inside one
+    asks: tuple[str, ...] = ()  # other probes: the programs test whether they run inside a call of one
 
     def __post_init__(self) -> None:
-        """Complete the sites, and check their values."""
+        """Complete the sites, and check their values. Raises ValueError."""
         for number, site in enumerate(self.sites):
             if unknown := site.values.keys() - set(self.values):
                 raise ValueError(f"sites[{number}]: value {min(unknown)!r} is not among the probe's")
@@ -97,17 +98,17 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
             structs.force_setattr(site, "returns", site.returns or self.returns)
 
     def site(self, flavour: str, version: tuple[int, ...]) -> Site | None:
-        """Return where it attaches on a server; None if nothing is known."""
+        """Return the site of the probe on a server, or None if none is known."""
         return next((site for site in self.sites if site.fits(flavour, version)), None)
 
     def fed(self, flavour: str, version: tuple[int, ...]) -> frozenset[str]:
-        """Return the metrics that get their numbers from it on a server."""
+        """Return the metrics that the probe feeds on a server."""
         site = self.site(flavour, version)
         return frozenset((*self.feeds, *(site.feeds if site is not None else ())))
 
 
 class Family(Entry, frozen=True):
-    """Probes that are switched together."""
+    """Probes that are switched on and off together."""
 
     source: str
     default: bool
@@ -115,7 +116,7 @@ class Family(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``safe`` says why no exception can cross a function, by key."""
+    """The whole file. ``safe`` maps keys to reasons why no exception can cross a function."""
 
     version: Literal[1]
     families: dict[str, Family]
@@ -123,7 +124,7 @@ class Catalog(Entry, frozen=True):
     safe: dict[str, str]
 
     def __post_init__(self) -> None:
-        """Check what probes refer to."""
+        """Check the references of probes to families, other probes and ``safe``. Raises ValueError."""
         name_entries(self.probes)
         for name, probe in self.probes.items():
             if probe.family not in self.families:
@@ -136,12 +137,12 @@ class Catalog(Entry, frozen=True):
                     raise ValueError(f"probes.{name}.sites[{number}]: {why}")
 
     def of(self, families: frozenset[str] | None = None) -> list[Probe]:
-        """Return the probes of these families; of those on by default for None."""
+        """Return the probes of these families. None means the families that are on by default."""
         wanted = families or frozenset(name for name, family in self.families.items() if family.default)
         return [probe for probe in self.probes.values() if probe.family in wanted]
 
     def feeding(self, metrics: frozenset[str], flavour: str, version: tuple[int, ...]) -> list[Probe]:
-        """Return the probes on by default that feed these metrics on a server, and those they ask about."""
+        """Return the default probes that feed these metrics on a server, and the probes in their ``asks``."""
         default = self.of()
         feeding = {probe.name for probe in default if metrics & probe.fed(flavour, version)}
         asked = {name for name in feeding for name in self.probes[name].asks}

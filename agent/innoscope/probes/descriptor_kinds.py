@@ -1,11 +1,11 @@
-"""Classify the server's file descriptors; the kind of a closed descriptor is remembered."""
+"""Classify the server's file descriptors, and remember the kinds of closed ones."""
 
 from __future__ import annotations
 
 from innoscope.sampling import descriptors
 
 OTHER = "other"
-#: From the kinds of ``sampling.descriptors`` to the label values of ``fsync_seconds``.
+#: Kinds of ``sampling.descriptors`` → label values of ``fsync_seconds``.
 _LABELS = {
     "data": "data", "undo": "data", "redo": "redo", "binlog": "binlog", "relaylog": "binlog",
     "doublewrite": "doublewrite", "temporary": "temporary",

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Totals:
-    """Running totals: adds the increase of each reading, times the scale of the probes that fed it.
+    """Running totals. Each increase is multiplied by the extrapolation factor of the probes that counted it.
 
-    Values are floats and never decrease. Without duty cycles they are exact.
+    Totals are floats and never decrease. Without duty cycles they are exact.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,10 @@ class Totals:
         self._last: MapContents | None = None
 
     def add(self, contents: MapContents, scales: Mapping[str, float]) -> None:
-        """Add the increase since the last call; ``scales`` has the factors of metrics fed on a duty cycle."""
+        """Add the increase since the last call.
+
+        ``scales`` has the extrapolation factors of metrics whose probes are on a duty cycle.
+        """
         last = self._last
         self._last = contents
         if not self.histograms:

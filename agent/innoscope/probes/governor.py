@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: The default budget, a share of the CPU time that the server may use.
+#: The default budget, as a share of the CPU time that the server may use.
 DEFAULT_BUDGET = 0.01
 _TICK_S = 1.0
 #: The first decision comes early: a hot function must not stay probed for a second.
 _FIRST_TICK_S = 0.1
-#: Seconds below which a rate is meaningless.
+#: Minimum seconds over which a rate is computed.
 _ENOUGH_S = 0.05
-#: Share of the expected rate that remains at the next tick.
+#: Minimum share of the expected rate that remains at the next tick.
 _MEMORY = 0.85
-#: The minimum length of a window, in which a probe on a duty cycle counts, and of a whole cycle: attaching
-#: and detaching cost the server something too.
+#: Minimum seconds of a window, the time in which a probe on a duty cycle counts, and of a whole cycle. They
+#: are limited because attaching and detaching also cost the server time.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
-#: Minimum detached time per cycle, in addition to the duration of the last detaching.
+#: Minimum detached time per cycle in seconds, in addition to the duration of the last detaching.
 _SPARE_S = 0.2
-#: A higher duty leaves a pause shorter than detaching takes.
+#: Maximum duty. With a higher one, the pause would be shorter than the time that detaching takes.
 _MAX_DUTY = 0.95
-#: A detached or refused probe is tried again for one window after so many seconds.
+#: Seconds after which a detached or refused probe is retried for one window.
 _RETRY_S = 60.0
-#: The thread ticks each second. Without a tick for so many seconds it hangs in the kernel or has died.
+#: The thread ticks every second. After this many seconds without a tick, it hangs in the kernel or has died.
 OVERDUE_S = 5.0
-#: Seconds that ``close`` and ``stop`` wait for the thread.
+#: Maximum seconds that ``close`` and ``stop`` wait for the thread.
 _JOIN_S = 5.0
 
 
@@ -53,8 +53,8 @@ class Governor:
     """Owns an attachment: attaches its probes, and detaches those that cost too much. Thread-safe.
 
     It fails safe: any exception detaches everything, is recorded in ``failures``, and leads to a retry later.
-    An overdue tick does the same: ``probes.guard`` compares ``beat_at``, when the thread last ran, with the
-    clock.
+    An overdue tick has the same effect: ``probes.guard`` compares ``beat_at``, the time when the thread last
+    ran, with the clock.
     """
 
     def __init__(self, attachment: Attachment, cost: HitCost, *, budget: float = DEFAULT_BUDGET) -> None:
@@ -62,7 +62,7 @@ class Governor:
         self.cost = cost
         self.budget = budget
         self.totals = Totals()
-        self.overhead = 0.0  # share of the server's CPUs, during the last tick
+        self.overhead = 0.0  # share of the server's CPUs during the last tick
         self.cpus = usable_cpus(attachment.target.pid)
         self._states = {
             point.name: State(point, cost.of(point.placed.site.at, point.placed.places))
@@ -74,11 +74,11 @@ class Governor:
         self._last_tick = self._stopped_at = time.monotonic()
         self._spent = 0.0  # CPU seconds since the last tick
         self._thread: threading.Thread | None = None
-        self.beat_at = self._last_tick  # when the thread last ran, monotonic
+        self.beat_at = self._last_tick  # time.monotonic() when the thread last ran
         self.failures = Failures()
 
     def start(self) -> None:
-        """Attach everything and start watching the cost. After ``stop`` it continues with the same state."""
+        """Attach everything and start watching the cost. After ``stop``, continue with the same state."""
         self._stop.clear()
         try:
             self._resume()
@@ -91,7 +91,7 @@ class Governor:
             raise
 
     def _resume(self) -> None:
-        self.failures.clear()  # first: after a failure the guard detaches what is attached
+        self.failures.clear()  # first: the guard detaches probes while ``why`` is set
         self.attachment.enable()
         with self._lock:
             paused = time.monotonic() - self._stopped_at
@@ -153,8 +153,8 @@ class Governor:
     def check(self, now: float) -> bool:
         """Return whether everything must be detached now.
 
-        Restarts a dead thread, which begins with the pause after a failure. The guard calls this. It takes no
-        lock, because the thread may hang while it holds one.
+        Also restarts a dead thread, which then starts with the pause after a failure. The guard calls this
+        method. It takes no lock, because the thread may hang while it holds one.
         """
         if self._stop.is_set():
             return False
@@ -165,7 +165,7 @@ class Governor:
         return self.failures.why is not None and self.attachment.attached
 
     def refresh(self) -> None:
-        """Update the totals now, for a reader that needs newer numbers than those of the last tick."""
+        """Update the totals now, for readers that need newer numbers than those of the last tick."""
         with self._lock:
             self._account(self.attachment.read(), time.monotonic())
 
@@ -196,11 +196,11 @@ class Governor:
                     self.beat_at = time.monotonic()
                     self._resume()
                 self._govern()
-            except BaseException as error:  # also a panic of the core: no probe may stay attached without us
+            except BaseException as error:  # also a panic of the core: detach in any case
                 self._fail(error)
 
     def _govern(self) -> None:
-        """Return when stopped, or when the guard has detached everything."""
+        """Govern until stopped, or until the guard has detached everything."""
         tick_at = time.monotonic() + _FIRST_TICK_S
         while not self._stop.wait(max(0.0, min(tick_at, self._next_switch()) - time.monotonic())):
             if self.failures.why is not None:
@@ -265,9 +265,9 @@ class Governor:
         state.attached_since = time.monotonic() if state.point.attached else None
 
     def _begin_window(self, state: State, due: float | None = None) -> None:
-        """Begin a window. The window and the detaching after it together take the cycle's duty.
+        """Begin a window. The duty is the share of the cycle that the window and the detaching after it take.
 
-        On a busy host the window begins later than ``due``. Its hits are extrapolated to the delay too.
+        On a busy host, the window begins later than ``due``. Its hits are then extrapolated to the delay too.
         """
         state.window_start = time.monotonic()
         self._account(self.attachment.read(), state.window_start)  # earlier hits have another scale
@@ -291,7 +291,7 @@ class Governor:
         return state
 
     def _detach(self, states: list[State]) -> None:
-        """Detach probes, without the lock: the kernel is slow, and readers want the others' numbers."""
+        """Detach probes without holding the lock: detaching is slow, and readers need the other numbers."""
         for state in states:
             began = self.beat_at = time.monotonic()
             self.attachment.detach([state.point])
@@ -302,7 +302,7 @@ class Governor:
                 state.attached_since = None
 
     def _retry_refused(self, now: float) -> None:
-        """Retry probes that the kernel refused, for example for lack of memory or descriptors."""
+        """Retry probes that the kernel refused, for example because memory or descriptors were exhausted."""
         for state in self._states.values():
             if state.point.problem and now >= state.switch_at:
                 state.switch_at = now + _RETRY_S
@@ -339,7 +339,7 @@ class Governor:
                 self._switch_on(state)
             state.scale = 1.0
         elif always and duty > 0:
-            # The first window begins now, so that hits in the pause after it are extrapolated.
+            # The first window begins now, so that its hits are extrapolated to the pause after it.
             self._begin_window(state)
         if duty > 0 or state.attached_since is None:
             return False
@@ -347,7 +347,7 @@ class Governor:
         return True
 
     def _account(self, contents: MapContents, now: float) -> None:
-        """Add hits, cost and counts since the last call."""
+        """Add the hits, costs and counts since the last call."""
         for state in self._states.values():
             self._spent += self._account_one(state, contents.hits[state.point.index], now)
         if (elapsed := now - self._last_tick) >= _TICK_S / 2:
@@ -364,7 +364,7 @@ class Governor:
         state.new_hits += new_hits
         if state.attached_s >= _ENOUGH_S:
             state.rate = state.new_hits / state.attached_s
-            # One quiet window is no reason to raise the duty.
+            # One quiet window is not a reason to raise the duty.
             state.expected = max(state.rate, _MEMORY * state.expected)
             state.attached_s, state.new_hits = 0.0, 0
         spent = new_hits * state.hit_cost
@@ -373,7 +373,7 @@ class Governor:
 
     @staticmethod
     def _scales(states: Iterable[State]) -> dict[str, float]:
-        """Return the extrapolation factor of each metric that is fed by a probe on a duty cycle."""
+        """Return the extrapolation factor of each metric that a probe on a duty cycle feeds."""
         scales: dict[str, float] = {}
         for state in states:
             if state.scale > 1:
@@ -383,7 +383,7 @@ class Governor:
 
 
 def usable_cpus(pid: int) -> float:
-    """Return the number of CPUs that the process may use, by its affinity."""
+    """Return the number of CPUs that the process may use according to its affinity."""
     try:
         return float(len(os.sched_getaffinity(pid)))
     except OSError:

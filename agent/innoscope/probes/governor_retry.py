@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-#: Seconds before the first retry, doubled after each further failure, up to the maximum.
+#: Pause in seconds before the first retry. It is doubled after each further failure, up to the maximum.
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0
 
@@ -36,7 +36,7 @@ class Failures:
 
     @property
     def pause_s(self) -> float | None:
-        """Return the seconds until the retry; None for never."""
+        """Return the seconds until the retry, or None if there will be none."""
         return None if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
 
     def __str__(self) -> str:

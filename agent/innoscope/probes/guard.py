@@ -1,4 +1,4 @@
-"""Detach the probes of a governor that failed or hangs: one watchdog thread for the whole process."""
+"""Run a watchdog thread for the whole process that detaches the probes of governors that failed or hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 _LOG = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.5
-#: The kernel detaches what an exited process had attached. So abort if detaching fails this often.
+#: After this many failures to detach, the process aborts, because the kernel then detaches its probes.
 _MAX_FAILURES: Final = 3
 
 
@@ -23,18 +23,18 @@ class Attached(Protocol):
 
 
 class Governor(Protocol):
-    """A governor that is watched."""
+    """The part of a governor that the guard uses."""
 
     @property
     def attachment(self) -> Attached:
-        """Return what it governs."""
+        """Return the attachment with the governor's probes."""
 
     def check(self, now: float) -> bool:
-        """Return whether everything must be detached."""
+        """Return whether everything must be detached at time ``now`` (monotonic)."""
 
 
 class Guard:
-    """The watchdog. ``beat_at`` is when its thread last ran. It takes no lock that a governor may hold."""
+    """The watchdog. It takes no lock that a governor may hold. ``beat_at`` is when its thread last ran."""
 
     def __init__(self) -> None:
         self.beat_at = time.monotonic()
@@ -58,7 +58,7 @@ class Guard:
                 self._thread.start()
 
     def unwatch(self, governor: Governor) -> None:
-        """Stop watching a governor. It detaches its probes itself."""
+        """Stop watching a governor, which then detaches its probes itself."""
         with self._lock:
             for known in (self._watched, self._failures, self._detaching):
                 known.pop(id(governor), None)
@@ -73,11 +73,11 @@ class Guard:
                 try:
                     if governor.check(time.monotonic()):
                         self._start_detaching(key, governor)
-                except BaseException as error:  # also a panic of the core: others must be watched
+                except BaseException as error:  # also a panic of the core: continue with the others
                     _LOG.critical("guard of probes failed", extra={"error": repr(error)})
 
     def _start_detaching(self, key: int, governor: Governor) -> None:
-        """Detach on a thread of its own: the kernel may block it for long, and others must be watched."""
+        """Detach on a separate thread, because the kernel may block it. Other governors must be watched."""
         before = self._detaching.get(key)
         if before is not None and before.is_alive():
             return

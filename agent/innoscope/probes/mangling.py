@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Suffixes of copies of a function. ``.cold`` is part of a function, never its entry.
+#: Suffixes of copies of a function. ``.cold`` is not among them: it is a part without the entry.
 _COPY: Final = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv)\.\d+)*")
-#: The rest of a mangled symbol after its name: parameters, then suffixes of copies.
+#: The rest of a mangled symbol after the name: parameters, then suffixes of copies.
 _PARAMETERS: Final = re.compile(r"[^.]*" + _COPY.pattern)
 
 
 def symbol_prefixes(function: str) -> list[str]:
-    """Return the prefixes of a function's symbols, given its qualified name (``buf_page_t::flush``)."""
+    """Return the possible symbol prefixes of a function, given its qualified name (``buf_page_t::flush``)."""
     parts = function.split("::")
     if len(parts) == 1:
         length = len(function)
@@ -27,7 +27,7 @@ def symbol_prefixes(function: str) -> list[str]:
 
 
 def is_symbol_of(symbol: str, functions: Iterable[str]) -> bool:
-    """Return whether the symbol belongs to one of these functions, copies included."""
+    """Return whether the symbol belongs to one of these functions or to a copy of one."""
     return any(_has_prefix(symbol, prefix) for function in functions for prefix in symbol_prefixes(function))
 
 
@@ -42,5 +42,5 @@ def is_copy(symbol: str, symbols: Iterable[str]) -> bool:
 
 
 def is_partial(symbol: str) -> bool:
-    """Return whether the copy's arguments differ from the source: .isra changes them, .part is a fragment."""
+    """Return whether the arguments differ from the source: .isra changes them, .part is only a fragment."""
     return ".isra." in symbol or ".part." in symbol

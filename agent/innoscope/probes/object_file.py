@@ -1,4 +1,4 @@
-"""Compiled BPF code with its maps, and its serialisation."""
+"""Define compiled BPF code with its maps, and serialise it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from innoscope.common.typed import Entry, decode_json, encode_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: A hundred programs take 200 KB.
+#: Maximum uncompressed size. A hundred programs take 200 KB.
 _MAX_BYTES: Final = 32 << 20
 
 
@@ -29,7 +29,7 @@ class Shape:
 
 
 class _File(Entry, frozen=True):
-    """The serialised form. Another format is of another version of Innoscope."""
+    """The serialised form. A file with another ``format`` was written by another version of Innoscope."""
 
     format: Literal[1]
     programs: dict[str, bytes]
@@ -38,13 +38,13 @@ class _File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """``programs`` are arrays of struct bpf_insn, in which a map is referred to by its index in ``maps``."""
+    """Compiled programs: arrays of struct bpf_insn, which refer to a map by its index in ``maps``."""
 
     programs: Mapping[str, bytes]
     maps: tuple[Shape, ...]
 
     def pack(self) -> bytes:
-        """Serialise it for ``unpack``."""
+        """Return the serialised form, for ``unpack``."""
         file = _File(format=1, programs=dict(self.programs), maps=self.maps)
         return zlib.compress(encode_json(file))
 

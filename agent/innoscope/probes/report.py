@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from innoscope.probes.state import State
 
 
-@dataclass(slots=True)  # not frozen: a scrape makes thirty for each server
+@dataclass(slots=True)  # not frozen, for speed: a scrape creates thirty per server
 class ProbeReport:
-    """The status of one probe. ``reason``: why it is not attached. ``note``: what its numbers leave out."""
+    """The status of one probe. ``reason``: why it is not attached. ``note``: what its numbers omit."""
 
     probe: str
     family: str
@@ -30,7 +30,7 @@ class ProbeReport:
 
 
 def report_of(state: State, *, budget: float, cpus: float, failures: Failures) -> ProbeReport:
-    """Return the report of a probe that was placed."""
+    """Return the report of a probe whose function was found."""
     point = state.point
     reason = point.problem
     if reason:

@@ -1,7 +1,7 @@
 """Compare probes with the server's own counters, to detect dead or partly inlined copies of functions.
 
-After link-time optimisation, only some calls may go through the copy that has the symbol. The number of
-references does not show this; the server's own counter of the same event does.
+After link-time optimisation, only some of the calls may go through the copy that has the symbol. The number
+of references to the copy does not show this, but the server's own counter of the same event does.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from innoscope.probes.catalog import Probe
 
-#: Fewer events than this are not significant.
+#: Minimum number of events for a comparison.
 ENOUGH: Final = 200
-#: A probe that sees a smaller share than this under-counts. Timing differences explain far less.
+#: A probe that counts a smaller share of the events under-counts. Timing differences explain far less.
 FLOOR: Final = 0.9
 
 
 @dataclass(slots=True)
 class _Baseline:
-    """Both counts when the comparison began."""
+    """Both counts at the start of the comparison."""
 
     probe: float
     server: float
@@ -39,8 +39,8 @@ class SelfTest:
     def compare(self, probed: Mapping[str, float], server: Mapping[str, float]) -> dict[str, str]:
         """Return a note for each probe that under-counts; ``probed`` is by metric, ``server`` by counter.
 
-        A counter that is unavailable (no SQL, no layout) is not compared. Notes remain until the next
-        comparison.
+        A counter that is unavailable (no SQL, no layout) is not compared. Notes remain until the
+        probe is compared again.
         """
         for name, check in self._checks.items():
             if check.metric in probed and check.counter in server:

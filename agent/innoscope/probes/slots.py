@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from innoscope.common.metrics_file import Declaration
 
-#: Metrics with maps of their own, or that are not counted in the kernel.
+#: Metrics that have their own maps, or are not counted in the kernel.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 
 
@@ -30,13 +30,13 @@ class Slot:
     labels: tuple[str, ...] | None
 
     def index(self, label: str) -> int:
-        """Return the index of a label value, from 0. Raises ValueError for an unknown one."""
+        """Return the index of a label value, from 0. Raises ValueError if it is unknown."""
         return (self.labels or ()).index(label)
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The slots of all metrics in ``counters`` and in ``histograms``."""
+    """The slots of all metrics in the maps ``counters`` and ``histograms``."""
 
     counters: dict[str, Slot]
     histograms: dict[str, Slot]
@@ -48,13 +48,13 @@ class Slots:
 
     @property
     def histogram_count(self) -> int:
-        """Return the number of entries of the map ``histograms``."""
+        """Return the number of entries of the map ``histograms``, without that of calibration."""
         return sum(slot.count for slot in self.histograms.values())
 
 
 @cache
 def default_slots() -> Slots:
-    """Return the places for the metrics that come with the program."""
+    """Return the slots of the installed metrics."""
     metrics = metrics_file.installed()
     return Slots(_lay_out(metrics, "counter"), _lay_out(metrics, "histogram"))
 

@@ -1,4 +1,4 @@
-"""The state that a governor keeps of one probe."""
+"""Define the state of one probe in a governor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _DETACH_S = 0.2
 
 @dataclass(slots=True)
 class State:
-    """The state of one probe: hits since the last tick, and its duty."""
+    """The state of one probe: its hits, cost, duty and duty cycle."""
 
     point: Point
     hit_cost: float
     duty: float = 1.0
     rate: float = 0.0  # hits/s while attached
-    expected: float = 0.0  # hits/s that a decision assumes
+    expected: float = 0.0  # hits/s that decisions assume
     hits: int = 0  # total
     cost_s: float = 0.0
     attached_s: float = 0.0  # since ``rate`` was last computed
@@ -29,5 +29,5 @@ class State:
     pause: float = 0.0  # length of the pause after this window, in window lengths
     detach_s: float = _DETACH_S  # duration of the last detaching
     window_start: float = 0.0
-    attached_since: float | None = None  # start of the attached time that ``attached_s`` does not include yet
+    attached_since: float | None = None  # start of the time that ``attached_s`` does not include yet
     switch_at: float = 0.0  # when a duty cycle attaches or detaches next

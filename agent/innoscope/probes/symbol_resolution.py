@@ -1,4 +1,4 @@
-"""Find the places of probes on one server, or the reason why a probe has none."""
+"""Find the functions of probes in one server, or the reason why one cannot be probed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
-#: Each file is searched twice.
+#: Results of searches; each file needs two.
 _CACHE: Final = Cache("places", 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A probe and all copies of its function. ``note`` says what its numbers leave out."""
+    """A probe and all copies of its function. ``note`` says what its numbers omit."""
 
     probe: Probe
     site: Site
-    path: str  # opens the mapped file
+    path: str  # a path that opens the mapped file
     places: tuple[Function, ...]
     note: str | None = None
 
@@ -42,7 +42,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A probe that cannot be placed: the reason, the remedy, and an alternative source."""
+    """A probe whose function was not found: the reason, the remedy, and an alternative source."""
 
     probe: Probe
     reason: str
@@ -52,7 +52,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The probes of one server. ``build_id`` is that of the mapped executable.
+    """The probes of one server that were found or are missing. ``build_id`` is that of the executable.
 
     ``problem`` says why a better source of symbols could not be used.
     """
@@ -68,7 +68,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     """Find the functions of these probes in the server's mapped files.
 
     Raises NoSuchProcess, NoRights or BadFile if the executable cannot be read. If a library is not mapped,
-    its probes are missing.
+    its probes are in ``missing``.
     """
     with reading_files(target.pid):
         sites = [(probe, probe.site(target.flavour, target.version)) for probe in probes]
@@ -86,7 +86,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
 
 
 class _Files:
-    """The mapped files of some sites. Each is opened once and searched once for all its sites."""
+    """The mapped files of several sites. Each is opened once, and searched once for all its sites."""
 
     def __init__(self, pid: int, sites: Sequence[Site]) -> None:
         self._pid, self._sites = pid, sites
@@ -103,7 +103,7 @@ class _Files:
         return self._libraries[site.shared_object]
 
     def places(self, site: Site) -> tuple[Function, ...]:
-        """Return all copies of the site's functions, each address once."""
+        """Return all copies of the site's functions, without duplicate addresses."""
         name = site.shared_object
         if name not in self._found:
             wanted = {text for each in self._sites if each.shared_object == name for text in _prefixes(each)}
@@ -119,20 +119,20 @@ class _Files:
 
 
 def _fields(function: Function) -> tuple[str, int, int, int, bool]:
-    """Return the arguments of Function, for the cache."""
+    """Return the arguments of Function as a tuple, for the cache."""
     return function.symbol, function.address, function.size, function.offset, function.stepped
 
 
 def _cached(file: _native.CodeFile, query: Any, search: Callable[[], Any]) -> Any:
-    """Return the cached or new result of a search in a file. Searches of symbol packs are not cached.
+    """Return the result of a search in a file, from the cache if possible.
 
-    A symbol pack may be replaced without a change of the file.
+    Results from a symbol pack are not cached, because the pack may be replaced without a change of the file.
     """
     if file.symbols_from == "symbol-pack":
         return search()
     try:
         status = Path(file.path).stat()
-    except OSError:  # the server has just ended, or we have no access to the file
+    except OSError:  # the server has just ended, or we may not access the file
         return search()
     identity = (file.build_id, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     key = cache_key(json.dumps((identity, file.symbols_from, query)))
@@ -188,7 +188,10 @@ def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile)
 
 
 def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
-    """Remove dead copies: link-time optimisation left their symbols, but nothing calls them."""
+    """Remove dead copies: link-time optimisation left their symbols, but nothing calls them.
+
+    A probe without any other copy becomes Missing.
+    """
     own = [
         (place.address, place.size) for each in placed if not each.site.shared_object for place in each.places
     ]

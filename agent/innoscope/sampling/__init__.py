@@ -1,1 +1,1 @@
-"""The stack dump that does not stop the server: snapshot, fold, classify, render."""
+"""Take stack snapshots without stopping the server; classify, fold and render them."""

@@ -11,14 +11,14 @@ from innoscope.sampling.wait_catalog import load
 if TYPE_CHECKING:
     from innoscope.sampling.wait_catalog import Catalog
 
-#: Classes of threads that have nothing to do: the text of stacks hides them, ``top`` on request.
+#: Classes of threads without work: the text format hides them by default, and ``top`` on request.
 IDLE: Final = frozenset({"idle", "background_idle"})
-#: Classes that do not say in what the thread is: there the library's function does.
+#: Classes that do not say what the thread is doing: its library functions are shown because they do.
 UNEXPLAINED: Final = frozenset({"on_cpu", "runnable", "other"})
 
 
 class Classifier:
-    """A catalog, and ``classify`` and ``from_server``, which apply it (see ``_native.Classifier``)."""
+    """A catalog, and the methods of ``_native.Classifier`` that apply it: ``classify``, ``from_server``."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -35,6 +35,6 @@ def default_classifier() -> Classifier:
 
 
 def label(wait: str) -> str:
-    """Return the readable name of a wait class; the id itself for one the catalog does not have."""
+    """Return the readable name of a wait class; its id if the catalog does not have it."""
     known = default_classifier().catalog.classes.get(wait)
     return known.label if known else wait

@@ -16,7 +16,7 @@ KINDS: Final = frozenset({
     "socket", "pipe", "eventpoll", "other",
 })  # fmt: skip
 
-# From the kernel's asm/unistd_64.h and asm-generic/unistd.h: the calls in which servers are seen waiting.
+# System calls in which servers wait, from the kernel's asm/unistd_64.h and asm-generic/unistd.h.
 _X86_64: Final = (
     "read=0 write=1 poll=7 mmap=9 mprotect=10 munmap=11 brk=12 pread64=17 pwrite64=18 readv=19 writev=20 "
     "select=23 sched_yield=24 madvise=28 nanosleep=35 accept=43 sendto=44 recvfrom=45 sendmsg=46 recvmsg=47 "
@@ -42,7 +42,7 @@ def _table(text: str) -> dict[int, str]:
 _TABLES: Final = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
 #: All system call names that a rule may use.
 SYSCALLS: Final = frozenset(name for table in _TABLES.values() for name in table.values())
-#: Calls whose first argument is the descriptor of the file that is waited for.
+#: Calls whose first argument is the descriptor of the file for which the thread waits.
 _ON_A_FILE: Final = frozenset({
     "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
     "fsync", "fdatasync", "ftruncate", "fallocate", "sync_file_range", "io_uring_enter",

@@ -1,4 +1,4 @@
-"""One look after the other at all threads of a live server, each thread with its wait class."""
+"""Take snapshots of all threads of a live server, and assign a wait class to each thread."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from innoscope._native import Frame, Look, ModuleInfo, RawThread
     from innoscope.target.model import Query, Target
 
-#: Wait classes kept between looks beyond twice the threads of the last one; then all are dropped, so that
-#: memory stays flat.
+#: Limit of cached wait classes, in addition to two per thread. Beyond it the cache is cleared, so that memory
+#: stays flat.
 SPARE_WAITS = 64
-#: Stack bytes that whoever takes one snapshot after the other lets each copy: 4,500 threads of 14 KB.
+#: Limit of stack bytes per snapshot for callers that take many snapshots: 4,500 threads of 14 KB each.
 MOST_BYTES = 64_000_000
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat
 
 
 class Looks(Protocol):
-    """What the engine needs of ``_native.Process``."""
+    """The part of ``_native.Process`` that the engine needs."""
 
     method: str
 
     def look(self) -> Look:
-        """One look."""
+        """Take a snapshot."""
 
     def modules(self) -> list[ModuleInfo]:
-        """The mapped files."""
+        """Return the ELF files that are mapped executable."""
 
 
 class Engine:
-    """Looks at one server. Not thread-safe.
+    """Takes snapshots of one server. Not thread-safe.
 
-    One snapshot copies ``most_bytes`` of stacks; beyond that stacks are cut, of other threads each time.
-    ``debug_files`` maps build-ids to debug files fetched before, ``debug_dirs`` are searched before
-    /usr/lib/debug. Raises InnoscopeError only.
+    One snapshot copies at most ``most_bytes`` of stacks. Beyond that, stacks are cut, each time those of
+    different threads. ``debug_files`` maps build-ids to debug files that were downloaded. ``debug_dirs`` are
+    searched before /usr/lib/debug. Raises only InnoscopeError.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Engine:
 
     @classmethod
     def of(cls, target: Target, process: Looks, classifier: Classifier) -> Engine:
-        """An engine over something else than a live process (tests, replays)."""
+        """Return an engine for something other than a live process (tests, replays)."""
         engine = cls.__new__(cls)
         engine._set_up(target, process, classifier)
         return engine
@@ -95,16 +95,16 @@ class Engine:
 
     @property
     def method(self) -> str:
-        """The method in use: bpf or ptrace."""
+        """Return the method in use: bpf or ptrace."""
         return self._process.method
 
     def modules(self) -> list[ModuleInfo]:
-        """The ELF files mapped executable into the server, and where their symbols come from."""
+        """Return the ELF files that are mapped executable, with the sources of their symbols."""
         with translating(self.target.pid):
             return self._process.modules()
 
     def look(self) -> Dump:
-        """Copy, unwind, name and classify every thread. NoSuchProcess once the server is gone."""
+        """Copy, unwind, symbolise and classify every thread. Raises NoSuchProcess if the server has ended."""
         taken_at = time.time()
         with translating(self.target.pid):
             look = self._process.look()
@@ -124,7 +124,7 @@ class Engine:
         return still_same(self.target)
 
     def _threads(self, look: Look) -> tuple[Thread, ...]:
-        """The classified threads. One that is exactly where it was at the last look is the same object."""
+        """Return the classified threads. An unchanged thread is the same object as in the last snapshot."""
         last = self._last
         raw_threads = look.threads
         kinds = self._kinds(raw_threads)
@@ -141,7 +141,7 @@ class Engine:
         return tuple(fresh.values())
 
     def _kinds(self, raw_threads: Sequence[RawThread]) -> dict[int, str]:
-        """The kind of each file that some thread reads, writes or syncs right now."""
+        """Return the kind of each file that a thread reads, writes or syncs now, by descriptor."""
         wanted = {raw.argument for raw in raw_threads if raw.syscall in self._file_calls}
         return descriptors.kinds(self.target.pid, wanted) if wanted else {}
 
@@ -173,7 +173,7 @@ class Engine:
         )
 
     def _notes(self, look: Look) -> tuple[str, ...]:
-        """What was degraded, in words: what the core says, names that are missing."""
+        """Return the core's messages about degraded results, and those about missing function names."""
         notes = [*look.notes]
         if all(raw.state in _STOPPED for raw in look.threads):
             notes.append(
@@ -185,7 +185,7 @@ class Engine:
 
 
 def attach_queries(dump: Dump, queries: Mapping[int, Query]) -> Dump:
-    """The dump with what the server says of its threads; ``queries`` are by ``ns_tid``."""
+    """Return the dump with each thread's query attached. ``queries`` are by ``ns_tid``."""
     threads = tuple(
         replace(thread, query=queries[thread.ns_tid]) if thread.ns_tid in queries else thread
         for thread in dump.threads

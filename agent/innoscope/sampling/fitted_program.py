@@ -1,4 +1,4 @@
-"""The program that copies stacks, kept as it was fitted to this kernel: to fit it takes 15 ms of CPU time."""
+"""Cache the snapshot program in the form fitted to this kernel, because fitting takes 15 ms of CPU time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ if TYPE_CHECKING:
 
     from innoscope._native import Process
 
-#: With and without the kernel's part of stacks, for some kernels.
+#: Maximum files: two per kernel build, with and without the kernel's part of stacks.
 _CACHE: Final = Cache("fitted", 8)
-#: ELF notes: bytes of name and contents, type. That of a build-id, with its name (elf.h).
+#: Header of an ELF note: size of the name, size of the contents, type (elf.h).
 _HEAD: Final = struct.Struct("=III")
+#: Type and name of the note with the build-id.
 _BUILD_ID: Final = (3, b"GNU\0")
 
 
 def open_process(opened: Callable[[bytes | None], Process], *, kernel: bool) -> Process:
-    """What ``opened`` makes of what is kept, if anything is; what it learns is kept for the next time."""
+    """Return the process that ``opened`` creates from the cached program, or from None if nothing is cached.
+
+    A newly fitted program is written to the cache.
+    """
     build = kernel_build()
     if build is None:
         return opened(None)
@@ -33,9 +37,9 @@ def open_process(opened: Callable[[bytes | None], Process], *, kernel: bool) -> 
 
 
 def kernel_build(notes: Path = Path("/sys/kernel/notes")) -> str | None:
-    """The build-id of the running kernel, which tells builds apart also where their versions are the same.
+    """Return the build-id of the running kernel, which differs between builds of the same version.
 
-    None where the kernel was linked without one, or does not tell it to us.
+    Return None if the kernel was linked without a build-id, or if we cannot read it.
     """
     try:
         data = notes.read_bytes()

@@ -1,4 +1,4 @@
-"""Adding threads up: by stack, by wait class or one by one, over one look or many."""
+"""Fold threads by stack, by wait class or by thread, over one or many snapshots."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[str, tuple[str, ...]]
 #: Trust levels that every format must show.
 DOUBTFUL: Final = (Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE)
-#: Distinct statements and thread ids kept per group.
+#: Maximum distinct statements and thread ids stored per group.
 MAX_QUERIES: Final = 1_000
 MAX_TIDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is counted. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight."""
+    """The unit of counts. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight."""
 
     name: str
     pprof: tuple[str, str]
     speedscope: str = "none"
-    #: So many are one of what people are shown, under this heading.
+    #: Displayed numbers are counts divided by ``scale``, under the heading ``heading``.
     scale: int = 1
     heading: str = ""
 
     @property
     def title(self) -> str:
-        """Above a column of numbers."""
+        """Return the heading of a column of numbers."""
         return self.heading or self.name
 
     def show(self, count: int) -> str:
-        """For people."""
+        """Return the count as it is displayed."""
         return f"{count:,}" if self.scale == 1 else f"{count / self.scale:,.1f}"
 
 
@@ -50,11 +50,11 @@ THREADS: Final = Unit("threads", ("threads", "count"))
 
 @dataclass(slots=True)
 class Group:
-    """Threads that belong together.
+    """Threads with the same stack, the same wait class or the same id.
 
-    ``count`` adds up threads over all looks, or what the report's unit is. ``frames`` are innermost first,
-    of the first thread met; empty for a group by wait class, whose stacks are ``parts``. By thread,
-    ``thread`` is its last record.
+    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` are those of the first thread,
+    innermost first. A group by wait class has no frames; its stacks are in ``parts``. In a group by thread,
+    ``thread`` is the last record of the thread.
     """
 
     wait: str
@@ -68,7 +68,7 @@ class Group:
 
     @property
     def marks(self) -> str:
-        """What makes the stack doubtful: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``; several are joined."""
+        """Return why the stack is doubtful: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``, or several marks."""
         found = [(trust, number) for trust in DOUBTFUL if (number := self.trust[trust])]
         return " ".join(
             f"[{trust}]" if number == self.count else f"[{number} of {self.count} {trust}]"
@@ -76,7 +76,7 @@ class Group:
         )
 
     def add(self, thread: Thread, number: int = 1) -> None:
-        """Count one more thread, or so many of another unit."""
+        """Count a thread: 1, or ``number`` of another unit."""
         self.count += number
         self.trust[thread.trust] += number
         if len(self.tids) < MAX_TIDS:
@@ -87,7 +87,7 @@ class Group:
 
 
     def absorb(self, other: Group) -> None:
-        """Count the threads of another group too."""
+        """Add the counts of another group to this one."""
         self.count += other.count
         self.trust += other.trust
         self.tids |= other.tids
@@ -95,7 +95,7 @@ class Group:
 
 
 class Fold:
-    """Adds dumps up. Stacks are the same when their functions and their wait class are."""
+    """Folds dumps. Two stacks are equal if their functions and their wait classes are equal."""
 
     def __init__(self) -> None:
         self._stacks: dict[Key, Group] = {}
@@ -103,7 +103,7 @@ class Fold:
         self._last: dict[int, Thread] = {}
 
     def add(self, dump: Dump) -> None:
-        """Count all threads of one look."""
+        """Count all threads of one snapshot."""
         names: dict[int, tuple[str, ...]] = {}
         for thread in dump.threads:
             labels = names.get(id(thread.frames))
@@ -115,7 +115,7 @@ class Fold:
             self._last[thread.tid] = thread
 
     def put(self, thread: Thread, number: int) -> None:
-        """Count so many of another unit than threads."""
+        """Count ``number`` for a thread, in a unit other than threads."""
         key = (thread.wait, tuple([frame.label for frame in thread.frames]))
         _into(self._stacks, key, thread, number)
         _into(self._threads.setdefault(thread.tid, {}), key, thread, number)
@@ -124,7 +124,7 @@ class Fold:
     def count(
         self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
     ) -> None:
-        """Count so many threads with this stack, of which no more is known."""
+        """Count ``number`` threads with this stack, whose ids are not known."""
         group = self._stacks.get((wait, labels))
         if group is None:
             group = self._stacks[wait, labels] = Group(wait, frames)
@@ -132,11 +132,11 @@ class Fold:
         group.trust[trust] += number
 
     def by_stack(self) -> list[Group]:
-        """One group per stack and wait class, most threads first."""
+        """Return one group per stack and wait class, largest first."""
         return most_first(self._stacks.values())
 
     def by_wait(self) -> list[Group]:
-        """One group per wait class, its stacks in ``parts``, most threads first."""
+        """Return one group per wait class, largest first, with its stacks in ``parts``."""
         waits: dict[str, Group] = {}
         for group in self.by_stack():
             whole = waits.setdefault(group.wait, Group(group.wait))
@@ -145,7 +145,7 @@ class Fold:
         return most_first(waits.values())
 
     def by_thread(self) -> list[Group]:
-        """One group per thread, in the order of thread ids, the stacks it was seen with in ``parts``."""
+        """Return one group per thread, sorted by thread id, with the thread's stacks in ``parts``."""
         found = []
         for tid in sorted(self._threads):
             parts = most_first(self._threads[tid].values())
@@ -159,7 +159,7 @@ class Fold:
         return found
 
     def groups(self, by: str) -> list[Group]:
-        """By ``stack``, ``wait`` or ``thread``."""
+        """Return the groups by ``stack``, ``wait`` or ``thread``."""
         return {"stack": self.by_stack, "wait": self.by_wait, "thread": self.by_thread}[by]()
 
 
@@ -171,14 +171,14 @@ def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int = 1) -
 
 
 def most_first(groups: Iterable[Group]) -> list[Group]:
-    """Return groups in the order in which they are shown."""
+    """Return the groups in display order: largest first."""
     return sorted(
         groups, key=lambda group: (-group.count, group.wait, [frame.label for frame in group.frames])
     )
 
 
 def fold(dumps: Iterable[Dump], by: str = "stack") -> list[Group]:
-    """Groups of all threads of all dumps; ``by`` is stack, wait or thread."""
+    """Return the groups of all threads of all dumps. ``by`` is stack, wait or thread."""
     total = Fold()
     for dump in dumps:
         total.add(dump)
@@ -186,7 +186,7 @@ def fold(dumps: Iterable[Dump], by: str = "stack") -> list[Group]:
 
 
 class Filter:
-    """Keeps threads of some wait classes, and those in which a regular expression is found."""
+    """Selects threads by their wait class and by a regular expression."""
 
     def __init__(self, waits: Collection[str] = (), grep: str | None = None) -> None:
         self._waits = frozenset(waits)
@@ -197,7 +197,7 @@ class Filter:
         return bool(self._waits or self._grep)
 
     def keeps(self, thread: Thread) -> bool:
-        """Whether the thread's class is wanted and its frames, name or statement match."""
+        """Return whether the thread's class is wanted, and a frame, its name or its statement matches."""
         if self._waits and thread.wait not in self._waits:
             return False
         if self._grep is None or self._found(thread.comm):
@@ -214,7 +214,7 @@ class Filter:
         return known
 
     def apply(self, dump: Dump) -> Dump:
-        """The dump with the wanted threads only."""
+        """Return the dump with only the wanted threads."""
         if not self:
             return dump
         threads = tuple(thread for thread in dump.threads if self.keeps(thread))
@@ -224,9 +224,9 @@ class Filter:
 
 
 class Report:
-    """What was seen: totals over all threads, and the folded ones that passed the filter.
+    """The results of snapshots: totals over all threads, and the folded threads that passed the filter.
 
-    ``headline`` is said instead of the usual one.
+    ``headline``, if not empty, replaces the usual headline.
     """
 
     def __init__(self, target: Target, wanted: Filter | None = None, unit: Unit = THREADS) -> None:
@@ -236,8 +236,8 @@ class Report:
         self.headline = ""
         self.fold = Fold()
         self.looks = 0
-        self.threads = 0  # over all looks, before the filter; or of another unit
-        self.shown = 0  # after it
+        self.threads = 0  # total over all snapshots before the filter, in the report's unit
+        self.shown = 0  # total after the filter
         self.tally: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
         self.method = ""
@@ -245,12 +245,12 @@ class Report:
         self.ended_at = 0.0
         self.durations_ms: list[float] = []
         self.notes: dict[str, None] = {}
-        self.ended: str | None = None  # why it stopped early, if it did
+        self.ended: str | None = None  # why the report ended early; None if it did not
 
     def count(
         self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
     ) -> None:
-        """Count so many threads that were folded before, of looks that are not here any more."""
+        """Count ``number`` threads that were folded earlier, from snapshots that are no longer stored."""
         self.fold.count(wait, trust, labels, frames, number)
         self.threads += number
         self.shown += number
@@ -258,7 +258,7 @@ class Report:
         self.waits[wait] += number
 
     def put(self, thread: Thread, number: int) -> None:
-        """Count so many of the report's unit for a thread, unless the filter drops it."""
+        """Count ``number`` of the report's unit for a thread. It is folded only if it passes the filter."""
         self.threads += number
         self.tally[thread.trust] += number
         self.waits[thread.wait] += number
@@ -267,7 +267,7 @@ class Report:
             self.fold.put(thread, number)
 
     def add(self, dump: Dump) -> Dump:
-        """Count one look; returns what the filter left of it."""
+        """Count one snapshot, and return the part of it that passed the filter."""
         kept = self.wanted.apply(dump)
         self.fold.add(kept)
         self.looks += 1

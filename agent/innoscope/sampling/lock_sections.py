@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Functions of a waiting thread, counted from the lock outwards, that may be the protected section.
+#: Number of functions of a waiting thread, from the lock outwards, that may be the protected section.
 _SECTION_DEPTH: Final = 4
 #: Maximum functions in a displayed call path.
 _MAX_SHOWN: Final = 4
-#: Functions that are on the stack of every server thread and so identify no section.
+#: Functions that are on the stack of every server thread and therefore do not identify a section.
 _EVERYWHERE: Final = frozenset(
     {
         "do_command", "dispatch_command", "mysql_parse", "mysql_execute_command", "do_handle_one_connection",
@@ -42,7 +42,7 @@ def own_functions(functions: tuple[str, ...]) -> list[str]:
 
 
 def call_path(functions: tuple[str, ...], wanted: set[str]) -> str:
-    """Return the calls from a wanted function inwards: ``open_table → open_table_def → pread64``.
+    """Return the calls from a wanted function inwards, such as ``open_table → open_table_def → pread64``.
 
     Without a wanted function, return the innermost calls.
     """
@@ -73,5 +73,5 @@ def _is_lock(name: str) -> bool:
 
 
 def innermost_of(functions: tuple[str, ...], wanted: set[str]) -> str | None:
-    """Return the innermost of the wanted functions."""
+    """Return the innermost of the wanted functions, or None if none is on the stack."""
     return next((name for name in functions if name in wanted), None)

@@ -1,4 +1,4 @@
-"""Note modules of the server whose functions have no names, and the command that would give them."""
+"""Report that functions of the server have no names, with the command that installs symbols."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Frame
     from innoscope.target.model import Target
 
-#: Below this share of unnamed frames there is no note.
+#: Minimum share of unnamed frames for a note.
 SHARE: Final = 0.02
 
 
 def missing_names(
     target: Target, modules: Callable[[], list[ModuleInfo]], stacks: Iterable[tuple[Frame, ...]]
 ) -> tuple[str, ...]:
-    """A note for each module of the server itself whose functions have no names; usually none or one.
+    """Return a note if functions of the server's executable have no names, else an empty tuple.
 
-    ``modules`` is asked only when a name is missing. Libraries of the system are passed over.
+    ``modules`` is called only if enough names are missing. Libraries are ignored.
     """
     total: Counter[str] = Counter()
     unnamed: Counter[str] = Counter()
@@ -38,7 +38,7 @@ def missing_names(
         return ()
     info = next((module for module in modules() if Path(module.path).name == main), None)
     if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
-        return ()  # nothing more is to be had: _start and the like
+        return ()  # no source has more names: these are _start and the like
     return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
 
 

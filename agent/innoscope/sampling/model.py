@@ -1,4 +1,4 @@
-"""The plain records of a stack dump, the same for every renderer."""
+"""Define the records of a stack dump, which all renderers use."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["Dump", "Frame", "Thread", "Trust"]
 
 
 class Trust(StrEnum):
-    """How far one thread's stack can be believed (docs/architecture.md, "Trust")."""
+    """How reliable the stack of one thread is (docs/architecture.md, "Trust")."""
 
     EXACT = "exact"  # did not run while it was copied
-    ON_CPU = "on_cpu"  # was running: a fresh sample of registers and stack taken by a perf event
-    STALE = "stale"  # was running and no sample came: registers of its last kernel entry
-    TORN = "torn"  # ran while it was copied, at every try
-    TRUNCATED = "truncated"  # deeper than what could be copied
+    ON_CPU = "on_cpu"  # was running: a perf event sampled its registers and stack
+    STALE = "stale"  # was running, but was not sampled: registers are those of its last kernel entry
+    TORN = "torn"  # ran while it was copied, at every attempt
+    TRUNCATED = "truncated"  # the stack is larger than the part that was copied
     INCOMPLETE = "incomplete"  # the outermost frame is not the start of a thread
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread at one look. Frames are innermost first.
+    """One thread in one snapshot. Frames are innermost first.
 
-    ``syscall`` is the system call that it is in, ``argument`` that call's first argument.
+    ``syscall`` is the number of the system call that the thread is in, and ``argument`` its first argument.
     """
 
     tid: int
@@ -47,9 +47,9 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """All threads of one server at one look. ``taken_at`` is Unix time in seconds.
+    """One snapshot of all threads of a server. ``taken_at`` is Unix time in seconds.
 
-    ``shallow`` threads have a cut stack because the snapshot had copied as many bytes as it may.
+    ``shallow`` is the number of threads whose stack was cut because the snapshot's byte limit was reached.
     """
 
     target: Target
@@ -62,11 +62,11 @@ class Dump:
 
     @property
     def tally(self) -> dict[str, int]:
-        """``{"threads": n, "exact": n, …}`` with every trust level present."""
+        """Return ``{"threads": n, "exact": n, …}``, with every trust level present."""
         by_trust = Counter(thread.trust for thread in self.threads)
         return {"threads": len(self.threads)} | {trust.value: by_trust[trust] for trust in Trust}
 
     @property
     def waits(self) -> dict[str, int]:
-        """Threads per wait class, most first."""
+        """Return the number of threads per wait class, largest first."""
         return dict(Counter(thread.wait for thread in self.threads).most_common())

@@ -1,4 +1,4 @@
-"""Store the last hour of one server's snapshots: threads per stack, in bounded memory."""
+"""Store the last hour of one server's snapshots, as numbers of threads per stack, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
-#: Distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
+#: Maximum distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
 MAX_STACKS: Final = 2_000
-#: Share of them that remains when the rarest are dropped, so that dropping is rarely needed.
+#: Share of MAX_STACKS that remains after the rarest stacks are dropped, so that dropping is rarely needed.
 _REMAINING: Final = 3 / 4
-#: Stands for dropped stacks: their threads are counted here, so that totals stay correct.
+#: Replaces dropped stacks: their threads are counted here, so that totals stay correct.
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A wait class and its functions, innermost first. Equality ignores ``frames``."""
+    """A stack with its wait class. ``labels`` are innermost first. Equality ignores ``frames``."""
 
     wait: str
     trust: Trust
@@ -44,11 +44,11 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The sum of some snapshots: ``counts`` are threads per stack over all of them.
+    """The sum of several snapshots: ``counts`` are threads per stack over all snapshots.
 
     ``start`` and ``end`` are the Unix times of the first and the last snapshot, ``looks`` is the number of
-    snapshots, ``look_ms`` the total time to take them. ``dropped`` is how many stacks were merged into
-    ``[rare stacks]``.
+    snapshots, and ``look_ms`` the total time to take them. ``dropped`` is the number of stacks that were
+    merged into ``[rare stacks]``.
     """
 
     start: float
@@ -61,7 +61,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Sealed:
-    """A finished chunk, 8 bytes per stack. ``number`` increases from chunk to chunk, also across restarts."""
+    """A finished chunk, 8 bytes per stack. ``number`` increases with each chunk, even across restarts."""
 
     number: int
     start: float
@@ -108,7 +108,7 @@ class ProfileHistory:
                 self._drop_rarest()
 
     def add_chunk(self, chunk: Chunk) -> None:
-        """Add a chunk of another history. The agent copies the sensor's chunks this way."""
+        """Add a chunk from another history. The agent uses this to copy the sensor's chunks."""
         with self._lock:
             counts = self._counted(chunk.counts)
             self._append(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, counts)
@@ -116,7 +116,7 @@ class ProfileHistory:
                 self._drop_rarest()
 
     def between(self, start: float, end: float) -> Chunk:
-        """Return the sum of the chunks that overlap this time, including the unfinished one."""
+        """Return the sum of the chunks that overlap the period, including the unfinished chunk."""
         counts: Counter[int] = Counter()
         with self._lock:
             stored: list[_Sealed | _Open] = [*self._sealed, *([self._open] if self._open else [])]
@@ -145,7 +145,7 @@ class ProfileHistory:
             return (found[-1].number if found else cursor), [self._chunk(sealed) for sealed in found]
 
     def _counted(self, counts: Mapping[Stack, int]) -> dict[int, int]:
-        """Return threads by number of their stack, and add them to the totals."""
+        """Return ``{number of the stack: threads}``, and add the threads to the totals."""
         found = {self._id(stack): count for stack, count in counts.items() if count}
         self._totals.update(found)
         return found
@@ -184,7 +184,7 @@ class ProfileHistory:
         del self._ids[self._stacks.pop(number)], self._totals[number]
 
     def _drop_rarest(self) -> None:
-        """Count the rarest stacks as ``[rare stacks]`` of their wait class, in all chunks."""
+        """Replace the rarest stacks by ``[rare stacks]`` of their wait class, in all chunks."""
         rare = {number for number, _ in self._totals.most_common()[int(self._most * _REMAINING) :]}
         rare -= {number for number in rare if self._stacks[number].frames == _RARE}
         replacements = {number: self._id(self._rare(self._stacks[number])) for number in rare}
@@ -252,7 +252,7 @@ def merged(chunks: list[Chunk]) -> Chunk:
 
 
 def report(target: Target, chunk: Chunk) -> Report:
-    """Return a report for the renderers of ``innoscope stacks``. It has no threads: ``by="thread"`` fails."""
+    """Return a report for the renderers of ``innoscope stacks``. It cannot be grouped by thread."""
     result = Report(target)
     result.looks, result.method = chunk.looks, "bpf"
     result.started_at, result.ended_at = chunk.start, chunk.end

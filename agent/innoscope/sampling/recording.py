@@ -45,7 +45,7 @@ class _Lines(Protocol):
     """A file that is read line by line, compressed or not."""
 
     def readline(self, size: int, /) -> bytes:
-        """Return the next line, at most ``size`` bytes of it."""
+        """Return at most ``size`` bytes of the next line."""
         ...
 
 
@@ -79,7 +79,7 @@ class Recorder:
         self.looks += 1
 
     def close(self) -> None:
-        """Close the file. All lines were already flushed."""
+        """Close the file. All lines were already flushed. Raises CannotWrite."""
         try:
             self._file.close()
         except OSError as error:
@@ -126,14 +126,14 @@ class Recording:
     ) -> None:
         """Read ``path``; call ``progress`` with the number of snapshots found so far. Raises BadFile.
 
-        ``allow_headerless`` accepts a file without a header too: the output of ``innoscope stacks --json``.
+        ``allow_headerless`` also accepts a file without a header: the output of ``innoscope stacks --json``.
         """
         self.path = path
         self.header: dict[str, Any] = {}
         self.notes: tuple[str, ...] = ()
         self.times: list[float] = []
         self.waits: list[dict[str, int]] = []
-        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads is gigabytes of text
+        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads takes gigabytes uncompressed
         self._parser = _Parser()
         self._allow_headerless = allow_headerless
         try:
@@ -243,7 +243,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Parser:
-    """Turns schema 1 documents into records. Equal frames and stacks become one object, as in the engine."""
+    """Converts schema 1 documents to records. Equal frames and stacks become one object, as in the engine."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, Frame] = {}
@@ -296,7 +296,7 @@ def _query(item: dict[str, Any] | None) -> Query | None:
 
 
 def _target(item: dict[str, Any]) -> Target:
-    """Return the target; fields that the document omits are set to unknown."""
+    """Return the target. Fields that the document omits get a value that means unknown."""
     return Target(
         pid=int(item["pid"]),
         start_time=int(item.get("start_time") or 0),

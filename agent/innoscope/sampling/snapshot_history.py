@@ -1,4 +1,4 @@
-"""Store snapshots one by one, so that any period can be extracted. No I/O, no clock."""
+"""Store individual snapshots, so that any period can be extracted. Uses neither I/O nor a clock."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
-#: Kind of the threads that replicate.
+#: Kind of the replication threads.
 APPLIER: Final = "replication"
 #: The kind (threads.yaml), wait class and functions of threads with the same stack.
 Key = tuple[str, str, tuple[str, ...]]
 
-#: Distinct stacks returned for one period. Each takes some kilobytes in an incident file.
+#: Maximum distinct stacks returned for one period. Each takes a few kilobytes in an incident file.
 MAX_STACKS: Final = 2_000
-#: Distinct stacks stored for all snapshots. Beyond them, threads are counted by wait class only.
+#: Maximum distinct stacks stored for all snapshots. Beyond it, threads are counted only by wait class.
 _MAX_STORED_STACKS: Final = 8_000
-#: Thread ids stored per stack.
+#: Maximum thread ids stored per stack.
 TIDS_KEPT: Final = 50
 
 
@@ -32,7 +32,7 @@ TIDS_KEPT: Final = 50
 class ObservedStack:
     """Threads with the same stack: their kind (threads.yaml), wait class and functions, innermost first.
 
-    ``count`` is the sum over all snapshots; ``tids`` are the threads of the last one.
+    ``count`` is the sum over all snapshots; ``tids`` are the threads in the last snapshot.
     """
 
     kind: str
@@ -44,9 +44,9 @@ class ObservedStack:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSummary:
-    """One snapshot at Unix time ``at``: the number of threads of each ``(kind, wait class)``.
+    """One snapshot, taken at Unix time ``at``: the number of threads of each ``(kind, wait class)``.
 
-    ``running`` are the client threads on a CPU, by the thread ids that the server uses.
+    ``running`` has the ids of the client threads on a CPU.
     """
     at: float
     threads: Mapping[tuple[str, str], int]
@@ -54,7 +54,7 @@ class SnapshotSummary:
 
 
 class _Entry(NamedTuple):
-    """A snapshot: stacks by number, threads per stack, and the thread ids of all stacks in the same order."""
+    """A snapshot: the stacks' numbers, threads per stack, and the thread ids of all stacks, in this order."""
 
     summary: SnapshotSummary
     stacks: array[int]
@@ -87,7 +87,7 @@ class SnapshotHistory:
                 self._remove(self._entries.popleft())
 
     def add_groups(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
-        """Add a snapshot of the collector ``waits``: ``(kind, stack, thread ids)`` of each group."""
+        """Add a snapshot from the collector ``waits``: ``(kind, stack, thread ids)`` of each group."""
         counts: Counter[tuple[str, str]] = Counter()
         threads: dict[Key, list[int]] = {}
         running: list[int] = []
@@ -106,7 +106,7 @@ class SnapshotHistory:
     def between(
         self, begin: float, end: float
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
-        """Return the snapshots of that time, both ends included, and their stacks, most frequent first."""
+        """Return the snapshots of a period, both ends included, and their stacks, most frequent first."""
         with self._lock:
             entries = [entry for entry in self._entries if begin <= entry.summary.at <= end]
             counts: Counter[int] = Counter()
@@ -121,7 +121,7 @@ class SnapshotHistory:
 
     @property
     def used_bytes(self) -> int:
-        """Return the estimated size in bytes, without the functions' names, which are shared."""
+        """Return the estimated size in bytes, without the function names, which are shared."""
         with self._lock:
             snapshots = sum(
                 sum(len(part) * part.itemsize for part in entry[1:]) + 150 * len(entry.summary.threads) + 400
@@ -141,7 +141,7 @@ class SnapshotHistory:
         return number
 
     def _remove(self, entry: _Entry) -> None:
-        """Release the entry's stacks, and remove those that no other entry has."""
+        """Remove the stacks that only this entry has."""
         for number in entry.stacks:
             self._used[number] -= 1
             if not self._used[number]:

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/waits.yaml``: the wait classes and the rules that tell them apart."""
+"""Read ``probes/catalog/waits.yaml``: the wait classes and the rules that assign them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 State = Literal["sleeping", "running"]
 _Name = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
 _Words = Annotated[str, Meta(min_length=1)]
-#: Classes that the code itself assigns.
+#: Classes that the code assigns without a rule.
 _REQUIRED: Final = frozenset({"on_cpu", "other"})
 
 
 class WaitClass(Entry, frozen=True):
-    """One wait class. ``state`` limits all its rules."""
+    """One wait class. ``state`` is the default state of its rules."""
 
     label: _Words
     about: _Words
@@ -31,7 +31,7 @@ class WaitClass(Entry, frozen=True):
 
 
 class Rule(Entry, frozen=True):
-    """One rule: every condition that is not empty must hold."""
+    """One rule. It matches if all its conditions that are not empty hold."""
 
     wait: str = field(name="class")
     state: State | None = None
@@ -44,7 +44,7 @@ class Rule(Entry, frozen=True):
     files: frozenset[str] = field(default=frozenset(), name="file")
 
     def __post_init__(self) -> None:
-        """Check what the types cannot."""
+        """Check the rules that the types cannot express. Raises ValueError."""
         if not any((self.frames, self.also, self.leaf, self.comm, self.syscalls, self.files)):
             raise ValueError("has no condition")
         if unknown := self.syscalls - SYSCALLS:
@@ -56,7 +56,7 @@ class Rule(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``lists`` holds YAML anchors only."""
+    """The whole file. ``lists`` contains only YAML anchors."""
 
     version: Literal[1]
     classes: dict[_Name, WaitClass]
@@ -65,7 +65,7 @@ class Catalog(Entry, frozen=True):
     lists: Any = None
 
     def __post_init__(self) -> None:
-        """Check that the rules and the code use classes that exist."""
+        """Check that all classes that the rules and the code use exist. Raises ValueError."""
         for name in sorted(_REQUIRED - self.classes.keys()):
             raise ValueError(f"class {name} is missing")
         for number, rule in enumerate(self.rules):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Uids: TypeAlias = tuple[tuple[int, int], ...]
 
 DEFAULT_FILE: Final = "/etc/innoscope/servers.toml"
-#: The environment variable that names another file.
+#: The environment variable with the path of another file.
 VARIABLE: Final = "INNOSCOPE_SERVERS_CONFIG"
 
 _MAX_SERVERS: Final = 64
@@ -50,10 +50,10 @@ _UidRange: TypeAlias = Annotated[str, Meta(pattern=rf"\A{_RANGE}\Z")]
 
 
 class _File(typed.Entry, frozen=True):
-    """The file as it is written."""
+    """The parsed file, before names are resolved to uids."""
 
     users: tuple[_Uid | str, ...] = ("mysql", "mariadb")
-    #: Images of Red Hat (27), of Docker's library, Oracle and MariaDB (999), of Percona and Bitnami (1001).
+    #: Server uids in images of Red Hat (27), Docker, Oracle and MariaDB (999), Percona and Bitnami (1001).
     container_uids: tuple[_Uid | _UidRange, ...] = (27, 999, 1001)
     remapped_uids: tuple[_Uid | _UidRange, ...] = ()
     max_servers: Annotated[int, Meta(ge=1)] = _MAX_SERVERS
@@ -77,7 +77,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A process with a server's name that the rule rejects. Nothing else of it was read."""
+    """A process with a server's name that the rule rejects. Nothing else about it was read."""
 
     pid: int
     name: str
@@ -93,7 +93,7 @@ class Ignored:
 def load(path: str | None = None) -> Rule:
     """Read the rule from ``path``, else the file in the environment, else the default file if it exists.
 
-    Raises BadFile if the file is malformed, or if users other than root and us can write to it.
+    Raises BadFile if the file is malformed, or if users other than root and our own can write to it.
     """
     named = path or os.environ.get(VARIABLE)
     text = _read(Path(named or DEFAULT_FILE), required=named is not None)
@@ -108,7 +108,7 @@ def load(path: str | None = None) -> Rule:
 def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
     """Return None if the process's user is allowed, else the owner and how to allow it.
 
-    Reads /proc/PID/status, and the link of the user namespace if the uid does not decide.
+    Reads /proc/PID/status, and the link of the user namespace if the uid alone does not decide.
     """
     owner = proc.owner(pid)
     uids = frozenset(owner.uids)
@@ -122,7 +122,7 @@ def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
     if not _all_in(uids, (*wanted, *rule.remapped_uids)):
         return _refused(proc, pid, uids, "container" if owner.nested else "host")
     same = _shares_user_namespace(proc, pid)
-    if same is None:  # the kernel does not let us compare; only the sensor and root can decide
+    if same is None:  # the kernel denies the comparison; only the sensor and root can decide
         return _refused(proc, pid, uids, "container")
     if _all_in(uids, wanted if same else rule.remapped_uids):
         return None
@@ -135,7 +135,7 @@ def _refused(proc: ProcFs, pid: int, uids: frozenset[int], place: str) -> Ignore
     key = {"host": "users", "container": "container_uids"}.get(place, "remapped_uids")
     owner = " and ".join(map(user_name, sorted(uids))) or "an unknown user"
     remedy = f"add {', '.join(_entry(key, uid) for uid in sorted(uids))} to {key} in {_file()}"
-    if uids == {_OVERFLOW}:  # in a unit with PrivateUsers=, which knows only root and itself
+    if uids == {_OVERFLOW}:  # in a unit with PrivateUsers=, only its own user and root are mapped
         owner, remedy = "a user that has no uid here", "innoscope targets, as root on the host"
     return Ignored(pid, proc.stat(pid).comm, owner, place, remedy)
 
@@ -149,13 +149,16 @@ def _entry(key: str, uid: int) -> str:
 
 
 def _is_ourselves(uids: frozenset[int]) -> bool:
-    """Return whether it runs as our own ordinary user. The overflow uid may be anybody."""
+    """Return whether the process runs as our own user, if that is an ordinary one.
+
+    The overflow uid may be any user.
+    """
     own = os.getuid()
     return own not in (0, _OVERFLOW) and os.geteuid() == own and uids == {own}
 
 
 def _shares_user_namespace(proc: ProcFs, pid: int) -> bool | None:
-    """Return whether it is in our user namespace; None if the kernel does not let us compare."""
+    """Return whether the process is in our user namespace; None if the kernel denies the comparison."""
     try:
         return proc.namespace(pid, "user") == proc.namespace("self", "user")
     except PermissionError:
@@ -194,7 +197,7 @@ def _read(path: Path, *, required: bool) -> str:
 
 
 def _uids(entries: Iterable[int | str]) -> Uids:
-    """Return the ranges of names, numbers and ``"low-high"``; unknown names are left out."""
+    """Convert names, numbers and ``"low-high"`` to ranges of uids; omit unknown names."""
     found: list[tuple[int, int]] = []
     for entry in entries:
         pair = _range(entry)

@@ -1,8 +1,8 @@
-"""Decide which servers may be logged in to: those of this host, and those in containers that the user named.
+"""Decide to which servers the agent may log in: those of this host, and in containers that the user named.
 
-The tenant of a container controls what runs in it, and its uid, name, socket and port. So a server in a
-container is watched when it is found, but no account is sent to it unless the user named it
-(``Target.chosen``). The password itself is never sent over its socket.
+The tenant of a container controls what runs in it, with which uid, name, socket and port. So a server in a
+container is watched when it is found, but the agent does not log in to it unless the user named it
+(``Target.chosen``). Even then, the password itself is never sent over its Unix socket.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
-#: Namespaces in which also systemd units of this host may differ (PrivateTmp=, PrivateNetwork=).
+#: Namespaces in which systemd units of this host may differ too (PrivateTmp=, PrivateNetwork=).
 _OF_UNITS: Final = frozenset({"", "mnt", "net"})
 
 
@@ -38,7 +38,7 @@ def require_chosen(proc: ProcFs, target: Target) -> None:
 def in_container(proc: ProcFs, target: Target) -> bool:
     """Return whether the server is in a container.
 
-    That means another pid or user namespace, or the cgroup of a container that we are not in. Raises
+    It is if it has another pid or user namespace, or the cgroup of a container that we are not in. Raises
     SqlFailed if it has ended.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
@@ -52,9 +52,9 @@ def in_container(proc: ProcFs, target: Target) -> bool:
 def chosen_by(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
     """Return whether naming this socket path or port chooses the server.
 
-    For a server of this host it always does. For a server in a container, the path, else the port, must lead
-    to it from here. The socket path that the server itself reports is not trusted: in its own file system it
-    may be any path.
+    For a server of this host, it always does. For a server in a container, the socket path (or without one,
+    the port) must lead to it from here. The socket path that the server itself reports is not trusted,
+    because it can be any path in the container's file system.
     """
     try:
         if not in_container(proc, target):

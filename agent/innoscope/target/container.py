@@ -21,8 +21,8 @@ FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 def container_of(proc: ProcFs, pid: int) -> str | None:
     """Return the short container id (12 digits), else the differing namespaces (``"mnt,pid,user"``).
 
-    None if nothing differs or the kernel does not let us compare. A systemd unit with PrivateTmp differs in
-    ``mnt``.
+    Return None if no namespace differs or if the kernel denies the comparison. A systemd unit
+    with PrivateTmp differs in ``mnt``.
     """
     ids = _ids(proc, pid)
     if ids:
@@ -40,7 +40,10 @@ def differing_namespaces(proc: ProcFs, pid: int) -> list[str]:
 
 
 def in_foreign_container(proc: ProcFs, pid: int) -> bool:
-    """Return whether its cgroup belongs to a container that we are not in, even in our own pid namespace."""
+    """Return whether the process's cgroup belongs to a container that we are not in.
+
+    Such a container may still share our pid namespace.
+    """
     return bool(_ids(proc, pid))
 
 
@@ -56,7 +59,7 @@ def tenant_of(proc: ProcFs, pid: int) -> str | None:
 
 
 def _ids(proc: ProcFs, pid: int) -> list[str]:
-    """Return the container ids in the process's cgroup path, outermost first, without those of our own."""
+    """Return the container ids in the process's cgroup path, outermost first, without our own ids."""
     try:
         theirs = _ID.findall(proc.cgroup(pid))
     except (PermissionError, ProcessLookupError):
@@ -74,7 +77,7 @@ def _our_ids(proc: ProcFs) -> list[str]:
 def require_host_pids(action: str, path: str = "/proc/self/ns/pid") -> None:
     """Raise KernelUnable in a container with its own pid namespace: these BPF programs use the host's pids.
 
-    ``action`` completes "cannot …": ``profile``.
+    ``action`` is what the error message says cannot be done, such as ``profile``.
     """
     if os.stat(path).st_ino != FIRST_PID_NAMESPACE:  # noqa: PTH116
         raise KernelUnable(

@@ -1,6 +1,6 @@
 """Read accounts from option files, as the mysql client does.
 
-Passwords come only from option files, never from or through a command line.
+Passwords are read only from option files. They are never taken from a command line or passed on one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Read in this order; later files override earlier ones. ``!include`` is not followed.
 DEFAULT_FILES = (Path("/etc/my.cnf"), Path("/etc/mysql/my.cnf"), Path("~/.my.cnf"))
-#: Groups that are read; within a file, later ones override earlier ones.
+#: Option groups that are read. Within a file, later groups override earlier ones.
 GROUPS = ("client", "client-innoscope")
 _MODES = ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OFF = ("0", "off", "false")
@@ -27,7 +27,7 @@ _OFF = ("0", "off", "false")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account. The password never appears in ``repr``."""
+    """A database account. ``repr`` omits the password."""
 
     user: str
     password: str = field(repr=False, default="")
@@ -36,7 +36,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS over TCP: the ``ssl-*`` options of mysql and mariadb. Without ``ca`` nothing is verified."""
+    """TLS options (``ssl-*`` in mysql and mariadb). Without ``ca``, certificates are not verified."""
 
     ca: str | None = None
     cert: str | None = None
@@ -53,7 +53,7 @@ class Account:
 
 
 def find(options_file: str | None = None, user: str | None = None) -> Credentials:
-    """Return the account from ``options_file``, else from the default files, else the system user.
+    """Return the account from ``options_file``, else the default files, else the operating-system user.
 
     Raises BadFile if the named file cannot be read or is world-writable.
     """
@@ -66,7 +66,7 @@ def find(options_file: str | None = None, user: str | None = None) -> Credential
 
 
 def _tls(values: Mapping[str, str]) -> Tls | None:
-    """Return the TLS settings; None if the options do not request or disable TLS."""
+    """Return the TLS settings; None if the options do not request TLS, or disable it."""
     mode = values.get("ssl-mode", "").upper()
     requested = any(name in values for name in ("ssl", "ssl-ca", "ssl-cert")) or mode in _MODES
     if not requested or mode == "DISABLED" or values.get("ssl", "1").lower() in _OFF:
@@ -123,7 +123,7 @@ def _parse(path: Path) -> dict[str, dict[str, str]]:
 
 
 def _options(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield ``(group, option, value)`` in file order. Quotes around values are removed, as mysql does."""
+    """Yield ``(group, option, value)`` in file order. Quotes around values are removed, as in mysql."""
     group = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
@@ -139,5 +139,5 @@ def _options(text: str) -> Iterator[tuple[str, str, str]]:
 def _system_user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # the uid has no name
+    except (KeyError, OSError):  # the uid has no entry in the password database
         return "root"

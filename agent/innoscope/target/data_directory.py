@@ -1,4 +1,4 @@
-"""Identify a server's data directory by inode: a restarted server has the same one."""
+"""Identify a server's data directory by inode, which stays the same across restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """A directory, independent of its path, and the user whose server has it as data directory."""
+    """A data directory, identified independently of its path, and the uid of its server."""
 
     device: int
     inode: int
@@ -23,10 +23,10 @@ class DataDirectory:
 
 
 def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
-    """Return the server's data directory if the server has changed to it; None before that.
+    """Return the server's data directory if it is the process's current directory, else None.
 
-    Options prove nothing: a process may copy those of another server. But it cannot enter a directory without
-    permission.
+    Options are not proof, because a process may copy those of another server. But a process cannot enter a
+    directory without permission.
     """
     found = working_directory_of(proc, target.pid)
     if found is None or not target.datadir:
@@ -39,7 +39,10 @@ def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
 
 
 def working_directory_of(proc: ProcFs, pid: int) -> DataDirectory | None:
-    """Return the process's current directory if it owns it; options are not considered."""
+    """Return the process's current directory if its user owns it or is root; None for ``/``.
+
+    Options are not considered.
+    """
     try:
         here, root = os.stat(proc.path(pid, "cwd")), os.stat(proc.path(pid, "root"))  # noqa: PTH116
         uids = proc.owner(pid).uids
@@ -51,7 +54,7 @@ def working_directory_of(proc: ProcFs, pid: int) -> DataDirectory | None:
 
 
 def duplicates(proc: ProcFs, targets: Iterable[Target]) -> dict[int, int]:
-    """Return ``{pid: pid of the older server on the same data directory}``."""
+    """Return ``{pid: pid of the older server with the same data directory}``."""
     first: dict[DataDirectory, int] = {}
     found = {}
     for target in sorted(targets, key=lambda one: (one.start_time, one.pid)):

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 #: Base names of server executables: mysqld, mariadbd, mysqld-debug, … but not mysqld_safe or an exporter.
 _SERVER = re.compile(r"(?:mysqld|mariadbd)(?:[-.](?:debug|bin|max|opt|stripped|\d[\d.]*))?")
 _LIST_REMEDY = "innoscope targets"
-#: Maximum ignored processes to list.
+#: Maximum number of ignored processes to list.
 _SHOWN: Final = 4
 
 
 def is_server(proc: ProcFs, pid: int) -> bool:
-    """Return whether it runs a server executable; judge by its comm if the executable is not readable."""
+    """Return whether the process runs a server executable, judged by its comm if the path is not readable."""
     try:
         name = proc.exe(pid)[0].rpartition("/")[2]
     except PermissionError:
@@ -38,7 +38,11 @@ def is_server(proc: ProcFs, pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The servers' pids, ascending, including containers; and processes that only have a server's name."""
+    """The result of ``scan``.
+
+    ``servers`` are the pids of all servers, including those in containers, in ascending order.
+    ``ignored`` are processes that only have a server's name.
+    """
 
     servers: tuple[int, ...]
     ignored: tuple[Ignored, ...]
@@ -94,7 +98,7 @@ def identify(proc: ProcFs, pid: int) -> Target:
 
 
 def find_all(proc: ProcFs | None = None) -> list[Target]:
-    """Return all servers on this host, by pid. Raises BadFile."""
+    """Return all servers on this host, sorted by pid. Raises BadFile."""
     return survey(proc)[0]
 
 
@@ -113,14 +117,14 @@ def find_one(
     proc: ProcFs | None = None,
     readable: bool = True,
 ) -> Target:
-    """Return the server that matches; without arguments, the only one that runs.
+    """Return the server that matches; without arguments, the only running server.
 
     Root may name any user's server by ``pid``. Raises NoTarget (none or several match), NoSuchProcess,
-    NotAServer (also if the owner is not allowed), BadFile (the rule of owners), and NoRights if the kernel
-    does not let us inspect it. With ``readable=False``, such a server is returned with the fields that are
+    NotAServer (also if the owner is not allowed), BadFile (servers.toml), and NoRights if the kernel does not
+    let us inspect the server. With ``readable=False``, such a server is returned with the fields that are
     known.
 
-    The server is ``chosen`` if ``pid`` names it, or if ``socket`` or ``port`` leads to it from here.
+    ``chosen`` is set if ``pid`` names it, or if ``socket`` or ``port`` leads to it from here.
     """
     proc = proc or ProcFs()
     target = _choose(proc, pid, socket, port)
@@ -147,7 +151,7 @@ def _choose(proc: ProcFs, pid: int | None, socket: str | None, port: int | None)
 
 
 def still_same(target: Target, proc: ProcFs | None = None) -> bool:
-    """Return whether the pid still is the same process. A reused pid has another start time."""
+    """Return whether the pid still belongs to the same process. A reused pid has another start time."""
     try:
         stat = (proc or ProcFs()).stat(target.pid)
     except (ProcessLookupError, PermissionError):
@@ -210,7 +214,7 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
 
 
 def _matches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
-    """Return whether the target listens on that socket (by its own or our path) and that port."""
+    """Return whether the target listens on that socket (by its own path or ours) and that port."""
     if port is not None and target.port != port:
         return False
     return socket is None or (

@@ -19,7 +19,7 @@ _OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The Unix socket, as a path in the server's file system, and the TCP port; None if there is none."""
+    """The Unix socket, as a path in the server's file system, and the TCP port; each may be None."""
 
     socket: str | None
     port: int | None
@@ -40,14 +40,14 @@ def option(arguments: Sequence[str], name: str, short: str) -> str | None:
 
 
 def option_port(arguments: Sequence[str]) -> int | None:
-    """Return the port of the command line; None without one, or if it is not a valid port."""
+    """Return the port on the command line; None if it is missing or invalid."""
     text = option(arguments, "port", "-P") or ""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _PORT_DIGITS else 0
     return number if 0 < number <= _MAX_PORT else None
 
 
 def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
-    """Return the socket and port on which the process listens, else those of its command line."""
+    """Return the socket and port on which the process listens, else those on its command line."""
     named = option(arguments, "socket", "-S")
     named_port = option_port(arguments)
     try:
@@ -61,7 +61,7 @@ def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
 
 
 def listens(proc: ProcFs, target: Target) -> bool:
-    """Return whether the server really listens on the target's socket. An option alone proves nothing."""
+    """Return whether the server really listens on the target's socket. An option is not proof."""
     try:
         inodes = proc.socket_inodes(target.pid)
         return any(
@@ -74,7 +74,7 @@ def listens(proc: ProcFs, target: Target) -> bool:
 
 
 def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:
-    """Return the classic protocol's socket of the listening ones, not the X protocol's (mysqlx.sock)."""
+    """Return the listening socket of the classic protocol, not that of the X protocol (mysqlx.sock)."""
     if named in paths:
         return named
     candidates = sorted(path for path in paths if not path.startswith("@") and "mysqlx" not in path)
@@ -82,7 +82,7 @@ def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:
 
 
 def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | None:
-    """Return the classic protocol's port; None with --skip-networking or before it listens."""
+    """Return the classic protocol's port; None with --skip-networking or before the server listens."""
     ports = set()
     for inode, port in proc.tcp_listeners(pid):
         if inode in inodes:
@@ -95,7 +95,7 @@ def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | 
 
 
 def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
-    """Resolve a relative ``--socket``, which is relative to the data directory, the server's current one."""
+    """Make ``--socket`` absolute: it is relative to the data directory, the server's current directory."""
     if path is None or path.startswith("/"):
         return path
     try:

@@ -21,7 +21,11 @@ DEBUG_DIR = "/usr/lib/debug"
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """``path`` in the server's file system, ``deleted`` if the file was replaced, ``root`` as we see it."""
+    """The location of an executable.
+
+    ``path`` is in the server's file system. ``deleted`` is true if the file was replaced. ``root`` is the
+    server's root directory as we see it.
+    """
 
     path: str
     deleted: bool
@@ -30,7 +34,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """``symbols`` is symtab, debug-file, symbol-pack, debugdata, dynsym or none."""
+    """The build-id and the symbol source: symtab, debug-file, symbol-pack, debugdata, dynsym or none."""
 
     build_id: str | None
     symbols: str
@@ -60,7 +64,7 @@ def openable(proc: ProcFs, pid: int, where: Location) -> str:
 
 
 def debug_dirs(proc: ProcFs, pid: int, root: str, container: str | None) -> list[str]:
-    """Return the folders to search for debug files: ours, and the server's if it has another file system."""
+    """Return the folders to search for debug files, including the server's if it has another file system."""
     own = [DEBUG_DIR]
     if root != "/" or container:
         own.append(proc.inside(pid, DEBUG_DIR))

@@ -1,4 +1,4 @@
-"""Remove the literals from statements, for servers that provide no digest.
+"""Remove the literals from statements, for servers that do not provide a digest.
 
 Where a literal ends may depend on the server's version, its sql_mode and the client's character set, which
 are unknown here. At an ambiguous end, the text is cut off with ``…``, because the rest could be a literal.
@@ -11,7 +11,7 @@ from collections import deque
 
 from innoscope.common import sanitize
 
-_LIMIT = 2048  # maximum characters of the result
+_LIMIT = 2048  # maximum length of the result in characters
 _LONGEST = 65_536  # characters that are read; a literal cut at this limit is removed like any other
 
 #: Identifiers may contain any non-ASCII character; one that starts with a digit is treated as a number.
@@ -36,7 +36,7 @@ _CLOSED = re.compile(
     re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
-#: A comment that some servers execute (``/*!``, ``/*M!``, hints), with tokens that would then end elsewhere.
+#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens would end elsewhere.
 _RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")
@@ -45,8 +45,8 @@ _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+"
 def fingerprint(statement: str) -> str:
     """Remove literals: ``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
-    Strings, numbers and comments are removed, lists of values become one ``(…)``. Identifiers stay,
-    sanitized.
+    Strings, numbers and comments are removed, and lists of values become one ``(…)``. Identifiers are kept,
+    but sanitized.
     """
     parts: list[str] = []
     for match in _TOKEN.finditer(statement[:_LONGEST]):
@@ -68,7 +68,7 @@ def _unclear(match: re.Match[str]) -> bool:
     """Return whether servers disagree on where this token ends.
 
     With NO_BACKSLASH_ESCAPES an escaped quote ends a string. Before MySQL 9 ``$$`` was a name. In an executed
-    comment, quotes and nested comments are tokens. A truncated character (U+FFFD) may have swallowed a
+    comment, quotes and nested comments are tokens. A truncated character (U+FFFD) may hide a
     backtick. A quoted name without its closing quote may contain a literal.
     """
     if match["dollar"] is not None or match["unclear"] is not None:

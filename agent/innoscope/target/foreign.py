@@ -1,4 +1,4 @@
-"""Read files that another user may have created: regular files, bounded, within their root."""
+"""Read files that another user may have created: only regular files, within their root, up to a limit."""
 
 from __future__ import annotations
 

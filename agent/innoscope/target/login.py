@@ -1,4 +1,4 @@
-"""Log in with PyMySQL over our own socket. The password itself is only sent to a verified server."""
+"""Log in with PyMySQL over a socket of our own. The password itself is only sent to a verified server."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from innoscope.target.credentials import Credentials, Tls
     from innoscope.target.wire import Wire
 
-#: Seconds for a whole login, as a multiple of those for one answer.
+#: Time limit of a whole login, as a multiple of the time limit of one answer.
 _LOGIN: Final = 2
-#: Bytes of the later packets of a login: no password, a request for the public key, a SHA-1 scramble.
-#: Scrambles of SHA-256 and Ed25519 are longer than the shortest first packet. Those of MySQL 4.0 have 9
-#: bytes.
+#: Sizes in bytes of the later packets of a login: no password, a request for the public key, a SHA-1
+#: scramble. Scrambles of SHA-256 and Ed25519 are longer than the shortest first packet. Those of MySQL 4.0
+#: have 9 bytes.
 _SCRAMBLES: Final = (0, 1, 20)
 _FIRST_PACKETS: Final = 32
 _PLAIN: Final = "sha256_password"
@@ -64,14 +64,14 @@ class Connection(Driver):
         self._budget.login_until = float("inf")
 
     def _get_server_information(self) -> None:
-        """Let PyMySQL parse the greeting, then check the result, because PyMySQL logs in according to it."""
+        """Let PyMySQL parse the greeting, then check the result, which determines how PyMySQL logs in."""
         super()._get_server_information()  # type: ignore[misc]
         if self._tls and not self.server_capabilities & CLIENT.SSL:
             raise _refused("the server does not speak TLS", "enable TLS on the server")
         self._check_plugin()
 
     def write_packet(self, payload: bytes) -> None:
-        """Check and send one packet of the login."""
+        """Send a packet; during the login, check it first."""
         if self._budget.logging_in:
             self._check_plugin()
             self._check(payload)
@@ -79,7 +79,7 @@ class Connection(Driver):
 
     @contextmanager
     def answer_timeout(self, seconds: float) -> Iterator[None]:
-        """Change the seconds for an answer within the context."""
+        """Change the time limit of an answer, in seconds, within the context."""
         before, self._budget.seconds = self._budget.seconds, seconds
         try:
             yield
@@ -91,7 +91,7 @@ class Connection(Driver):
         self._force_close()  # type: ignore[attr-defined]
 
     def _check_plugin(self) -> None:
-        """Reject the plugin with which PyMySQL sends the password itself in its first packet over TLS."""
+        """Raise SqlFailed if PyMySQL would send the password itself over TLS to an unverified server."""
         if self._auth_plugin_name == _PLAIN and not self._verified:
             raise _unverified()
 
@@ -112,7 +112,7 @@ class LocalConnection(Connection):
 
 
 class _Rejected:
-    """An authentication that would send the password in clear text or in a weak form."""
+    """Rejects authentication that would send the password in clear text or in a weak form."""
 
     def __init__(self, _connection: object) -> None:
         pass
@@ -129,14 +129,14 @@ _OTHER_ACCOUNT: Final = (
 
 
 def budget(timeout: float) -> Budget:
-    """Return a budget of so many seconds for each answer, and for a login."""
+    """Return a budget of ``timeout`` seconds per answer, and ``_LOGIN`` times as many for the login."""
     return Budget(timeout, time.monotonic() + _LOGIN * timeout)
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca)
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates do not pass it
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL generates fail this check
         context.check_hostname = tls.check_host and tls.ca is not None
         context.verify_mode = ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE
         if tls.cert is not None:

@@ -1,4 +1,4 @@
-"""The identity of one server process, and what SQL reports about its threads."""
+"""Define the identity of a server process, and what SQL reports about its threads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Target:
     """One running mysqld or mariadbd.
 
     ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot). Together with the pid it identifies
-    the process uniquely. Paths are those in the server's file system; ``root`` is the prefix to see them from
-    here.
+    the process uniquely. Paths are those in the server's file system; ``root`` is the prefix that leads to
+    them from here.
     """
 
     pid: int
@@ -31,7 +31,7 @@ class Target:
     root: str  # "/", or the chroot as seen from here
     container: str | None  # short container id, or the namespaces that differ from ours ("mnt,pid,user")
     symbols: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none: the source of names
-    #: The user named this process. Otherwise SQL is not used if it runs in a container (choice.py).
+    #: True if the user named this process. Otherwise SQL is not used if it runs in a container (choice.py).
     chosen: bool = field(default=False, compare=False)
 
     def document(self) -> dict[str, Any]:
@@ -41,13 +41,13 @@ class Target:
         return fields
 
     def inside(self, path: str) -> str:
-        """Return the path by which we can open a path of the server's own file system."""
+        """Return the path by which this process can open a path in the server's file system."""
         return f"/proc/{self.pid}/root{path}"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What SQL reports about a thread. ``digest_text`` has no literals."""
+    """What SQL reports about a thread. ``digest_text`` contains no literals."""
 
     connection_id: int
     user: str | None

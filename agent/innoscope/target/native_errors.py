@@ -1,4 +1,4 @@
-"""Turn errors of the Rust core into errors with a remedy."""
+"""Convert errors of the Rust core to InnoscopeError with a remedy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Held while this process reads the symbols of a server. That briefly takes up to 30 MB per server, and a
-#: host may have many. Not held while a child process reads debug information, which takes seconds.
+#: Held while this process reads the symbols of a server, which briefly takes up to 30 MB per server, and a
+#: host may have many servers. It is not held while a child process reads debug information, which takes
+#: seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
@@ -28,7 +29,7 @@ def no_rights(pid: int, detail: str) -> NoRights:
 
 
 def gone(pid: int) -> NoSuchProcess:
-    """Return the error for a process that does not exist any more."""
+    """Return the error for a process that no longer exists."""
     return NoSuchProcess(f"process {pid} does not exist or has ended", remedy="innoscope targets")
 
 
@@ -71,7 +72,7 @@ def explain_os_error(pid: int, error: OSError) -> InnoscopeError:
 
 @contextmanager
 def translating(pid: int) -> Iterator[None]:
-    """Translate errors of the Rust core on process ``pid`` into InnoscopeError."""
+    """Convert errors of the Rust core about process ``pid`` to InnoscopeError."""
     try:
         yield
     except OSError as error:
@@ -83,6 +84,6 @@ def translating(pid: int) -> Iterator[None]:
 
 @contextmanager
 def reading_files(pid: int) -> Iterator[None]:
-    """Translate errors like ``translating``. Only one thread at a time may read symbols in this process."""
+    """Convert errors like ``translating``, and let only one thread at a time read symbols."""
     with ONE_AT_A_TIME, translating(pid):
         yield

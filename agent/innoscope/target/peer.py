@@ -1,4 +1,4 @@
-"""Check which process is at the other end of a connection: no account is sent to anything but the server."""
+"""Check which process is at the other end of a connection: credentials are sent only to the server."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _UCRED: Final = struct.Struct("iII")
 #: pid and uid of systemd, which listens for socket-activated services.
 _INIT: Final = (1, 0)
-#: kernel.overflowuid: the user is not mapped into our user namespace, so it may be anybody.
+#: kernel.overflowuid: the user is not mapped into our user namespace, so it may be any user.
 _UNKNOWN_UID: Final = 65534
-#: Timeout in seconds of a connection that only finds out who listens.
+#: Timeout in seconds of a connection that only serves to find the listening process.
 _CONNECT_S: Final = 0.2
 
 
 class WrongPeer(SqlFailed):
-    """Another process than the server is at the other end."""
+    """The process at the other end is not the server."""
 
 
 class ServerEnded(SqlFailed):
@@ -41,7 +41,7 @@ def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -
 
 
 def listener(path: str) -> int | None:
-    """Return the pid that listens on this Unix socket; None for no listener or one in another namespace."""
+    """Return the pid that listens on this Unix socket; None if none listens or it is in another namespace."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
         wire.settimeout(_CONNECT_S)
         try:

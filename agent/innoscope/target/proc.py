@@ -1,4 +1,4 @@
-"""Read /proc: processes, what they run, and where they listen.
+"""Read /proc: processes, their executables and users, and where they listen.
 
 The root is a parameter, so tests can use an artificial tree. All methods raise ProcessLookupError if the
 process ends while it is read, PermissionError if the kernel denies access, and nothing else.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     #: An end of a TCP connection, as ``socket.getsockname()`` returns it for IPv4.
     Address: TypeAlias = tuple[str, int]
 
-#: Namespaces that matter if a server's differ from ours.
+#: Namespaces of a server that are compared with ours.
 NAMESPACES = ("mnt", "pid", "user", "net")
 
 _GONE = {errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EINVAL}
@@ -31,7 +31,8 @@ _REFUSED = {errno.EACCES, errno.EPERM}
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON in include/uapi/linux/net.h: the socket listens
 _TCP_LISTEN = "0A"
 _TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c): the kernel reads no further ahead
-#: Limits, because a server may have very many of these, and other users may fill the host's tables.
+#: Limits of what is read, because a server may have very many descriptors, and other users may fill the
+#: host's socket tables.
 _CMDLINE_BYTES: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 1 << 16
 _MAX_LINES: Final = 1 << 17
@@ -40,7 +41,7 @@ _UNIX_LINE = re.compile(
     r"[\da-fA-F]+: [\da-fA-F]{8} [\da-fA-F]{8} ([\da-fA-F]{8}) [\da-fA-F]{4} [\da-fA-F]{2} +(\d{1,20}) (.+)",
     re.ASCII,
 )
-_TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # before Linux 4.4 half-open ones are between the listeners
+_TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # Linux < 4.4 lists half-open sockets among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner. ``uids``: real, effective, saved, file system. ``nested``: in another pid namespace."""
+    """The user ids of a process: real, effective, saved, file system.
+
+    ``nested`` is true if it is in another pid namespace.
+    """
 
     uids: tuple[int, ...]
     nested: bool
@@ -63,7 +67,7 @@ class Owner:
 
 @contextmanager
 def _gone_or_refused(pid: int) -> Iterator[None]:
-    """Translate the errors of /proc for a process that has just ended into ProcessLookupError."""
+    """Convert an OSError of /proc to ProcessLookupError or PermissionError, like ``_raise``."""
     try:
         yield
     except OSError as error:
@@ -93,7 +97,7 @@ def _address(address: Address) -> tuple[bytes, int]:
 
 
 def _table_address(text: str) -> tuple[bytes, int]:
-    """Parse an address of net/tcp or net/tcp6, which is in 32-bit words of the host's byte order."""
+    """Parse an address of net/tcp or net/tcp6, which consists of 32-bit words in the host's byte order."""
     words, _, port = text.partition(":")
     packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
     return (b"\0" * 10 + b"\xff\xff" + packed if len(packed) == 4 else packed), int(port, 16)
@@ -114,11 +118,11 @@ class ProcFs:
         return "/".join((str(self.root), str(pid), *parts))
 
     def inside(self, pid: int, path: str) -> str:
-        """Return the path by which we can open a path of the process's own file system (/proc/PID/root)."""
+        """Return the path by which we can open a path in the process's file system (/proc/PID/root)."""
         return self.path(pid, "root") + path
 
     def exists(self, pid: int) -> bool:
-        """Return whether the pid is a process or a thread right now."""
+        """Return whether a process or thread with this id exists now."""
         return Path(self.path(pid)).is_dir()
 
     def stat(self, pid: int) -> Stat:
@@ -171,7 +175,7 @@ class ProcFs:
         return {name: self.namespace(pid, name) for name in NAMESPACES}
 
     def namespace(self, pid: int | str, name: str) -> str:
-        """Return one namespace, as ``user:[4026531837]``."""
+        """Return one namespace, such as ``user:[4026531837]``."""
         with _gone_or_refused(int(pid) if str(pid).isdecimal() else 0):
             return str(Path(f"{self.root}/{pid}/ns/{name}").readlink())
 
@@ -196,8 +200,8 @@ class ProcFs:
     def unix_listeners(self, pid: int) -> dict[int, str]:
         """Return ``{inode: path}`` of listening Unix sockets in the process's network namespace (net/unix).
 
-        Any user may choose a path with a newline, so malformed lines are skipped, and the first line of an
-        inode counts.
+        Any user can choose a path with a newline, so malformed lines are skipped, and only the first line
+        of each inode counts.
         """
         found: dict[int, str] = {}
         for line in islice(self._lines(pid, "net/unix"), _MAX_LINES):
@@ -227,7 +231,7 @@ class ProcFs:
                 yield int(fields[9]), int(fields[1].rpartition(":")[2], 16)
 
     def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
-        """Return ``(uid, inode)`` of the other end of a connection on this host; None if there is none.
+        """Return ``(uid, inode)`` of the other end of a connection; None if it is not on this host.
 
         ``ours`` and ``theirs`` are the addresses from our side; the other end has them swapped.
         """
@@ -245,14 +249,14 @@ class ProcFs:
             return file.read(most)
 
     def _link(self, pid: int, name: str) -> str:
-        """Read a link. Kept simple, because it is called for every process of the host every two seconds."""
+        """Read a link. This must be fast: it is called for each process of the host every two seconds."""
         try:
             return os.readlink(self.path(pid, name))  # noqa: PTH115
         except OSError as error:
             _raise(pid, error)
 
     def _lines(self, pid: int | str, name: str, at_once: int = 1 << 16) -> Iterator[str]:
-        """Yield the lines of a table after its heading, read in pieces of ``at_once`` bytes."""
+        """Yield the lines of a table without its heading. Read ``at_once`` bytes at a time."""
         who = int(pid) if str(pid).isdecimal() else 0
         with _gone_or_refused(who), Path(f"{self.root}/{pid}/{name}").open("rb", buffering=at_once) as table:
             next(table, None)

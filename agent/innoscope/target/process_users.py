@@ -1,4 +1,4 @@
-"""Find the user that runs a process, and the user who logged in before becoming that user."""
+"""Find the user that runs a process, and the user who originally logged in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connect to a server over SQL for a short time, and read what its threads do.
+"""Connect to a server over SQL, and read what its threads are doing.
 
 Each step has a timeout, and no statement here can wait for a metadata lock.
 """
@@ -36,7 +36,7 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """How servers of one generation report which OS thread runs which statement."""
+    """The query that maps OS threads to statements on some servers, and the remedy if it fails."""
 
     statement: str
     remedy: str
@@ -61,7 +61,7 @@ _PROCESSLIST = _Source(
 )
 
 #: By flavour, newest generation first. The first entry whose version is not newer than the server's is used.
-#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has; a failed attempt costs only the parsing.
+#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has one. A failed attempt costs only parsing.
 _SOURCES: Mapping[str, tuple[tuple[tuple[int, ...], _Source], ...]] = {
     "mysql": (((5, 7), _PERFORMANCE_SCHEMA), ((), _PROCESSLIST)),
     "mariadb": (((), _PROCESSLIST),),
@@ -78,7 +78,7 @@ def connect(
 ) -> Connection:
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
-    Nothing is sent to another process that listens there. ``timeout`` is in seconds, for connecting and for
+    Nothing is sent to any other process that listens there. ``timeout`` is in seconds, for connecting and for
     each complete answer. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
     """
     proc = proc or ProcFs()
@@ -126,7 +126,7 @@ def _to_this_host(
     with explaining(account.user, where):
         connection = _to_target(proc, target, account, answer_budget, host, account.tls)
         with _connected(host, port, answer_budget) as wire:
-            wire.check_greeting()  # the server has accepted now, so the kernel knows its socket
+            wire.check_greeting()  # the server has accepted: its socket is in the kernel's table
             peer.require_tcp(proc, target, wire, where)
             connection.log_in(wire)
     return connection
@@ -135,10 +135,10 @@ def _to_this_host(
 def _to_target(
     proc: ProcFs, target: Target, account: Credentials, budget: Budget, host: str, tls: Tls | None
 ) -> Connection:
-    """Prepare a login to a server of this host or in a container, whose socket is checked afterwards.
+    """Prepare a login to a server of this host or in a container. The caller then checks its socket.
 
-    That check verifies a server of this host. A server in a container must have been chosen, and gets the
-    password itself only if a certificate verifies it.
+    That check is sufficient to verify a server of this host. A server in a container must have
+    been chosen, and gets the password itself only if a certificate verifies it.
     """
     choice.require_chosen(proc, target)
     if choice.in_container(proc, target):
@@ -243,9 +243,9 @@ def table(connection: Connection, statement: str) -> tuple[tuple[str, ...], tupl
 
 
 def queries(target: Target, conn: Connection) -> dict[int, Query]:
-    """Return ``{OS thread id in the server's pid namespace: what it does}``. Raises SqlFailed.
+    """Return ``{OS thread id in the server's pid namespace: Query}``. Raises SqlFailed.
 
-    Statements have no literals: the text is MySQL's digest, or our fingerprint if there is no digest.
+    Literals are removed from statements: they are MySQL's digests, or our fingerprints if there is no digest.
     """
     number = target.version or version.parse(str(getattr(conn, "server_version", "")))
     source = source_for(target.flavour, number)
@@ -275,7 +275,7 @@ def queries(target: Target, conn: Connection) -> dict[int, Query]:
 
 
 def _sees_only_itself(conn: Connection, found: Mapping[int, Query]) -> bool:
-    """Return whether the account lacks PROCESS: it sees only itself although others are connected."""
+    """Return whether the account lacks PROCESS: others are connected, but only its own thread is visible."""
     own: int = conn.thread_id()  # type: ignore[no-untyped-call]
     if [query.connection_id for query in found.values()] != [own]:
         return False
@@ -284,7 +284,7 @@ def _sees_only_itself(conn: Connection, found: Mapping[int, Query]) -> bool:
 
 
 def source_for(flavour: str, number: tuple[int, ...]) -> _Source:
-    """Return the statement for that server. An unknown version is treated as an old one."""
+    """Return the query for that server. An unknown version is treated as the oldest."""
     return next(source for least, source in _SOURCES[flavour] if number >= least)
 
 

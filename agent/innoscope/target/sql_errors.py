@@ -1,4 +1,4 @@
-"""Turn errors of PyMySQL into one clear line with a remedy."""
+"""Convert errors of PyMySQL to one-line messages with a remedy."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
 
 @contextmanager
 def explaining(user: str, where: str) -> Iterator[None]:
-    """Turn errors of PyMySQL into SqlFailed with a remedy. A malformed answer may raise any exception."""
+    """Convert errors of PyMySQL to SqlFailed with a remedy. A malformed answer may raise any exception."""
     try:
         yield
     except InnoscopeError:
         raise
-    except RuntimeError as error:  # the authentication needs the package `cryptography`
+    except RuntimeError as error:  # the authentication plugin needs the package `cryptography`
         raise _failure(2059, str(error), user, where) from error
     except pymysql.MySQLError as error:
         inner = getattr(error, "original_exception", None)

@@ -22,8 +22,8 @@ _SUN_PATH = 107  # maximum bytes of a Unix socket's path without the final NUL, 
 def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
     """Yield a path for connect(2), valid within the context. Raises SqlFailed if its folder is missing.
 
-    The path goes through /proc/PID/root, which is correct in other mount namespaces and chroots. Without the
-    right to use that, it is below the server's root.
+    The path goes through /proc/PID/root, which is correct in other mount namespaces and chroots. If we
+    may not use that, the path below the server's root directory is used instead.
     """
     seen = proc.inside(target.pid, path)
     if not os.access(PurePosixPath(seen).parent, os.X_OK):
@@ -34,7 +34,7 @@ def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
 
 @contextmanager
 def _short(path: str) -> Iterator[str]:
-    """Yield a path that fits into sun_path. Long ones go through a descriptor of their directory."""
+    """Yield a path that fits into sun_path. Long paths go through a descriptor of their directory."""
     if len(os.fsencode(path)) <= _SUN_PATH:
         yield path
         return

@@ -1,6 +1,6 @@
 """Detect the flavour and version of a server without SQL.
 
-This also works while a server starts, hangs or refuses connections. The version is in its memory, as the
+This also works while a server starts, hangs or refuses connections. The version is in its memory, in the
 global variable ``server_version`` (a char array in MySQL and MariaDB), and in the read-only data of its
 executable.
 """
@@ -28,12 +28,12 @@ _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
 _WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 sends it first, so that old replicas accept the version
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
 _BINARY_LIMIT = 128 << 20  # bytes searched; allocated sections come first, debug information after them
-_BINARY_S = 5.0  # maximum seconds of the search on a busy host; an idle one takes 0.1
-_HITS = 1_000  # maximum occurrences of a literal in one piece; a server has a few
+_BINARY_S = 5.0  # maximum seconds of the search on a busy host; 0.1 on an idle one
+_HITS = 1_000  # maximum occurrences of a literal to test in one piece; a server has a few
 _PIECE = 4 << 20  # bytes read at a time, because a daemon must not hold a whole server in memory
-_BEFORE, _AFTER = 16, 96  # bytes around a literal that belong to its string
+_BEFORE, _AFTER = 16, 96  # maximum bytes of the whole string before and after the literal
 
-#: What to search for in an executable, in this order: a literal that is found fast, and the whole string.
+#: (literal that is fast to find, pattern of the whole string) to search for in an executable, best first.
 _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
     (b"-MariaDB", re.compile(rb"\0(" + _NUMBER + rb"-MariaDB[\w.+~:-]*)\0")),
     (b"\0MySQL ", re.compile(rb"\0MySQL (" + _NUMBER + rb")\0")),  # creator in the redo log, since 5.7
@@ -44,7 +44,7 @@ _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """``number`` is a tuple, so (10, 11) > (10, 5). If unknown, it is () and ``source`` is "unknown"."""
+    """A server's version. If it is unknown, ``number`` is () and ``source`` is "unknown"."""
 
     flavour: str
     number: tuple[int, ...]
@@ -59,7 +59,7 @@ def parse(text: str) -> tuple[int, ...]:
 
 
 def flavour_of(text: str, executable: str) -> str:
-    """Return ``mariadb`` or ``mysql``, by the version's text, else by the name of the executable."""
+    """Return ``mariadb`` or ``mysql``, by the version string, else by the name of the executable."""
     name = PurePosixPath(executable).name
     return "mariadb" if "mariadb" in text.lower() or name.startswith("mariadb") else "mysql"
 
@@ -100,7 +100,7 @@ def from_binary(proc: ProcFs, pid: int) -> str | None:
 
 
 def search(pieces: Iterable[bytes]) -> str | None:
-    """Return the server's version in an executable, by the best mark, and not that of OpenSSL or libc."""
+    """Return the server's version from an executable, by the best of ``_MARKS`` that occurs, or None."""
     best, marks = None, _MARKS
     for piece in pieces:
         for rank, mark in enumerate(marks):
@@ -125,7 +125,7 @@ def _search(piece: bytes, literal: bytes, whole: re.Pattern[bytes]) -> str | Non
 
 
 def pieces(file: BinaryIO, size: int = _PIECE) -> Iterator[bytes]:
-    """Yield the file's bytes. Each piece starts with the end of the previous one, for strings that cross."""
+    """Yield the file's bytes. Pieces overlap, so that a string across a boundary is in one of them."""
     piece = b""
     until = time.monotonic() + _BINARY_S
     for _ in range(0, _BINARY_LIMIT, size):

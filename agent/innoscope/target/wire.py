@@ -1,7 +1,7 @@
-"""The socket below an SQL connection: it limits the rows, bytes and time of each answer.
+"""Provide the socket below an SQL connection, which limits the rows, bytes and time of each answer.
 
-PyMySQL has timeouts for single reads only, so a server that sends a row now and then can block us forever. It
-also stores all rows. Here each answer has a deadline as a whole, and packets are counted as they arrive.
+PyMySQL has timeouts for single reads only, so a server that sends a row now and then can block us forever.
+PyMySQL also stores all rows. Here each whole answer has a deadline, and packets are counted as they arrive.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from innoscope.common.errors import SqlFailed
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-#: Maximum bytes of one answer. The longest regular one has 20,000 threads, most of them idle.
+#: Maximum bytes of one answer. The longest regular answer has 20,000 threads, most of them idle.
 MAX_BYTES: Final = 4 << 20
-#: Maximum values of one answer. A row counts as two more, because each value is an object.
+#: Maximum values of one answer, because each becomes a Python object. A row counts as two further values.
 MAX_VALUES: Final = 250_000
 #: Maximum columns of one answer. A higher first byte is the prefix of a longer number.
 _MAX_COLUMNS: Final = 250
@@ -31,7 +31,7 @@ _HEADER: Final = struct.Struct("<HBB")
 _MAX_GREETING: Final = 4096
 _ERROR: Final = 0xFF
 _PROTOCOL: Final = b"\x0a"
-#: After the version: thread id, 8 bytes of the nonce, capabilities in two halves, others, 10 reserved bytes.
+#: Bytes after the version: thread id, 8 bytes of the nonce, capabilities in two halves, others, 10 reserved.
 _FIXED: Final = 31
 #: Offset of the nonce's length, bytes of the nonce before it, and minimum bytes of the nonce after it.
 _NONCE_LENGTH: Final = 20
@@ -42,7 +42,7 @@ _PLUGIN_AUTH: Final = 1 << 3  # CLIENT_PLUGIN_AUTH, in the upper half of the cap
 
 @dataclass(slots=True)
 class Budget:
-    """What is left for one answer. During a login, ``login_until`` limits all its answers together."""
+    """The remaining limits of one answer. During a login, ``login_until`` limits all its answers together."""
 
     seconds: float
     login_until: float = math.inf
@@ -114,12 +114,12 @@ class Budget:
 
 
 class _Bounded(socket.socket):
-    """A socket that keeps to a budget. PyMySQL's own timeouts, one per read, are ignored."""
+    """A socket that enforces a budget. PyMySQL's own timeouts, one per read, are ignored."""
 
     budget: Budget
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive before the budget's deadline."""
+        """Receive data before the budget's deadline. Return the number of bytes."""
         self._apply_deadline()
         view = memoryview(buffer)
         count = super().recv_into(view, nbytes or len(view), flags)
@@ -133,7 +133,7 @@ class _Bounded(socket.socket):
         super().sendall(data, flags)
 
     def settimeout(self, value: float | None) -> None:
-        """Ignore the timeout, because the budget sets it."""
+        """Ignore PyMySQL's timeout, because the budget determines it."""
 
     def _apply_deadline(self) -> None:
         super().settimeout(self.budget.rest())
@@ -156,7 +156,7 @@ class Wire(_Bounded):
             raise
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive; the bytes that ``check_greeting`` has read come first."""
+        """Receive data like a socket, starting with the bytes that ``check_greeting`` has read."""
         if not self._again:
             return super().recv_into(buffer, nbytes, flags)
         view = memoryview(buffer)
@@ -191,10 +191,10 @@ class Wire(_Bounded):
 
 
 def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
-    """Make the context create sockets that keep to the budget."""
+    """Make the context create sockets that enforce the budget, and return it."""
 
     class Encrypted(_Bounded, ssl.SSLSocket):  # type: ignore[misc]  # nbytes may be None
-        """A TLS connection with that budget."""
+        """A TLS socket that enforces the budget."""
 
         def do_handshake(self, block: bool = False) -> None:
             """Perform the handshake before the budget's deadline."""
@@ -207,9 +207,9 @@ def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
 
 
 def require_greeting(payload: bytes) -> None:
-    """Raise SqlFailed unless it is an error, or a complete Protocol::HandshakeV10.
+    """Raise SqlFailed unless the payload is an error or a complete Protocol::HandshakeV10.
 
-    PyMySQL misreads a shorter one: it takes a nonce that is too short for the name of the plugin.
+    PyMySQL misreads an incomplete greeting: it can interpret a truncated nonce as the plugin's name.
     """
     if payload[:1] == bytes([_ERROR]):
         return

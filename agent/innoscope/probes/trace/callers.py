@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 CALLS: Final = Unit("calls", ("calls", "count"))
-#: A stack that was copied during the call itself is exact.
+#: The core's trust level of a stack that was copied during the call itself; it is reported as exact.
 _SOUND: Final = Trust.ON_CPU
 
 
@@ -31,12 +31,12 @@ class Callers:
             self._samples: _native.Samples = _native.Samples(target.pid, ring)
 
     def drain(self) -> None:
-        """Read the stacks that have arrived."""
+        """Read the stacks that are in the ring buffer."""
         with translating(self._target.pid):
             self._samples.read()
 
     def report(self, headline: str) -> Report:
-        """Return the folded stacks. Each stack also counts for the calls since the previous stack."""
+        """Return the folded stacks. Each stack also represents the calls since the previous stack."""
         report = Report(self._target, unit=CALLS)
         report.headline = headline
         report.looks, report.method = 1, "bpf"
@@ -55,5 +55,5 @@ class Callers:
 
     @property
     def taken(self) -> int:
-        """Return the number of stacks so far, without those of calibration."""
+        """Return the number of stacks so far, excluding those of calibration."""
         return sum(one.records for one in self._samples.counts() if one.kind == REAL)

@@ -1,4 +1,4 @@
-"""Estimate what a trace costs the server from the measured cost of a hit."""
+"""Estimate the cost of a trace for the server from the measured cost of a hit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from innoscope.probes.trace.model import TracedFunction
     from innoscope.probes.trace.session import Session
 
-#: Maximum stacks per second. They can be read in time, and shares are accurate to 3 points after 4 s.
+#: Maximum stacks per second: few enough to be read in time, and enough for shares that are accurate to 3
+#: percentage points after 4 s.
 MAX_STACKS_PER_S: Final = 250.0
 _MIN_STACKS_PER_S: Final = 10.0
 #: The share of the budget that stacks may use.
@@ -28,14 +29,15 @@ _S: Final = 1e9
 class Cost:
     """CPU seconds that a busy server loses per call (``call_s``) and, in addition, per stack (``stack_s``).
 
-    ``weight``: how many times a call counts in the budget. ``cpus``: the number that the server may use.
+    ``weight`` is how many times a call counts in the budget. ``cpus`` is the number of CPUs that the server
+    may use.
     """
 
     call_s: float
     stack_s: float
     cpus: float
     weight: int = 1
-    return_s: float = 0.0  # the part of ``call_s`` that is due to a return probe
+    return_s: float = 0.0  # the part of ``call_s`` that a return probe causes
 
     @property
     def without_return(self) -> Cost:
@@ -47,11 +49,11 @@ class Cost:
         return (rate * self.call_s * self.weight + stacks * self.stack_s) / self.cpus
 
     def spent(self, hits: float, stacks: float, seconds: float) -> float:
-        """Return the CPU seconds spent in ``seconds``, at most all that the CPUs have."""
+        """Return the CPU seconds that the trace costs in ``seconds``, at most those of all CPUs."""
         return min(hits * self.call_s + stacks * self.stack_s, seconds * self.cpus)
 
     def stacks_per_second(self, budget: float) -> float:
-        """Return the number of stacks per second for which the budget has room."""
+        """Return the number of stacks per second that the budget allows."""
         if not self.stack_s:
             return MAX_STACKS_PER_S
         affordable = _STACKS_SHARE * budget * self.cpus / self.stack_s
@@ -59,7 +61,10 @@ class Cost:
 
 
 def measure(session: Session, chosen: TracedFunction, *, timed: bool) -> Cost:
-    """Measure the loaded programs on our own functions: 50 ms of one CPU. Raises NoRights or KernelUnable."""
+    """Measure the cost of the loaded programs on our own functions, which takes 50 ms of one CPU.
+
+    Raises NoRights or KernelUnable.
+    """
     cost = calibrate(session)
     at = (ENTER, LEAVE) if timed else (ENTER,)
     return Cost(

@@ -1,4 +1,4 @@
-"""The result of a trace as JSON; docs/trace.md describes the keys."""
+"""Convert the result of a trace to JSON. docs/trace.md describes the keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def line(result: TraceResult, target: Target) -> str:
 
 
 def document(result: TraceResult, target: Target) -> dict[str, Any]:
-    """Return the result as plain values, keys in the documented order."""
+    """Return the result as plain values, with keys in the documented order."""
     return {
         "schema": SCHEMA,
         "target": target_document(target),

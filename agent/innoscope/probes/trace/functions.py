@@ -1,4 +1,4 @@
-"""Choose the function to trace: a probe of the catalog, else a symbol, a qualified name or a glob."""
+"""Choose the function to trace by the name of a probe, a symbol, a qualified name or a glob."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _GLOB: Final = frozenset("*?[")
 def choose(target: Target, function: str, catalog: Catalog | None = None) -> TracedFunction:
     """Return the function with all its live copies.
 
-    Raises NotTraceable (with similar names, or how to get symbols for a stripped server), Ambiguous,
-    NoSuchProcess or NoRights.
+    Raises NotTraceable (its remedy has similar names, or how to get symbols for a stripped server),
+    Ambiguous, NoSuchProcess or NoRights.
     """
     catalog = catalog or default_catalog()
     if function in catalog.probes:
@@ -81,7 +81,7 @@ def _missing(missing: Missing) -> NotTraceable:
 
 
 def _named(file: _native.CodeFile, function: str) -> list[Function]:
-    """Return the functions with this exact symbol or qualified name, copies included."""
+    """Return the functions with this exact symbol or qualified name, including copies."""
     matching = (
         found
         for found in file.functions([*symbol_prefixes(function), function])
@@ -100,7 +100,7 @@ def _matching_glob(file: _native.CodeFile, function: str) -> list[Function]:
 
 
 def _distinct(places: Iterable[Function]) -> list[Function]:
-    """Return one place per address: a function may have several names."""
+    """Return one place per address, because a function may have several symbols."""
     found: dict[int, Function] = {}
     for each in places:
         if ".cold" not in each.symbol:
@@ -161,7 +161,7 @@ def _chosen(
     known = hot.find(places[0].symbol)
     weights = [probe.weight for probe, _ in found] + ([known.weight] if known else [])
     limits = [probe.limit for probe, _ in found if probe.limit]
-    # No return probe if one of the copies is not known to be safe.
+    # Without a probe that covers all copies and is known to be safe, there is no return probe.
     timed = next((site.returns for _, site in found if site.returns in catalog.safe), None)
     return TracedFunction(
         name=suggestions.readable(places[0].symbol) if _GLOB & set(function) else function,
@@ -177,7 +177,7 @@ def _chosen(
 
 
 def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Function]) -> list[tuple[Probe, Site]]:
-    """Return the catalog's probes on exactly this function of this server."""
+    """Return the catalog's probes that cover all these copies of a function on this server."""
     found = []
     for probe in catalog.probes.values():
         site = probe.site(target.flavour, target.version)

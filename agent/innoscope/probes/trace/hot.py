@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/hot.yaml``: which functions are too hot to probe, and what to do instead."""
+"""Read ``probes/catalog/hot.yaml``: functions that are too hot to probe, and alternatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from innoscope.probes.mangling import is_symbol_of
 
 
 class Hot(Entry, frozen=True):
-    """Similar functions: why they are hot, what to do instead, and what a hit counts in the budget."""
+    """A group of functions: why they are hot, an alternative, and the ``weight`` of a hit in the budget."""
 
     functions: tuple[str, ...]
     why: str
@@ -21,7 +21,7 @@ class Hot(Entry, frozen=True):
     weight: Annotated[int, Meta(ge=1)] = 1
 
     def has(self, symbol: str) -> bool:
-        """Return whether a symbol is one of them."""
+        """Return whether the symbol belongs to one of these functions."""
         return is_symbol_of(symbol, self.functions)
 
 
@@ -39,5 +39,5 @@ def default_hot() -> tuple[Hot, ...]:
 
 
 def find(symbol: str) -> Hot | None:
-    """Return what is known of a symbol; None for one that is not in the list."""
+    """Return the entry for a symbol, or None if the list has none."""
     return next((hot for hot in default_hot() if hot.has(symbol)), None)

@@ -1,4 +1,4 @@
-"""Evaluate histograms with power-of-two buckets."""
+"""Compute ranges and quantiles of histograms with power-of-two buckets, and format durations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quantile(histogram: Histogram, fraction: float) -> float:
 
 
 def duration(nanoseconds: float) -> str:
-    """Return ``512 ns``, ``1.02 µs``, ``65.5 µs`` or ``131 ms``: three digits."""
+    """Format a duration with three digits: ``512 ns``, ``1.02 µs``, ``65.5 µs`` or ``131 ms``."""
     size, unit = next(((size, unit) for size, unit in _UNITS if nanoseconds >= size), (1.0, "ns"))
     value = nanoseconds / size
     digits = 0 if value >= 100 or unit == "ns" else 1 if value >= 10 else 2

@@ -1,4 +1,4 @@
-"""Data classes of a trace: its options, its function, its result; and its errors."""
+"""Define the options, the function, the result and the errors of a trace."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 #: Default and maximum duration of a trace, in seconds.
 SECONDS: Final = 10.0
 MAX_SECONDS: Final = 600.0
-#: Default and maximum duration with ``--force``.
+#: Default and maximum duration with ``--force``, in seconds.
 FORCED_SECONDS: Final = 5.0
 MAX_FORCED_SECONDS: Final = 30.0
-#: Arguments passed in registers (System V ABI for x86-64; aarch64 has two more).
+#: Number of arguments passed in registers (System V ABI for x86-64; aarch64 has two more).
 MAX_ARGUMENTS: Final = 6
 
 
 class TooHot(InnoscopeError):
-    """The function is called too often for the budget. It was probed for some milliseconds only."""
+    """The function is called too often for the budget. It was probed only for a few milliseconds."""
 
     exit_code = ExitCode.REFUSED
 
 
 class NotTraceable(InnoscopeError):
-    """This server has no such function that can be probed; ``what`` says why."""
+    """This server has no function with that name that can be probed; ``what`` says why."""
 
     exit_code = ExitCode.NOT_SUPPORTED
 
@@ -47,7 +47,8 @@ class Ambiguous(InnoscopeError):
 class TraceOptions:
     """What to measure, and the budget.
 
-    ``argument`` counts from 0; ``bits`` is its width. ``budget`` is a share of the server's CPUs.
+    ``argument`` is the number of an argument, from 0; ``bits`` is its width. ``budget`` is a share of the
+    server's CPUs.
     """
 
     seconds: float = SECONDS
@@ -64,10 +65,10 @@ class TracedFunction:
     """One function of one mapped file with all its copies, and what the catalog says about it."""
 
     name: str  # as shown to the user
-    path: str  # opens the mapped file
+    path: str  # a path that opens the mapped file
     places: tuple[Function, ...]
     timed: str | None = None  # why a return probe is safe: a reason in the catalog's ``safe``
-    limit: int | None = None  # maximum hits/s, whatever they cost
+    limit: int | None = None  # maximum hits/s, regardless of their cost
     weight: int = 1  # how many times a hit counts in the budget
     why_hot: str | None = None
     instead: str | None = None  # the alternative if it is too hot
@@ -76,7 +77,7 @@ class TracedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The first moments of a trace: ``hits`` in ``seconds``. ``began`` is a time.monotonic()."""
+    """The trial at the start of a trace: ``hits`` in ``seconds``. ``began`` is a time.monotonic()."""
 
     hits: int
     seconds: float
@@ -84,16 +85,16 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Return the hits per second. This is a lower bound, since the probe slows a hot function down."""
+        """Return the hits per second. This is a lower bound, because the probe slows the function down."""
         return self.hits / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of one argument: the most frequent ones, and all of them by power of two.
+    """The values of one argument: ``counts`` of individual values, and ``octaves`` by power of two.
 
-    ``octaves[0]`` counts zeros, ``octaves[i]`` values in [2**(i-1), 2**i). ``others`` counts calls whose
-    value did not fit into ``counts``.
+    ``octaves[0]`` counts zeros, ``octaves[i]`` counts values in [2**(i-1), 2**i). ``others`` is the number of
+    calls whose value did not fit into ``counts``.
     """
 
     argument: int
@@ -104,7 +105,7 @@ class Values:
 
 @dataclass(slots=True)
 class TraceResult:
-    """The result of a trace. Unlike ``calls``, ``hits`` includes those during attaching and detaching."""
+    """The result of a trace. ``hits``, unlike ``calls``, includes calls during attaching and detaching."""
 
     chosen: TracedFunction
     trial: Trial
@@ -119,8 +120,8 @@ class TraceResult:
     stacks_held_back: int = 0
     stacks_lost: int = 0
     loss: Loss | None = None
-    ended: str | None = None  # why it ended early
-    error: InnoscopeError | None = None  # the server ended: reported after the result
+    ended: str | None = None  # why the trace ended early
+    error: InnoscopeError | None = None  # set if the server ended; reported after the result
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -1,4 +1,4 @@
-"""Run one trace: choose the function, calibrate, try, then refuse it or trace, and detach."""
+"""Run one trace: choose the function, calibrate, try it, then either refuse or trace it, and detach."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNTIMED: Final = (
     "no latency: the catalog does not confirm that no C++ exception can cross this function, "
     "and an exception that crosses a return probe kills the server"
 )
-#: After the trial, the cost may exceed the budget by this factor, averaged over this many seconds.
+#: After the trial, the cost, averaged over _BURST_S seconds, may exceed the budget by the factor _BURST.
 _BURST: Final = 2.0
 _BURST_S: Final = 1.0
 
@@ -45,7 +45,7 @@ def run(
 ) -> TraceResult:
     """Trace a function.
 
-    ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if it is needed.
+    ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if one is needed.
     Ctrl-C and the end of the server end the trace early; the latter sets ``TraceResult.error``. Raises
     TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """
@@ -122,7 +122,7 @@ class Tracer:
         return result
 
     def _try(self) -> Trial:
-        """Attach, and count hits until the rate is known."""
+        """Attach the probes, and count hits until the rate can be estimated."""
         began = time.monotonic()
         self._session.attach()
         before, since = self._session.hits(), time.monotonic()
@@ -133,7 +133,7 @@ class Tracer:
                 return Trial(hits, now - since, began)
 
     def _judge(self, result: TraceResult) -> None:
-        """Continue, without a return probe if necessary; else detach and raise TooHot."""
+        """Drop the return probe if the cost exceeds the budget. If it still does, detach; raise TooHot."""
         trial, budget = result.trial, self._options.budget
         if self._options.force or self._fits(trial.rate, budget):
             return
@@ -177,7 +177,7 @@ class Tracer:
         self._session.sample(self._stacks, (now[1] - last[1]) / max(now[0] - last[0], 1e-9))
 
     def _too_hot(self, now: float, hits: int) -> str | None:
-        """Return why the trace must end; None if it may go on. A function may get hotter after the trial."""
+        """Return why the trace must end, or None. A function may become hotter after the trial."""
         self._history.append((now, hits))
         while now - self._history[0][0] > _BURST_S and len(self._history) > 1:
             self._history.popleft()
@@ -203,7 +203,7 @@ class Tracer:
             result.stacks_lost = counts.counter("stacks_lost")
 
     def loss(self, result: TraceResult, before: dict[str, float], pace: ServerPace) -> Loss:
-        """Return the cost by hits, and the server's throughput before and during the trace."""
+        """Return the cost, calculated from hits, and the server's throughput before and during the trace."""
         return Loss(
             spent=result.spent,
             seconds=result.seconds,

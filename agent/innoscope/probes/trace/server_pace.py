@@ -25,7 +25,7 @@ BEFORE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, hits times their calibrated cost.
+    """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, from hits and their calibrated cost.
 
     ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` says why
     there are no numbers from SQL.
@@ -46,7 +46,7 @@ class _Counts:
 
 
 class ServerPace:
-    """Measures what a server gets done: by SQL status variables, and by context switches of its threads."""
+    """Measures a server's throughput by SQL status variables and by context switches of its threads."""
 
     def __init__(self, target: Target, defaults_file: str | None = None, user: str | None = None) -> None:
         self.why_no_sql: str | None = None
@@ -67,13 +67,13 @@ class ServerPace:
                 self._connection.close()
 
     def measure(self) -> dict[str, float]:
-        """Measure the throughput for a second."""
+        """Measure the throughput for ``BEFORE_S`` seconds, and return it like ``rates``."""
         self.rates()
         time.sleep(BEFORE_S)
         return self.rates()
 
     def rates(self) -> dict[str, float]:
-        """Return the throughput per second since the last call, of what was counted both times."""
+        """Return the throughput per second since the last call, by kind of work that both calls counted."""
         before, self._last = self._last, self._read()
         elapsed = max(self._last.at - before.at, 1e-9)
         return {
@@ -99,7 +99,7 @@ class ServerPace:
 
 
 def _switches(pid: int) -> float:
-    """Return the voluntary context switches of all threads. Each statement causes at least one."""
+    """Return the number of voluntary context switches of all threads. Each statement causes at least one."""
     total = 0
     for status in Path(f"/proc/{pid}/task").glob("[0-9]*/status"):
         with suppress(OSError, ValueError):  # the thread has ended

@@ -1,4 +1,4 @@
-"""The BPF programs of one trace: load, attach, read and detach them."""
+"""Load, attach, read and detach the BPF programs of one trace."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 #: ``enum counter`` of trace.bpf.c.
 _COUNTERS: Final = ("hits", "calls", "other_values", "stacks_held_back", "stacks_lost")
-#: Words of ``struct latency``: the sum, then the octaves.
+#: Number of words in ``struct latency``: the sum, then the octaves.
 _LATENCY_WORDS: Final = 41
 _OCTAVES: Final = 65
 _ONLY: Final = struct.pack("=I", 0)
-#: Room for the stacks of a few intervals.
+#: Size of the ring buffer: room for the stacks of a few intervals.
 _RING_BYTES: Final = 16 << 20
-#: The number of stacks is limited per interval, which is also the pause between two reads of the rate.
+#: Length in seconds of the interval for which stacks are limited and after which the rate is read again.
 INTERVAL_S: Final = 0.1
-#: Up to twice the average number of stacks per interval: calls come in bursts.
+#: Limit of stacks per interval, relative to the average, because calls come in bursts.
 _SLACK: Final = 2
-#: Kinds of stacks: of the server, and of calibration.
+#: Kinds of stacks: those of the server, and those of calibration.
 REAL, REHEARSED = 0, 1
 
 
@@ -62,7 +62,7 @@ class TraceCounts:
         return self.counters[_COUNTERS.index(name)]
 
     def since(self, earlier: TraceCounts) -> TraceCounts:
-        """Return the difference to earlier counts."""
+        """Return the increase since earlier counts."""
         return TraceCounts(
             _minus(self.counters, earlier.counters),
             _minus(self.latency, earlier.latency),
@@ -75,7 +75,7 @@ def _minus(now: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Session:
-    """The programs and probes of a trace. Closing it, or any exit of the process, detaches all.
+    """The programs and probes of a trace. ``close``, or any exit of this process, detaches everything.
 
     Raises NoRights, KernelUnable or NoSuchProcess.
     """
@@ -125,23 +125,23 @@ class Session:
         self._set(tgid=pid, since=time.monotonic_ns(), open=1)
 
     def sample_all(self) -> None:
-        """Copy the stack of every call, to measure what that costs."""
+        """Copy the stack of every call, to measure the cost of copying."""
         self._set(every=1, most=1 << 32, kind=REHEARSED)
 
     def sample(self, stacks_per_s: float, rate: float = 0.0) -> None:
-        """Copy this many stacks per second, given the rate of calls per second; 0 for none."""
+        """Copy ``stacks_per_s`` stacks per second (0: none), given the ``rate`` of calls per second."""
         every = max(1, round(rate / stacks_per_s)) if stacks_per_s else 0
         self._set(every=every, most=max(1, round(_SLACK * stacks_per_s * INTERVAL_S)), kind=REAL)
 
     def reset(self) -> None:
-        """Stop counting until ``start_counting``, and exclude all counts so far, which are of calibration."""
+        """Stop counting until ``start_counting``, and exclude the counts so far, those of calibration."""
         self.stop_counting()
         self._baseline = self._raw()
         for key in self._maps["values"].entries():
             self._maps["values"].delete(key)
 
     def attach(self, *, on_return: bool = False) -> None:
-        """Attach to all copies. Attach entries first: a return without its entry is not counted."""
+        """Attach to all copies. Call it for entries first: a return without its entry is not counted."""
         program = self.calibration_programs[on_return]
         with translating(self.target.pid):
             for place in self._chosen.places:
@@ -155,7 +155,7 @@ class Session:
         self._set(since=time.monotonic_ns(), open=1)
 
     def stop_counting(self) -> None:
-        """Stop counting, because detaching takes the kernel a while."""
+        """Stop counting. Call it before ``detach``, which is slow."""
         self._set(open=0)
 
     def detach(self) -> None:
@@ -169,7 +169,7 @@ class Session:
         self._programs.close()
 
     def read(self) -> TraceCounts:
-        """Return the counts of the server."""
+        """Return the counts of the server, without those of calibration."""
         raw = self._raw()
         return raw.since(self._baseline) if self._baseline else raw
 
@@ -182,19 +182,19 @@ class Session:
         )
 
     def hits(self) -> int:
-        """Return the hits since the first probe was attached. This is fast."""
+        """Return the number of hits since the first probe was attached. Faster than ``read``."""
         [[hits]] = self._maps["counters"].array(1)
         return hits - (self._baseline.counter("hits") if self._baseline else 0)
 
     def latency(self, counts: TraceCounts) -> Histogram | None:
-        """Return the latency of calls; None without return probes."""
+        """Return the latency of calls, or None if there are no return probes."""
         if not self._timed:
             return None
         total, *buckets = counts.latency
         return Histogram(tuple(buckets), total)
 
     def values(self, counts: TraceCounts) -> Values | None:
-        """Return the values of the traced argument; None if there is none."""
+        """Return the values of the traced argument, or None if no argument is traced."""
         if self._options.argument is None:
             return None
         entries = self._maps["values"].entries()

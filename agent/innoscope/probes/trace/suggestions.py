@@ -1,4 +1,4 @@
-"""Find functions of a file by readable names, and names similar to a misspelt one."""
+"""Find functions of a file by readable names, and names that are similar to a misspelt one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from innoscope._native import CodeFile, Function
 
 _SHOWN: Final = 5
-#: Names whose lengths differ by more than this are not compared: a server has 60,000.
+#: Names whose lengths differ by more than this are not compared, because a server has 60,000 names.
 _MAX_LENGTH_DIFFERENCE: Final = 4
 
 
@@ -25,7 +25,7 @@ def readable(symbol: str) -> str:
 
 
 def demangled(file: CodeFile) -> Iterator[tuple[Function, str]]:
-    """Yield all functions of a file with their demangled names. Takes some tenths of a second."""
+    """Yield all functions of a file with their demangled names. Takes a few tenths of a second."""
     functions = file.functions([""])
     return zip(functions, _native.demangle([found.symbol for found in functions]), strict=True)
 
@@ -36,7 +36,7 @@ def glob(text: str) -> Callable[[str], object]:
 
 
 def names(file: CodeFile, wanted: str) -> list[str]:
-    """Return a few similar names, best first: those that contain the wanted one, then misspellings."""
+    """Return a few similar names, best first: names that contain the wanted one, then names spelt alike."""
     known = {name.partition(" [clone ")[0] for _, name in demangled(file)}
     last = wanted.strip("*?").rpartition("::")[2].lower()
     parts = sorted((name for name in known if last and last in name.lower()), key=len)

@@ -1,4 +1,4 @@
-"""The result of a trace as text."""
+"""Render the result of a trace as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Maximum values listed individually.
 _VALUES: Final = 20
 _BAR: Final = 30
-#: Numbers from here on are shown in hexadecimal: most are addresses.
+#: Numbers from this one on are shown in hexadecimal, because most are addresses.
 _HEX: Final = 1 << 32
 
 
@@ -39,7 +39,7 @@ def lines(result: TraceResult, target: Target, limit: int | None = None) -> Iter
 
 
 def headline(result: TraceResult) -> str:
-    """Return ``buf_page_get: 12,034 calls in 10.0 s, 1,203 a second · cost …``."""
+    """Return the headline, such as ``buf_page_get: 12,034 calls in 10.0 s, 1,203 a second · cost …``."""
     share = result.spent / max(result.seconds, 1e-9) / result.cost.cpus
     return (
         f"{result.chosen.name}: {result.calls:,} calls in {result.seconds:.1f} s, "
@@ -53,7 +53,7 @@ def _digits(rate: float) -> int:
 
 
 def notes(result: TraceResult) -> Iterator[str]:
-    """Yield the limitations of the numbers."""
+    """Yield notes on limitations of the result."""
     if result.ended:
         yield result.ended
     yield from result.chosen.notes

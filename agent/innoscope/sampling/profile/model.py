@@ -1,4 +1,4 @@
-"""Data classes for the result of a profile."""
+"""Define the result of a profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 SAMPLES: Final = Unit("samples", ("samples", "count"))
-#: Off-CPU time, in microseconds as flame graph tools expect.
+#: Off-CPU time in microseconds, as flame graph tools expect.
 MICROSECONDS: Final = Unit("microseconds", ("off-cpu", "microseconds"), "microseconds", 1000, "ms")
 #: Wait class of the time in which a thread was runnable but had no CPU.
 RUNNABLE: Final = "runnable"
@@ -21,7 +21,7 @@ RUNNABLE: Final = "runnable"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thread at one stack. ``number`` is in the profile's unit; ``times`` counts its waits there."""
+    """One thread with one stack. ``number`` is in the profile's unit; ``times`` counts waits or samples."""
 
     thread: Thread
     number: int
@@ -53,7 +53,7 @@ class Profile:
     threads: list[ThreadTimes] = field(default_factory=list)
     seen_ns: int = 0
     notes: dict[str, None] = field(default_factory=dict)
-    ended: str | None = None  # why it stopped early, if it did
+    ended: str | None = None  # why the profile ended early; None if it did not
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,4 @@
-"""Convert the core's counts to threads with functions and wait classes."""
+"""Convert the core's counts to threads with function names and wait classes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NO_STACK = (Frame("[stack not taken]", "", 0),)
 
 
 class ThreadBuilder:
-    """Builds threads and resolves each place once.
+    """Builds thread records. Each place is resolved only once.
 
-    Descriptors are resolved when first seen, because they may be reused for other files later.
+    File descriptors are resolved when they are first seen, because they may be reused for other files later.
     """
 
     def __init__(self, pid: int, samples: Samples) -> None:
@@ -57,7 +57,7 @@ class ThreadBuilder:
         return known
 
     def resolve_files(self, files: set[int]) -> None:
-        """Resolve the descriptors that are not known yet."""
+        """Determine the kinds of files of the descriptors that are not known yet."""
         if unknown := files - self._kinds.keys():
             found = descriptors.kinds(self._pid, unknown)
             self._kinds |= {file: found.get(file) for file in unknown}

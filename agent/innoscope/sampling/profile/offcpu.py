@@ -1,4 +1,4 @@
-"""Profile off-CPU time: exact times from the scheduler's events, stacks of a random sample of waits."""
+"""Profile off-CPU time, with exact times from the scheduler's events and the stacks of sampled waits."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 #: Target for the number of stacks per second, of all threads together.
 MAX_STACKS_PER_S: Final = 2000
-#: Initial limit of stacks per thread and 134 ms.
+#: Initial limit of stacks per thread in 134 ms.
 _INITIAL_LIMIT: Final = 12
 _RING_BYTES: Final = 32 << 20
 _ADJUST_S: Final = 0.25
-#: Snapshots capture the stacks of long waits that were not sampled when they began. One costs 0.4 ms of CPU
-#: for 30 threads. With 20 ms between two instead of 50, waits without a stack fell from 1.2 to 0.8 % of the
-#: time (16 clients that commit, MariaDB 11.4.5, a host with a load of 9 on 2 CPUs).
+#: Snapshots capture the stacks of long waits that were not sampled when they began. A snapshot costs 0.4 ms
+#: of CPU for 30 threads. With 20 ms between two snapshots instead of 50 ms, waits without a stack fell from
+#: 1.2 to 0.8 % of the time (16 committing clients, MariaDB 11.4.5, load of 9 on 2 CPUs).
 _SNAPSHOT_CPU_SHARE: Final = 0.02
 _MIN_PAUSE_S: Final = 0.02
 _MIN_THREADS: Final = 16384
@@ -60,7 +60,7 @@ class OffCpuProfiler:
         self._next_snapshot_at = 0.0
 
     def begin(self) -> None:
-        """Start counting. The stacks of waits in progress are known by then."""
+        """Take a snapshot, which provides the stacks of waits in progress, then start counting."""
         with translating(self.target.pid):
             self._program.follow(self._limit.value)
             self._program.look(self._samples)
@@ -80,7 +80,7 @@ class OffCpuProfiler:
                 self._take_snapshot()
 
     def progress_text(self) -> str:
-        """Return ``1,812 records of waits``."""
+        """Return the number of records, such as ``1,812 records of waits``."""
         return f"{self._samples.taken.records:,} records of waits"
 
     def finish(self) -> Profile:
@@ -107,7 +107,7 @@ class OffCpuProfiler:
         )
 
     def _take_snapshot(self) -> None:
-        """Sample the stacks of waits in progress. A server that has ended has none."""
+        """Capture the stacks of waits in progress. If that fails (the server may have ended), add a note."""
         used = time.thread_time()
         try:
             with translating(self.target.pid):
@@ -137,7 +137,7 @@ class StackLimit:
         self._records = 0
 
     def adjust(self, now: float, records: int) -> bool:
-        """Adjust ``value`` and return whether it changed. ``records`` is the total so far, two per wait."""
+        """Adjust ``value`` and return whether it changed. ``records`` is their total so far, two per wait."""
         seconds = now - self.since
         if seconds < _ADJUST_S:
             return False

@@ -1,4 +1,4 @@
-"""Profile CPU time: sample a server's running threads with a clock on each CPU."""
+"""Profile CPU time: sample a server's running threads by the software clock of each CPU."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class OnCpuProfiler:
         """Read new samples."""
         with translating(self.target.pid):
             self._samples.read()
-        self._last_cpu = max(self._last_cpu, self._cpu_seconds())  # the last value before the server ended
+        self._last_cpu = max(self._last_cpu, self._cpu_seconds())  # in case the server ends
 
     def progress_text(self) -> str:
-        """Return ``812 samples: recovery 81 %, on CPU 12 %``."""
+        """Return the samples so far, such as ``812 samples: recovery 81 %, on CPU 12 %``."""
         waits: Counter[str] = Counter()
         comms = self._samples.comms()
         for one in self._samples.counts():
@@ -89,7 +89,7 @@ class OnCpuProfiler:
         )
 
     def _cpu_seconds(self) -> float:
-        """Return the server's CPU time so far; 0 once it has ended."""
+        """Return the server's CPU time so far in seconds; 0 if it has ended."""
         try:
             return ProcFs().cpu_ticks(self.target.pid) / _TICKS
         except OSError:

@@ -1,4 +1,4 @@
-"""Turn a profile into a report for the formats of ``innoscope stacks``, and into its own JSON."""
+"""Convert a profile to a report for the formats of ``innoscope stacks``, and to its own JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = 6
 
 
 def report(profile: Profile, wanted: Filter | None = None) -> Report:
-    """Fold the profile, in its own unit."""
+    """Return a report with the profile's stacks, in the profile's unit."""
     result = Report(profile.target, wanted, profile.unit)
     result.looks, result.method = 1, "bpf"
     result.started_at, result.ended_at = profile.began_at, profile.began_at + profile.seconds

@@ -1,4 +1,4 @@
-"""Run a profile for some seconds, until interrupted or until the server ends."""
+"""Run a profile for a given time, until interrupted or until the server ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.profile.model import Profile
     from innoscope.target.model import Target
 
-#: Seconds between two reads of the ring buffer, which has room for several times as much.
+#: Seconds between two reads of the ring buffer, which has room for several times as many samples.
 POLL_S: Final = 0.02
 #: Seconds between two progress reports.
 _PROGRESS_S: Final = 1.0
@@ -44,11 +44,11 @@ def run(
     seconds: float,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> tuple[Profile, bool]:
-    """Return the profile, and whether the server was still running at the end.
+    """Run the profiler for ``seconds``. Return the profile, and whether the server still runs at the end.
 
-    Ctrl-C and the end of the server end the profile early; ``ended`` says so. ``on_progress`` is called once
-    a second with the elapsed seconds and a text. Raises NoSuchProcess if the server is not running at the
-    start.
+    Ctrl-C and the end of the server end the profile early, and ``Profile.ended`` contains the reason.
+    ``on_progress`` is called once a second with the elapsed seconds and a message. Raises
+    NoSuchProcess if the server is not running at the start.
     """
     alive, ended = True, None
     process = _open(target)
@@ -90,7 +90,7 @@ def _poll_until(
 
 
 def _open(target: Target) -> int:
-    """Return a pidfd of exactly this process. It becomes readable when the process ends."""
+    """Return a pidfd of exactly this process, which becomes readable when the process ends."""
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:

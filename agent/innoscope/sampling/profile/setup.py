@@ -1,4 +1,4 @@
-"""Prepare the core for a profile: the symbols of the process, the size of the ring buffer."""
+"""Prepare a profile: load the symbols of the process, and choose the size of the ring buffer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _BUFFERED_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How stacks are symbolised.
+    """Options for symbolising stacks.
 
-    ``fetch`` returns notes and, by build-id, debug files for the mapped modules.
+    ``fetch`` downloads debug files for the mapped modules; it returns them by build-id, and notes.
     """
     inlines: bool = False
     kernel: bool = False
@@ -50,7 +50,7 @@ def ring_bytes(frequency: float) -> int:
 
 
 def open_samples(target: Target, ring: int, naming: Naming) -> tuple[_native.Samples, tuple[str, ...]]:
-    """Return the reader of the ring buffer, and notes on debug files that were fetched."""
+    """Return the reader of the ring buffer, and notes on debug files that could not be fetched."""
 
     def build(files: Mapping[str, str]) -> _native.Samples:
         return _native.Samples(
@@ -72,5 +72,5 @@ def open_samples(target: Target, ring: int, naming: Naming) -> tuple[_native.Sam
 def missing_names(
     target: Target, samples: _native.Samples, stacks: Iterable[tuple[Frame, ...]]
 ) -> tuple[str, ...]:
-    """Return notes on functions without names, with the remedy."""
+    """Return notes on functions without names, with the remedy in each note."""
     return advice.missing_names(target, samples.modules, stacks)

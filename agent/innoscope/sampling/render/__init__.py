@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.fold import Report
 
 FORMATS: Final = ("text", "tree", "folded", "json", "speedscope", "pprof", "html")
-#: Formats that are bytes instead of text.
+#: Formats that consist of bytes instead of text.
 BINARY: Final = frozenset({"pprof"})
 
 
@@ -25,9 +25,9 @@ def render(
     limit: int | None = None,
     detail: text.Detail = text.EVERYTHING,
 ) -> Iterator[str]:
-    """Yield the lines of a report in a text format, sanitized, without line ends (json: render/json.py).
+    """Yield the sanitized lines of a report in a text format, without line feeds. JSON is in render/json.py.
 
-    ``detail`` applies to the format ``text``; the others always contain everything.
+    ``detail`` applies to the format ``text``; the other formats always contain everything.
     """
     lines = _lines(report, form, by, limit, detail)
     if form == "html":  # style, script and SVG contain line feeds and tabs
@@ -50,7 +50,7 @@ def _lines(report: Report, form: str, by: str, limit: int | None, detail: text.D
 
 
 def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> bytes:
-    """Return a whole report in any of FORMATS as bytes. JSON is the document of a profile."""
+    """Return a whole report in any of FORMATS as bytes. The JSON format is that of folded snapshots."""
     if form == "pprof":
         return pprof.encode(report)
     if form == "json":

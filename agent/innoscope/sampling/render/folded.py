@@ -1,4 +1,4 @@
-"""Folded stacks, ``root;…;leaf count``, the input of flame graph tools."""
+"""Render folded stacks, ``root;…;leaf count``, as input for flame graph tools."""
 
 from __future__ import annotations
 

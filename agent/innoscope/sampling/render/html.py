@@ -1,4 +1,4 @@
-"""One offline HTML page: headline, wait classes, flame graph, and a searchable list of stacks."""
+"""Render an offline HTML page: headline, wait classes, flame graph, and a searchable list of stacks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Yield the parts of the page."""
+    """Yield the page in parts."""
     title = escape(words.server(report.target))
     yield "<!doctype html>"
     yield '<html lang="en"><head><meta charset="utf-8">'
@@ -79,7 +79,7 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def _flame(report: Report) -> str:
-    """Return the SVG as an inline element, or a sentence for an empty report."""
+    """Return the SVG as an inline element, or a message if the report is empty."""
     stacks = list(folded.lines(report))
     if not stacks:
         return f"<p>No {report.unit.name}.</p>"

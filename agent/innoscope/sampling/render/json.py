@@ -1,4 +1,4 @@
-"""JSON in schema 1 (docs/json.md): one document per snapshot."""
+"""Render JSON in schema 1 (docs/json.md), one document per snapshot."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SCHEMA = 1
 
 
 def document(dump: Dump) -> dict[str, Any]:
-    """Return one dump as plain values, keys in the documented order."""
-    stacks: dict[int, list[dict[str, Any]]] = {}  # threads with the same stack share its list
+    """Return one dump as plain values, with keys in the documented order."""
+    stacks: dict[int, list[dict[str, Any]]] = {}  # threads with the same stack share one list
     return {
         "schema": SCHEMA,
         "target": target_document(dump.target),
@@ -37,7 +37,7 @@ def line(dump: Dump) -> str:
 
 
 def profile(report: Report) -> dict[str, Any]:
-    """Return folded snapshots: stacks with their threads summed over all snapshots, largest first."""
+    """Return folded snapshots as plain values: stacks, largest first, with threads summed over snapshots."""
     return {
         "schema": SCHEMA,
         "target": target_document(report.target),
@@ -66,7 +66,7 @@ def profile_line(report: Report) -> str:
 
 
 def target_document(target: Target) -> dict[str, Any]:
-    """Return a server's fields."""
+    """Return a server's fields as plain values."""
     return {
         "pid": target.pid,
         "start_time": target.start_time,
@@ -105,7 +105,7 @@ def _thread(thread: Thread, stacks: dict[int, list[dict[str, Any]]]) -> dict[str
 
 
 def frame_document(frame: Frame) -> dict[str, Any]:
-    """Return a frame's fields."""
+    """Return a frame's fields as plain values."""
     return {
         "function": frame.function,
         "module": frame.module,

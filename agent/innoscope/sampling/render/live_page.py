@@ -1,4 +1,4 @@
-"""Folded stacks for the live page: each name is sent once, stacks are lists of indexes (docs/json.md)."""
+"""Render folded stacks for the live page: names are sent once, stacks are lists of indexes (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def compact(report: Report) -> dict[str, Any]:
-    """Return plain values. A stack is ``[class, threads, mark, frame, …]``: indexes, innermost frame first.
+    """Return plain values. A stack is ``[class, threads, mark, frame, …]``, innermost frame first.
 
-    ``mark`` is the trust level of a doubtful stack, "" for a sound one. ``threads`` is the sum of all
-    snapshots.
+    Classes and frames are indexes. ``mark`` is the trust level of a doubtful stack, and "" for a reliable
+    one. ``threads`` is the sum over all snapshots.
     """
     names: dict[str, int] = {}
     waits: dict[str, int] = {}

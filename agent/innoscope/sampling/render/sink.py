@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Accepts lines or bytes."""
+    """A destination for lines or bytes."""
 
     def line(self, text: str) -> None:
         """Write one line."""

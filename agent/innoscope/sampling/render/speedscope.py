@@ -1,4 +1,4 @@
-"""The file format of speedscope.app: a profile of all threads, then one per wait class."""
+"""Render the file format of speedscope.app: a profile of all threads, then one per wait class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text format for people and grep: a headline, then one line per stack, most threads first."""
+"""Render text for reading and grep: a headline, then one line per stack, most threads first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUERY_WIDTH: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much is shown: ``idle`` stacks, and the ``libraries`` and kernel functions in which stacks end."""
+    """What is shown: ``idle`` stacks, and functions of ``libraries`` and the kernel at the end of stacks."""
 
     idle: bool = True
     libraries: bool = True
@@ -61,7 +61,7 @@ def lines(
 
 
 def _busy(groups: Iterable[Group]) -> tuple[list[Group], Counter[str]]:
-    """Return the groups that were not always idle, and how much of each idle class was left out."""
+    """Return the groups that were not always idle, and the counts of the omitted groups by idle class."""
     busy, hidden = [], Counter[str]()
     for group in groups:
         parts = group.parts or [group]
@@ -74,7 +74,10 @@ def _busy(groups: Iterable[Group]) -> tuple[list[Group], Counter[str]]:
 
 
 def _from_server(groups: list[Group], by: str) -> list[Group]:
-    """Return the groups with stacks that begin at the server's first function; threads keep all of theirs."""
+    """Return the groups with stacks that start at the server's own innermost function.
+
+    Groups by thread are not changed.
+    """
     if by == "thread":
         return groups
     if by == "stack":
@@ -86,7 +89,7 @@ def _from_server(groups: list[Group], by: str) -> list[Group]:
 
 
 def _merged(stacks: Iterable[Group]) -> list[Group]:
-    """Return stacks without the library functions that their wait class explains; equal ones become one."""
+    """Remove library functions that the wait class explains, and merge stacks that are then equal."""
     merged: dict[Key, Group] = {}
     for stack in stacks:
         explained = stack.wait not in UNEXPLAINED
@@ -110,7 +113,7 @@ def _heading(report: Report) -> str:
 
 
 def _count(group: Group, report: Report) -> str:
-    """Return a group's count; in other units than threads, also its share."""
+    """Return a group's count as a column; in units other than threads, also its share."""
     if report.unit is THREADS:
         return f"{group.count:>{_width(report)}}"
     return f"{report.unit.show(group.count):>{_width(report)}}  {words.share(group.count, report):>6}"

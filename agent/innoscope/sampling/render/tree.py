@@ -1,4 +1,4 @@
-"""The call tree from the root, with the number of threads in each function."""
+"""Render the call tree from the root, with the number of threads in each function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Node:
-    """A function with one call path; ``waits`` counts the threads whose stack ends here."""
+    """A function reached by one call path. ``waits`` counts the threads whose stack ends in it."""
 
     name: str
     count: int = 0
@@ -44,7 +44,7 @@ def build(report: Report) -> Node:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Yield the headline and the tree. A chain of single calls stays at one indentation."""
+    """Yield the headline and the tree. Functions with a single callee do not increase the indentation."""
     yield words.headline(report)
     yield words.server(report.target)
     for note in (*([report.ended] if report.ended else []), *report.notes):

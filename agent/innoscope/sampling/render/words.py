@@ -1,4 +1,4 @@
-"""Phrases shared by several formats: the headline, the server, counts."""
+"""Build phrases that several formats share: the headline, the server, counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _STOPPING = "each thread was stopped for a moment (ptrace)"
 
 
 def headline(report: Report) -> str:
-    """Return ``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``."""
+    """Return the headline of a report.
+
+    For example ``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``.
+    """
     if report.headline:
         return report.headline + (f" · showing {share(report.shown, report)}" if report.wanted else "")
     waits = ", ".join(f"{count:,} {label(wait)}" for wait, count in report.waits.most_common())
@@ -32,7 +35,7 @@ def headline(report: Report) -> str:
 
 
 def marks(group: Group, unit: Unit) -> str:
-    """Describe why a stack is doubtful, like ``Group.marks``; as percentages if the unit is not threads."""
+    """Return why a stack is doubtful, like ``Group.marks``, in percent if the unit is not threads."""
     if unit is THREADS:
         return group.marks
     found = [(level, group.trust[level]) for level in DOUBTFUL if group.trust[level]]
@@ -43,7 +46,7 @@ def marks(group: Group, unit: Unit) -> str:
 
 
 def share(count: int, report: Report) -> str:
-    """Return ``12.3 %``, the share of the whole report."""
+    """Return the share of the whole report, such as ``12.3 %``."""
     return f"{100 * count / max(report.threads, 1):.1f} %"
 
 
@@ -58,17 +61,17 @@ def _scope(report: Report) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Return ``0.05 ms``, ``4.8 ms`` or ``120 ms``."""
+    """Return a number of milliseconds as ``0.05 ms``, ``4.8 ms`` or ``120 ms``."""
     return f"{value:.2f} ms" if value < 1 else f"{value:.1f} ms" if value < 100 else f"{value:,.0f} ms"
 
 
 def trust(tally: Mapping[str, int]) -> str:
-    """Return ``1,020 exact, 1 on-cpu``: the levels that occur, the best first."""
+    """Return the trust levels that occur, best first, such as ``1,020 exact, 1 on-cpu``."""
     return ", ".join(f"{tally[level]:,} {level.replace('_', '-')}" for level in Trust if tally.get(level))
 
 
 def server(target: Target) -> str:
-    """Return ``MySQL 5.6.24 · pid 1234 · /tmp/mysql.sock``; omit what is unknown."""
+    """Return a description such as ``MySQL 5.6.24 · pid 1234 · /tmp/mysql.sock``; omit unknown parts."""
     name = "MariaDB" if target.flavour == "mariadb" else "MySQL"
     where = target.socket or (f"port {target.port}" if target.port else None)
     parts = [f"{name} {target.version_text}".strip(), f"pid {target.pid}", where]
@@ -78,19 +81,22 @@ def server(target: Target) -> str:
 
 
 def labels(group: Group) -> list[str]:
-    """Return the functions of a stack, innermost first. Inlined ones are marked."""
+    """Return the functions of a stack, innermost first. Inlined functions are marked."""
     names = [sanitize.line(frame.label) for frame in group.frames]
     inlined = zip(names, group.frames, strict=True)
     return [f"{name} (inlined)" if frame.inlined else name for name, frame in inlined]
 
 
 def split(group: Group) -> list[tuple[str | None, int]]:
-    """Return ``[(None, 3), ("stale", 1)]``: threads with a sound stack, then those of each doubtful level."""
+    """Return the number of threads with a reliable stack, then of each doubtful level.
+
+    For example ``[(None, 3), ("stale", 1)]``.
+    """
     doubtful = [(level.value, group.trust[level]) for level in DOUBTFUL if group.trust[level]]
     sound = group.count - sum(count for _, count in doubtful)
     return [*([(None, sound)] if sound else []), *doubtful]
 
 
 def clean(text: str) -> str:
-    """Return a statement or a thread name, which is untrusted, sanitized and on one line."""
+    """Return an untrusted statement or thread name, sanitized and on one line."""
     return sanitize.words(text)

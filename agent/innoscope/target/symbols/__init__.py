@@ -1,4 +1,4 @@
-"""Symbol packs: make them from debug files, and list those of this host (docs/symbols.md).
+"""Find debug files, and read and list the symbol packs of this host (docs/symbols.md).
 
-Using a pack does not need this package: the core reads the names in it, ``packs`` everything else.
+The Rust core reads the names in a pack; ``packs`` reads everything else.
 """

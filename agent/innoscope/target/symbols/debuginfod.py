@@ -1,8 +1,8 @@
 """Fetch debug files from debuginfod servers, before a dump and only if DEBUGINFOD_URLS is set.
 
-The cache is that of elfutils' own client (debuginfod_find_debuginfo(3)), so that gdb and eu-stack share it:
-``<cache>/<build-id>/debuginfo``. An empty file means that the servers have none; it is valid for
-``cache_miss_s`` seconds.
+The cache is shared with elfutils' client (debuginfod_find_debuginfo(3)), which gdb and eu-stack use:
+``<cache>/<build-id>/debuginfo``. An empty file means that the servers have no such debug file. It is valid
+for ``cache_miss_s`` seconds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from innoscope._native import ModuleInfo
 
-TIMEOUT_S: Final = 90.0  # without receiving a byte; elfutils' default for DEBUGINFOD_TIMEOUT
-MISS_S: Final = 600.0  # elfutils' default for cache_miss_s
+TIMEOUT_S: Final = 90.0  # seconds without receiving a byte; elfutils' default for DEBUGINFOD_TIMEOUT
+MISS_S: Final = 600.0  # seconds; elfutils' default for cache_miss_s
 CHUNK: Final = 1 << 20
 _BUILD_ID: Final = re.compile(r"(?:[0-9a-f]{2}){4,32}")
 #: Symbol sources that are incomplete.
@@ -34,7 +34,7 @@ _LACKING: Final = frozenset({"dynsym", "debugdata", "none"})
 
 
 class Progress(Protocol):
-    """Called with the progress of a download: the file, bytes so far, total bytes if known."""
+    """A callback for the progress of a download: file name, bytes so far, and total bytes if known."""
 
     def __call__(self, name: str, done: int, total: int | None, /) -> None:
         """Show the progress."""
@@ -74,14 +74,17 @@ def _number(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """``files``: build-id → path of a debug file. ``notes``: what could not be fetched, and why."""
+    """The results of ``fetch``.
+
+    ``files`` maps build-ids to paths of debug files. ``notes`` are messages about failed downloads.
+    """
 
     files: dict[str, str]
     notes: tuple[str, ...]
 
 
 def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress | None = None) -> Fetched:
-    """Fetch debug files for the modules that lack symbols. Never raises for errors of servers or the network.
+    """Fetch debug files for the modules that lack symbols. Does not raise for server or network errors.
 
     Ctrl-C skips the remaining downloads.
     """
@@ -104,7 +107,10 @@ def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress 
 
 
 def find(build_id: str, settings: Settings, name: str, progress: Progress | None = None) -> Path | None:
-    """Return the debug file of one build-id, from the cache or the servers; None if they have none."""
+    """Return the debug file of one build-id, from the cache or the servers; None if they have none.
+
+    Raises OSError if a download fails, and ValueError if the build-id is malformed.
+    """
     if not _BUILD_ID.fullmatch(build_id):  # it becomes part of a path and of a URL
         raise ValueError(f"not a build-id: {build_id!r}")
     path = settings.cache / build_id / "debuginfo"

@@ -1,4 +1,4 @@
-"""List the packs of this host: their origin, the running servers they fit, and why one is rejected."""
+"""List the packs of this host: their origin, the running servers that they fit, and why any is rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEXTS: Final = ("server", "made_by", "made_at", "made_of")
 
 @dataclass(frozen=True, slots=True)
 class PackInfo:
-    """What a pack says about itself. ``server`` and ``made_…`` may be None; sizes are in bytes."""
+    """The description that a pack contains. ``server`` and ``made_…`` may be None; sizes are in bytes."""
 
     build_id: str
     server: str | None
@@ -39,7 +39,7 @@ class PackInfo:
 
 @dataclass(frozen=True, slots=True)
 class PackFile:
-    """A file in the folder. ``fits``: pids of servers of its build; ``problem``: why it is not used."""
+    """A file in the folder. ``fits``: pids of servers with its build-id; ``problem``: why it is not used."""
 
     path: str
     about: PackInfo | None
@@ -48,7 +48,7 @@ class PackFile:
 
 
 def about(pack: Pack) -> PackInfo:
-    """Return what a pack says about itself, checked. Raises BadFile."""
+    """Return the description that the pack contains, after checking it. Raises BadFile."""
     said = packs.read_json(pack, pack.about)
     layout = packs.read_layout(pack)
     if not isinstance(said, dict):
@@ -81,7 +81,7 @@ def folder() -> Path:
 
 
 def entries(targets: Iterable[Target]) -> list[PackFile]:
-    """Return all packs of this host by name. Raises NoRights."""
+    """Return all packs of this host, sorted by name. Raises NoRights."""
     try:
         files = sorted(path for path in folder().iterdir() if path.suffix == _SUFFIX)
     except (FileNotFoundError, NotADirectoryError):

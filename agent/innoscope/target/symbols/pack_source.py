@@ -39,14 +39,15 @@ def of_server(
     """Return the source for a pack of a running server.
 
     ``debug_dirs`` are searched before /usr/lib/debug. debuginfod is queried only if DEBUGINFOD_URLS is set.
-    Raises BadFile with the ways to get a file, NoSuchProcess, NoRights.
+    Raises BadFile (its remedy says how to get a file), NoSuchProcess or NoRights.
     """
     file = _best(target, debug_dirs, progress)
     return PackSource(file, Path(target.executable).name, _named(target))
 
 
 def of_file(file: Path) -> PackSource:
-    """Return the source for a pack of a file. The server is identified by a running one or by the file.
+    """Return the source for a pack of a file. Its server is that of a running server with the same
+    build-id, else the version is read from the file.
 
     Raises BadFile.
     """
@@ -90,7 +91,7 @@ def _fetched(target: Target, progress: Progress | None) -> Path | None:
 
 
 def _server_of(file: Path) -> str | None:
-    """Return the flavour and version: ``mariadb 11.4.5-MariaDB``."""
+    """Return the flavour and version, such as ``mariadb 11.4.5-MariaDB``; None if unknown. Raises BadFile."""
     with translating(os.getpid()):
         build_id = _native.elf_info(str(file)).build_id
     for target in find_all():

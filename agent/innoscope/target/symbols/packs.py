@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The value of ``Target.symbols`` and ``ModuleInfo.symbols_from`` for a pack.
 SOURCE: Final = "symbol-pack"
-_LONGEST: Final = 1000  # maximum characters of a text
+_LONGEST: Final = 1000  # maximum characters of a string
 _U32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 _Offsets: TypeAlias = Annotated[list[_U32], Meta(min_length=1)]
 _MemberKind: TypeAlias = Literal["unsigned", "signed", "float", "pointer", "structure"]
@@ -35,7 +35,7 @@ _VariableKind: TypeAlias = Literal["unsigned", "signed", "float", "char", "other
 
 
 class _Layout(msgspec.Struct, frozen=True):
-    """A pack's layout as JSON: later versions may add keys."""
+    """A pack's layout in JSON. Unknown keys are ignored, because later versions may add some."""
 
     members: dict[str, tuple[_Offsets, _U32, _MemberKind, _U32, _U32]]
     missing: dict[str, str]
@@ -51,7 +51,9 @@ class _Layout(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``members`` is like ``_native.members_in_process``; ``missing`` says why other members are unknown.
+    """The contents of a pack other than names.
+
+    ``members`` is like ``_native.members_in_process``. ``missing`` has the reasons why others are unknown.
 
     ``variables`` is ``{name: (ELF virtual address, bytes, kind, type in C)}``.
     """
@@ -83,7 +85,7 @@ def open_pack(path: str) -> Pack:
 
 
 def path_for(build_id: str | None) -> str | None:
-    """Return the path of this build's pack, if its owner and checksum are right. Raises BadFile."""
+    """Return the path of this build's pack, None without one. Raises BadFile for a bad owner or checksum."""
     if build_id is None:
         return None
 
@@ -132,7 +134,7 @@ def read_json(pack: Pack, raw: bytes) -> Any:
 
 
 def fields(member: Member) -> list[Any]:
-    """Return a member for JSON, as read_layout() reads it."""
+    """Return a member as a JSON array, in the format that read_layout() reads."""
     return [member.offsets, member.size, member.kind, member.stride, member.count]
 
 
@@ -145,7 +147,10 @@ def damaged(pack: Pack) -> BadFile:
 
 
 def text(value: Any) -> str:
-    """Check a text from JSON that may be shown on a terminal. Raises ValueError."""
+    """Return a string from JSON if it is short and printable, because it is shown on terminals.
+
+    Raises ValueError.
+    """
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
         raise ValueError("malformed text")
     return value
