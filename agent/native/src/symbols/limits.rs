@@ -1,14 +1,15 @@
-//! All limits for reading untrusted files, with their reasons.
+//! Defines all limits for reading untrusted files, with their reasons.
 //!
 //! Sizes measured on real servers: mysqld 9.7 has 80,000 dynamic symbols, 6 MiB of names and 3 MiB of unwind
 //! tables; mariadbd 11.4.5 has 200 MiB of DWARF entries, which only the confined child reads.
 
-/// Bytes of one file that may be kept in memory: four times what the largest server needs.
+/// Bytes of one file that may be held in memory: four times what the largest server needs.
 pub const FILE_BYTES: u64 = 48 << 20;
-/// Bytes of all files of one process that may be kept in memory.
+/// Bytes of all files of one process that may be held in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
-/// Bytes of the files of all observed processes that may be kept in memory: half of the sensor's `MemoryMax`.
-/// The files of the largest server take 16 MiB, and another process that runs them 2 MiB.
+/// Bytes of the files of all observed processes that may be held in memory: half of the sensor's `MemoryMax`.
+/// The files of the largest server take 16 MiB, and each further process that runs the same files takes 2
+/// MiB.
 pub const ALL_BYTES: u64 = 384 << 20;
 /// Files read per process: a server maps 10 to 60, a process can map 65,530.
 pub const MODULES: usize = 512;
@@ -21,9 +22,9 @@ pub const FILE_SIZE: u64 = 16 << 30;
 pub const SECTIONS: usize = 1024;
 /// Program headers per file: the largest server has 15.
 pub const SEGMENTS: usize = 256;
-/// Bytes of the section name table. Comparing a name reads no more bytes than the wanted name has.
+/// Bytes of the section name table. A comparison reads no more bytes than the length of the wanted name.
 pub const SECTION_NAMES: u64 = 1 << 20;
-/// Bytes of one note section: a build-id takes 36.
+/// Bytes of one note section: a note with a build-id takes 36.
 pub const NOTES: u64 = 64 << 10;
 /// Notes that are read to find a build-id.
 pub const NOTE_COUNT: usize = 64;
@@ -35,12 +36,12 @@ pub const SYMBOLS: u64 = 1 << 20;
 pub const STRINGS: u64 = 32 << 20;
 /// Bytes of one name: C++ templates of real servers reach 3 KiB. Longer names are ignored.
 pub const NAME: usize = 4 << 10;
-/// Names at one address that are compared to choose the best one. Identical code folding gives up to 100.
+/// Names at one address that are compared to choose the best one. Identical code folding produces up to 100.
 pub const ALIASES: usize = 256;
 /// Depth of nested functions that is searched for the innermost one at an address. Compilers nest at most
 /// two.
 pub const NESTING: usize = 64;
-/// Symbols that one lookup by prefix may return: enough for all of a server.
+/// Symbols that one lookup by prefix may return: enough for all symbols of a server.
 pub const NAMED: usize = 256 << 10;
 /// Bytes of the names that one lookup by prefix may return.
 pub const NAMED_BYTES: usize = 16 << 20;
@@ -51,9 +52,9 @@ pub const UNPACKED: u64 = 4 << 20;
 pub const UNPACKED_CONFINED: u64 = 1 << 30;
 /// Maximum compression ratio of a section: compiler output reaches 20, zeros reach 1,032.
 pub const RATIO: u64 = 100;
-/// Unpacked bytes for which the ratio is not checked.
+/// Unpacked bytes up to which the ratio is not checked.
 pub const RATIO_FREE: u64 = 64 << 10;
-/// Unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount again.
+/// Unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount in addition.
 pub const DEBUGDATA: u64 = 20 << 20;
 /// Bytes of a file whose CRC32 is computed because it has no build-id (1 GiB takes 0.7 s).
 pub const CRC: u64 = 512 << 20;
