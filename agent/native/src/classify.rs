@@ -14,7 +14,7 @@ static SUFFIX: LazyLock<regex::Regex> = LazyLock::new(|| {
     regex::Regex::new(suffix).expect("the expression is valid")
 });
 
-/// Maximum cached results, one per function name, for all servers that this process has observed.
+/// Maximum number of cached results, one per function name, for all servers that this process has observed.
 const MAX_CACHED_NAMES: usize = 65_536;
 /// The whole catalog compiles to 2 MB; a catalog that exceeds this limit is rejected.
 const MAX_COMPILED_BYTES: usize = 64 << 20;

@@ -42,7 +42,7 @@ impl Module {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Return how many bytes of its files are kept in memory.
+    /// Return the number of bytes of the module's files that are held in memory.
     fn memory_bytes(&self) -> u64 {
         self.elf.as_ref().map_or(0, |elf| elf.memory_bytes()) + self.symbols.memory_bytes()
     }

@@ -11,8 +11,8 @@ use crate::names::{AddressNames, Frame};
 /// Maximum number of cached addresses. To limit memory, the cache is cleared when it is full.
 const MAX_CACHED_ADDRESSES: usize = 100_000;
 
-/// Assigns a number to each distinct stack. Stacks are never dropped: as they are compared by functions, a
-/// profile has thousands of them, not millions.
+/// Assigns a number to each distinct stack. Stacks are never dropped: because they are compared by functions,
+/// a profile has thousands of distinct stacks, not millions.
 pub struct Stacks {
     names: AddressNames,
     at: FxHashMap<(u64, bool), Arc<[u32]>>,

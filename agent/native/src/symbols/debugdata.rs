@@ -30,7 +30,7 @@ fn unpack(xz: &[u8]) -> Result<Vec<u8>, String> {
     Ok(data)
 }
 
-/// Return the sum of the unpacked sizes of all chunks. It is checked before decompression, because the
+/// Return the sum of the unpacked sizes of all chunks. The sum is checked before decompression, because the
 /// decompressor itself has no limit. The sizes come from the chunks and not from the index, because the
 /// decompressor does not use the index.
 fn unpacked_size(xz: &[u8]) -> Option<u64> {

@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::limits;
 
-/// Maximum symbolic links in one path; the same limit as the kernel's.
+/// Maximum number of symbolic links in one path; the same as the kernel's limit.
 const LINKS: usize = 40;
 
 /// Open a regular file for reading.
