@@ -1,4 +1,4 @@
-//! Compiles the CO-RE programs for the BPF target. The objects are embedded in the extension module.
+//! Compiles the CO-RE programs for the BPF target. The object files are embedded in the extension module.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,8 +32,8 @@ fn compile(probes: &Path, program: &str) {
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
-        // Debug information then has the same file names, and the object the same bytes, wherever the tree
-        // is.
+        // The debug information then has the same file names, and the object file the same bytes, regardless
+        // of the folder in which the tree is.
         .arg(format!("-ffile-prefix-map={}=probes", probes.display()))
         .arg(format!("-ffile-prefix-map={libbpf}=libbpf"))
         .arg("-fdebug-compilation-dir=.")

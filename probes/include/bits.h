@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Return the number of the highest bit that is set; 0 for 0. This is computed without a branch, because for
- * the verifier each branch would double the rest of the program, and loading takes CPU time that the server
+ * Return the number of the highest bit that is set, or 0 for 0. The computation has no branches: for the
+ * verifier, each branch would double the rest of the program, and loading takes CPU time that the server
  * needs.
  */
 static inline __attribute__((always_inline)) __u32 highest_bit(__u64 value)

@@ -2,8 +2,9 @@
 #pragma once
 
 /*
- * The kernel types that our CO-RE programs read. Only the names of types and fields matter: libbpf relocates
- * every field access by the running kernel's BTF (CO-RE). So no vmlinux.h of a particular kernel is needed.
+ * The kernel types that Innoscope's CO-RE programs read. Only the names of types and fields matter: libbpf
+ * relocates every field access with the running kernel's types (BTF). So no vmlinux.h of a particular kernel
+ * is needed.
  */
 
 typedef unsigned char __u8;
@@ -40,7 +41,7 @@ struct thread_struct {
 	unsigned long fsbase;
 };
 
-/* A call whose return address a return probe replaced. */
+/* A call whose return address was replaced by a return probe. */
 struct return_instance {
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
@@ -79,7 +80,7 @@ struct task_struct {
 };
 
 /* User registers as saved on kernel entry. These are the names on x86_64; arm64 has user_pt_regs at the same
- * place. */
+ * offset. */
 struct pt_regs {
 	unsigned long bp;
 	unsigned long di;
@@ -90,7 +91,8 @@ struct pt_regs {
 
 #pragma clang attribute pop
 
-/* The context of an iterator. Its layout never changes, so libbpf need not search the kernel's types for it.
+/* The context of an iterator. Its layout never changes, so libbpf does not have to search the kernel's types
+ * for it.
  */
 
 struct seq_file;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Shared by all probe families: counters, histograms, calls in progress. The generated code before and after
- * this file (c_source.py) has the names of the catalog in it. For each metric of probes/catalog/metrics.yaml:
- * SLOT_<metric>, LABELS_<metric> (how many values its label has), LABEL_<metric>_<value>. For each probe of
- * probes/catalog/probes.yaml: POINT_<probe>, HAVE_<probe> if it attaches, and for each of its values the
- * function <probe>_<value>(ctx).
+ * Code shared by all probe families: counters, histograms, calls in progress. The generated code before and
+ * after this file (c_source.py) contains the names of the catalog. For each metric of
+ * probes/catalog/metrics.yaml: SLOT_<metric>, LABELS_<metric> (how many values its label has),
+ * LABEL_<metric>_<value>. For each probe of probes/catalog/probes.yaml: POINT_<probe>, HAVE_<probe> if it
+ * attaches, and for each of its values the function <probe>_<value>(ctx).
  *
- * Everything is aggregated in the kernel and read by descriptor: no events are sent to user space, however
- * busy the server is. Additions are atomic although most maps are per CPU, because on a preemptible kernel
- * one program can interrupt another on the same CPU.
+ * Everything is aggregated in the kernel and read by descriptor: no events are sent to user space, regardless
+ * of the load of the server. Additions are atomic although most maps are per CPU, because on a preemptible
+ * kernel one program can interrupt another on the same CPU.
  */
 
-/* The result of an accessor if this server does not have the value. */
+/* The result of an accessor if the value is not available on this server. */
 #define NOTHING (~0ULL)
 /* Number of histogram buckets, one per power of two of ns. The last one begins at 2^39 ns, nine minutes. */
 #define BUCKETS 40
@@ -37,9 +37,9 @@ BPF_PERCPU_ARRAY(hits, u64, POINTS);
 /* A thread that exits during a call leaves its entry behind; with LRU such entries never fill the map. */
 BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
 /* tid -> kind, one of THREAD_*. Threads that are not in the map serve clients. The agent adds the entries,
- * and deletes those of threads that exited. */
+ * and deletes those of exited threads. */
 BPF_HASH(thread_kinds, u32, u32, 16384);
-/* How often a map that the programs fill had no room. */
+/* Slots of `dropped`: how often a map that the programs fill had no room. */
 #define DROPPED_FILES 0
 #define DROPPED_SITES 1
 #define DROPPED_MAPS 2
@@ -48,7 +48,7 @@ BPF_PERCPU_ARRAY(dropped, u64, DROPPED_MAPS);
 BPF_ARRAY(server, u64, 1);
 /*
  * When each probe was attached (ns of the monotonic clock), and whether its hits are counted now. Detaching
- * takes the kernel a while, and hits during it are not counted. So the time in which hits are counted is
+ * takes the kernel some time, in which hits are not counted. So the time during which hits are counted is
  * known exactly.
  */
 struct window {
@@ -74,7 +74,8 @@ static inline u64 current_ids(void)
 #endif
 }
 
-/* Return 1 in a process that is not the server: a uprobe is on a file, which other servers may run too. */
+/* Return 1 in a process that is not the server: a uprobe is set on a file, and other servers may run the same
+ * file. */
 static inline int elsewhere(void)
 {
 	u32 index = 0;
@@ -82,15 +83,15 @@ static inline int elsewhere(void)
 	return !tgid || (current_ids() >> 32) != *tgid;
 }
 
-/* Return 1 if a call began within the window. An earlier entry is stale: the return of its call may have been
- * missed. */
+/* Return 1 if a call began within the window. An entry of an earlier call is stale, because the return of
+ * that call may have been missed. */
 static inline int is_in_window(u32 point, u64 at)
 {
 	struct window *window = windows.lookup(&point);
 	return window && at >= window->since;
 }
 
-/* Count a hit for the cost estimate, and return 1 if the probe's results are counted now. */
+/* Count a hit for the cost estimate, and return 1 if the probe's results are currently counted. */
 static inline int hit(u32 point)
 {
 	struct window *window = windows.lookup(&point);
@@ -157,7 +158,8 @@ static inline void remember(u32 point, u64 value)
 	calls.update(&key, &call);
 }
 
-/* Handle the entry of a call: count the hit and store the call. Return 0 if hits are not counted now. */
+/* Handle the entry of a call: count the hit and store the call. Return 0 if hits are currently not counted.
+ */
 static inline int begin(u32 point, u64 value)
 {
 	if (!hit(point))
@@ -185,8 +187,8 @@ static inline u64 end(u32 point, u64 *value)
 	return took;
 }
 
-/* Return the value that was passed to begin() by this thread's current call of that point, or NOTHING if the
- * thread is not in such a call. */
+/* Return the value that was passed to begin() by this thread's current call of the function at that point, or
+ * NOTHING if the thread is not in such a call. */
 static inline u64 inside(u32 point)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
@@ -201,7 +203,7 @@ static inline u32 thread_kind(void)
 	return kind ? *kind : THREAD_USER;
 }
 
-/* For a function of whose calls only the duration is measured. */
+/* Handle the entry of a function whose calls are only timed. */
 static inline int timed_enter(u32 point)
 {
 	if (!elsewhere())
@@ -220,7 +222,7 @@ static inline int timed_leave(u32 point, u32 slot)
 	return 0;
 }
 
-/* For a function whose calls are only counted. */
+/* Handle the entry of a function whose calls are only counted. */
 static inline int counted(u32 point, u32 slot)
 {
 	if (elsewhere() || !hit(point))

@@ -11,16 +11,16 @@
 #include "task.h"
 
 #define SAMPLE_PAGE_BYTES 4096
-/* Sizes of the stack in a sample. MySQL 9.7 reads pages at a stack depth of 40 KB. */
+/* Maximum stack bytes in a small and a large sample. MySQL 9.7 reads pages at a stack depth of 40 KB. */
 #define SAMPLE_SMALL (8 * 1024)
 #define SAMPLE_MIDDLE (20 * 1024)
 #define SAMPLE_LARGE (60 * 1024)
 #define SAMPLE_KERNEL_FRAMES 63
-#define SAMPLE_NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: the reader polls, so do not wake it */
+#define SAMPLE_NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: do not wake the reader, because it polls */
 
 struct sample_header {
 	__u32 tid;
-	__u32 kind; /* values below 256 are defined by the owner of the ring */
+	__u32 kind; /* values below 256 are defined by the program that uses the ring */
 	__u64 weight;
 	__u64 ip;
 	__u64 sp;
@@ -42,9 +42,10 @@ struct sample {
 };
 
 /*
- * Return the bytes from the stack pointer to the end of the stack, or more than SAMPLE_LARGE if that is not
- * known. The C library keeps a thread's descriptor at the end of its stack, and the thread pointer points to
- * it. The main thread's descriptor is elsewhere, but its stack ends where the program's arguments begin.
+ * Return the number of bytes from the stack pointer to the end of the stack, or more than SAMPLE_LARGE if the
+ * end is unknown. The C library keeps a thread's descriptor at the end of its stack, and the thread pointer
+ * points to it. The main thread's descriptor is elsewhere, but its stack ends where the program's arguments
+ * begin.
  */
 static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
 {
@@ -59,7 +60,7 @@ static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
 }
 
 /*
- * Copy the stack with one call. If that fails copy it page by page, with zeros for a page that is not in
+ * Copy the stack with one call. If that fails, copy it page by page, with zeros for a page that is not in
  * memory: a large array on the stack may have pages that were never touched. `room` must be a constant.
  */
 static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 depth, const __u64 room)
@@ -117,8 +118,8 @@ static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct
 
 /*
  * Send the stack of the current thread. `regs` are its user registers (bpf_task_pt_regs(task), or a uprobe's
- * own ctx). Return 0, or -1 if the ring is full. A thread at the very end of its life no longer has an
- * address space: it is sent without a stack.
+ * own ctx). Return 0, or -1 if the ring is full. A thread that has almost exited no longer has an address
+ * space; its sample is sent without a stack.
  */
 static __always_inline int sample_take(void *ctx, void *ring, struct task_struct *task, struct pt_regs *regs,
 				       __u32 kind, __u64 weight, const int with_kernel)

@@ -5,7 +5,7 @@
  * bpf_core_read.h first. */
 
 #define PF_EXITING 0x00000004
-#define PF_IO_WORKER 0x00000010 /* workers of io_uring: threads of the process without a user stack */
+#define PF_IO_WORKER 0x00000010 /* io_uring workers: threads of the process without a user stack */
 #define PF_KTHREAD 0x00200000
 
 /* The kernel keeps at most 64 per thread (MAX_URETPROBE_DEPTH). */
@@ -23,9 +23,9 @@ static __always_inline __u64 context_switches(struct task_struct *task)
 }
 
 /*
- * Copy the original return addresses of calls whose stack slot now leads to the [uprobes] page, at most
- * MAX_RETURNS, and return the number of bytes written. Call it before the program branches: the verifier
- * checks this loop once per branch.
+ * Copy the original return addresses of calls whose stack slot now points to the [uprobes] page, at most
+ * MAX_RETURNS, and return the number of bytes written. Call this function before the program branches,
+ * because the verifier checks its loop once per branch.
  */
 static __always_inline __u32 copy_replaced_returns(struct task_struct *task, struct replaced_return *returns)
 {

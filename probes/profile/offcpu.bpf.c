@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Measure where the server's threads spend the time in which they do not run, by the scheduler's events.
+ * Measure where the server's threads spend the time in which they do not run, using the scheduler's events.
  *
  * Times are exact for each thread: running, blocked, and runnable (woken or preempted, but without a CPU).
  * The stack is captured for one wait in `every`. The choice is made at random before the wait begins, so the
  * estimate is unbiased and the cost is bounded at any rate of waits. At the end of a wait its duration is
  * sent if its stack was captured or if the wait was long.
  *
- * The kernel skips these programs for some events, for instance where they would recurse. So an event only
- * says what a thread does from then on. How long it ran comes from the scheduler's own account
+ * The kernel skips these programs for some events, for instance if they would recurse. So an event only shows
+ * the state of a thread from then on. The time that it ran comes from the scheduler's own accounting
  * (se.sum_exec_runtime), which is up to date whenever a thread is off the CPU or about to leave it. The
- * context switch counters show whether an event is missing.
+ * context switch counters show whether an event was missed.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -37,7 +37,7 @@ struct wait_end {
 	__u64 switches; /* the thread's context switches when the wait began: identifies the wait */
 	__u64 blocked_ns;
 	__u64 runnable_ns;
-	__u64 every; /* one stack in so many was captured; 0 if this wait's stack was not captured */
+	__u64 every; /* one wait in `every` had its stack captured; 0 if this wait did not */
 };
 
 /* samples/record.rs reads these words. */
@@ -51,7 +51,7 @@ struct thread {
 	__u64 wait_runnable_ns;
 	__u64 switches; /* context switches at the last event: identifies the current wait */
 	__u64 taken; /* `every` if the stack of the current wait was captured, otherwise 0 */
-	__u64 every; /* one stack in so many is captured in this window */
+	__u64 every; /* the stack of one wait in `every` is captured in this window */
 	__u64 window; /* start of the window, ns of CLOCK_MONOTONIC */
 	__u64 count; /* waits in this window */
 	__u64 cpu_ns; /* se.sum_exec_runtime at the last event */
@@ -69,7 +69,7 @@ struct thread_end {
 struct config {
 	__u64 began; /* 0: ignore all events; in the future: follow the threads, but do not count yet */
 	__u64 ended; /* 0: not set yet */
-	__u64 most; /* about how many stacks to send per thread and window */
+	__u64 most; /* approximate maximum number of stacks per thread and window */
 };
 
 struct {
@@ -86,7 +86,8 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* Return the thread's record. Create one for a thread that was created after all others were registered. */
+/* Return the thread's record. If the thread was created after all others were registered, create its record.
+ */
 static __always_inline struct thread *record_of(struct task_struct *task)
 {
 	__u32 tid = task->pid;
@@ -105,10 +106,10 @@ static __always_inline struct thread *record_of(struct task_struct *task)
 }
 
 /*
- * Account for the time since the thread's last event. It ran for as long as the scheduler says, or all the
- * time if it is `still_running`, because the scheduler's figure may then be a clock tick old. The rest of an
- * interval in which it ran is time that its CPU spent on interrupts or on another virtual machine; it counts
- * as runnable.
+ * Account for the time since the thread's last event. The running time is that of the scheduler's accounting,
+ * or all of the interval if the thread is `still_running`, because the scheduler's value may then be a clock
+ * tick old. During the rest of an interval in which the thread ran, its CPU handled interrupts or ran another
+ * virtual machine; this time counts as runnable.
  */
 static __always_inline void account(struct thread *thread, struct task_struct *task, struct config *wanted,
 				    __u64 now, int still_running)
@@ -146,8 +147,8 @@ static __always_inline void wait_begins(struct thread *thread, __u64 mode, __u64
 }
 
 /*
- * Correct the mode of a thread that left the CPU without an event. `own` is 1 if the event itself is a switch
- * away from the CPU, which the counters already include.
+ * Correct the mode of a thread that left the CPU without an event being delivered. `own` is 1 if the event
+ * itself is a switch away from the CPU, which the counters already include.
  */
 static __always_inline void find_missing_wait(struct thread *thread, struct task_struct *task, __u64 own)
 {
@@ -178,7 +179,8 @@ static __always_inline void wait_ends(struct thread *thread, struct task_struct 
 	bpf_ringbuf_submit(end, SAMPLE_NO_WAKEUP);
 }
 
-/* Return 1 if the stack of the wait that begins now is to be captured. This depends on earlier waits only. */
+/* Return 1 if the stack of the wait that begins now will be captured. The choice depends only on earlier
+ * waits. */
 static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 now)
 {
 	if (now - thread->window >= WINDOW_NS) {
@@ -318,7 +320,7 @@ int on_wakeup(__u64 *ctx)
 
 /*
  * Register a thread in its current state. The programs above already follow the threads. If one of them has
- * created the record before, that record is kept.
+ * already created the record, that record is not changed.
  */
 static __always_inline void register_thread(struct task_struct *task)
 {
@@ -334,7 +336,7 @@ static __always_inline void register_thread(struct task_struct *task)
 		count_lost();
 }
 
-/* Account for a thread's time up to the end. The programs above already ignore all events. */
+/* Account for a thread's time up to the end of the profile, when the programs above ignore all events. */
 static __always_inline void close_thread(struct task_struct *task, struct config *wanted)
 {
 	struct thread *thread = record_of(task);
@@ -345,7 +347,7 @@ static __always_inline void close_thread(struct task_struct *task, struct config
 	account(thread, task, wanted, wanted->ended, thread->mode == RUNNING && task->on_cpu);
 }
 
-/* Runs twice for each thread: before the start and after the end. */
+/* Runs twice for each thread: before the start and after the end of the profile. */
 SEC("iter/task")
 int on_visit(struct bpf_iter__task *ctx)
 {

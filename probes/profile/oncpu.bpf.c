@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Sample the stack of the server's thread that runs when a CPU's software clock ticks. There is one perf
- * event per CPU and not per thread, so it adds no cost to the server's context switches, and threads created
- * later are sampled too.
+ * Sample the stack of the server's thread that is running on a CPU when the CPU's software clock event fires.
+ * There is one perf event per CPU, not per thread, so it adds no cost to the server's context switches, and
+ * threads created later are sampled too.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>

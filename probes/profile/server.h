@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 #pragma once
 
-/* Shared by both profiling programs: the process, the ring buffer for samples, the count of lost samples. */
+/* Definitions shared by both profiling programs: the process, the ring buffer for samples, the count of lost
+ * samples. */
 
 /* Length of the clock ticks in /proc/PID/stat (USER_HZ), which does not depend on the kernel's CONFIG_HZ. */
 #define NS_PER_TICK 10000000
@@ -9,7 +10,7 @@
 /* Set before loading, with the layout of constants() in samples/programs.rs. */
 const volatile struct {
 	__u32 tgid;
-	__u32 with_kernel_stack; /* if 0 the verifier removes the code that depends on it */
+	__u32 with_kernel_stack; /* if it is 0, the verifier removes the code that depends on it */
 	__u64 start; /* start time in clock ticks since boot, to detect a reused pid */
 } server = {};
 

@@ -6,7 +6,7 @@
  * A sleepable task iterator (kernel >= 5.18) visits each thread and writes one record for read(): struct
  * record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel return
  * addresses, then returns_len bytes of return addresses that return probes replaced. For a thread that has
- * not run since its last copy, only the header is written. When the budget of a snapshot is used up, only a
+ * not run since its last copy, only the header is written. If the budget of a snapshot is used up, only a
  * short part of each stack is copied. agent/native/src/snapshot/record.rs parses the records.
  */
 #include "kernel_types.h"
@@ -22,7 +22,8 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Enough for the innermost frames, which show what a thread waits for. */
 #define SHALLOW_BYTES 1024
 #define MAX_KERNEL_FRAMES 63
-/* Bound a length by a mask, which every verifier understands. The buffers have room for the maximum. */
+/* Limits a length with a mask, which every version of the verifier understands. The buffers have room for the
+ * maximum. */
 #define STACK_MASK 0x7fffull
 #define KERNEL_MASK 0x1ffull
 #define RETURNS_MASK 0x3ffull
@@ -66,7 +67,7 @@ struct config {
 	__u32 tgid; /* 0 if the iterator's link is limited to one process already (kernel >= 6.1) */
 	__u32 tid; /* 0 for all threads */
 	__u32 stacks; /* 0 to write headers only */
-	__u32 changed_only; /* write only the header of threads that have not run since their last copy */
+	__u32 changed_only; /* write only the headers of threads that have not run since their last copy */
 	__u32 groups; /* number of groups of threads; each snapshot copies one group completely; at least 1 */
 	__u32 group; /* the group that this snapshot copies completely */
 	__u64 budget; /* bytes of stack left for complete copies */
@@ -74,14 +75,14 @@ struct config {
 
 /* State of a thread when it was last copied completely while it was off the CPU. */
 struct copied {
-	__u64 start; /* its start time, CLOCK_BOOTTIME, because thread ids are reused */
+	__u64 start; /* start time of the thread, CLOCK_BOOTTIME, because thread ids are reused */
 	__u64 switches;
 };
 
 /*
- * By thread id. User space sets the number of entries to at least twice the number of threads. An LRU map
- * with fewer entries than live ids would evict each of them before it is visited again. Ids of exited threads
- * are never looked up, so they are evicted first.
+ * The key is the thread id. User space sets the number of entries to at least twice the number of threads. An
+ * LRU map with fewer entries than live threads would evict each entry before its thread is visited again. Ids
+ * of exited threads are never looked up, so they are evicted first.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -97,7 +98,8 @@ struct {
 	__type(value, struct config);
 } config SEC(".maps");
 
-/* Too large for the BPF stack. There is one reader at a time: user space holds a lock during a snapshot. */
+/* The record is too large for the BPF stack. One buffer is enough, because user space holds a lock during a
+ * snapshot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -105,16 +107,16 @@ struct {
 	__type(value, struct record);
 } scratch SEC(".maps");
 
-/* Set before loading. If it is false the verifier removes the code that depends on it. */
+/* Set before loading. If it is false, the verifier removes the code that depends on it. */
 const volatile _Bool with_kernel_stack = 0;
 
-/* Return how deep the task's pid namespace is nested; 0 for the host's. */
+/* Return the nesting level of the task's pid namespace; 0 for that of the host. */
 static __always_inline __u32 namespace_level(struct task_struct *task)
 {
 	return BPF_CORE_READ(task, thread_pid, level);
 }
 
-/* Return the task's id in the namespace at this level, or in its own if that is not so deep. */
+/* Return the task's id in the namespace at this level, or in its own namespace if that is less deep. */
 static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -156,8 +158,8 @@ static __u64 thread_pointer(struct task_struct *task)
 
 /*
  * Copy the stack from the stack pointer upwards and return the number of bytes. The C library keeps a
- * thread's descriptor at the end of its stack, and the thread pointer points to it. If that distance fits a
- * record, one call copies all. Otherwise copy page by page up to the end of the mapping.
+ * thread's descriptor at the end of its stack, and the thread pointer points to it. If the distance fits into
+ * a record, one call copies all of it. Otherwise copy page by page up to the end of the mapping.
  */
 static __always_inline __u64 copy_stack(struct task_struct *task, struct record *record)
 {
@@ -194,7 +196,7 @@ static _Bool at_rest(const struct record_header *header)
 }
 
 /* Return true if the thread has not run since its last copy. If the counters are equal, it was not switched
- * out meanwhile; as it is off the CPU, it was not switched in either. */
+ * out in between; because it is off the CPU, it was not switched in either. */
 static _Bool has_not_run(struct task_struct *task, struct record_header *header)
 {
 	struct copied *before = bpf_map_lookup_elem(&copied_at_rest, &header->tid);
@@ -270,8 +272,8 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	header->stack_len = length;
 
-	/* If a record does not fit the buffer, the next read() visits the thread again: remember the thread
-	 * only if everything was written. */
+	/* If a record does not fit into the buffer, the next read() visits the thread again, so remember the
+	 * thread only if everything was written. */
 	long failed = bpf_seq_write(seq, header, sizeof(*header));
 
 	if (length)

@@ -2,7 +2,7 @@
 /*
  * Trace one function on demand: the number of its calls, their duration, the values of one argument, and the
  * stacks of some calls. Everything except the stacks is aggregated here: no other event is sent to user
- * space, however busy the function is.
+ * space, regardless of how often the function is called.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -29,7 +29,7 @@ const volatile struct {
 } wanted = {};
 
 enum counter {
-	HITS, /* all hits, also while calls are not counted, because each hit costs time */
+	HITS, /* all hits, including those while calls are not counted, because each hit costs time */
 	CALLS,
 	OTHER_VALUES, /* values for which the map had no room */
 	STACKS_HELD_BACK, /* stacks not captured because of the limit per interval */
@@ -39,14 +39,15 @@ enum counter {
 
 /* Written by user space while the program runs; trace/session.py has the same layout. */
 struct control {
-	__u64 tgid; /* the process to trace: a uprobe is on a file, which other servers may run too */
+	__u64 tgid; /* the process to trace: a uprobe is set on a file, and other servers may run the same
+		       file */
 	__u64 since; /* start of counting; calls that began earlier are ignored, since their return may have
 			been missed */
 	__u64 open; /* not 0 while calls are counted */
-	__u64 every; /* capture the stack of one call in so many; 0 for none */
+	__u64 every; /* capture the stack of one call in `every`; 0 for none */
 	__u64 stretch_ns; /* length of the interval in which the number of stacks is limited */
 	__u64 most; /* maximum number of stacks per interval */
-	__u64 kind; /* the kind of the samples, by which the reader distinguishes them */
+	__u64 kind; /* the kind of the samples, from which the reader distinguishes them */
 };
 
 struct latency {
@@ -54,7 +55,7 @@ struct latency {
 	__u64 buckets[BUCKETS];
 };
 
-/* Calls until the next stack is captured, calls left in its round after that, and calls since the last stack.
+/* Calls until the next stack is captured, calls left in the round after that, and calls since the last stack.
  */
 struct turn {
 	__u64 left;
@@ -88,8 +89,8 @@ struct {
 	__type(value, struct latency);
 } latencies SEC(".maps");
 
-/* Start time of each thread's call. A thread that exits during a call leaves its entry behind; with LRU such
- * entries never fill the map. */
+/* Start time of each thread's call. A thread that exits during a call leaves its entry behind; because the
+ * map is LRU, such entries never fill it. */
 struct {
 	__uint(type, MAP_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -97,8 +98,8 @@ struct {
 	__type(value, __u64);
 } begun SEC(".maps");
 
-/* Up to 4,096 distinct values are counted individually. In value_octaves all are counted by powers of two: 0,
- * [1, 2), [2, 4) ... */
+/* Up to 4,096 distinct values are counted individually. In value_octaves, all values are counted in
+ * power-of-two ranges: 0, [1, 2), [2, 4) ... */
 struct {
 	__uint(type, MAP_PERCPU_HASH);
 	__uint(max_entries, 4096);
@@ -199,8 +200,8 @@ static __always_inline void note(__u64 value)
 }
 
 /*
- * Return 1 if the stack of this call is to be captured. One call of each round of `every` calls is chosen, at
- * a position that is drawn anew for each round, so that callers that alternate regularly are all sampled.
+ * Return 1 if the stack of this call will be captured. One call of each round of `every` calls is chosen, at
+ * a new random position in each round, so that callers that alternate regularly are all sampled.
  */
 static __always_inline int is_its_turn(struct turn *turn, __u64 every)
 {
@@ -217,8 +218,8 @@ static __always_inline int is_its_turn(struct turn *turn, __u64 every)
 	return 1;
 }
 
-/* Return 1 unless the limit of this interval is reached. Without it a rate of calls that rises before user
- * space adjusts `every` would exceed the agreed cost. */
+/* Return 1 unless the limit of this interval is reached. Without this limit, a rate of calls that rises
+ * before user space adjusts `every` would exceed the agreed cost. */
 static __always_inline int has_room(struct control *control)
 {
 	__u32 zero = 0;
@@ -238,8 +239,8 @@ static __always_inline int has_room(struct control *control)
 	return 1;
 }
 
-/* Capture a stack if it is this call's turn. It is weighted with all calls since the stack before, so that
- * the weights add up to the number of calls. */
+/* Capture the stack if this call is chosen. Its weight is the number of calls since the previous stack, so
+ * that the weights add up to the number of calls. */
 static __always_inline void take_stack(struct pt_regs *ctx, struct control *control)
 {
 	__u32 zero = 0;
@@ -272,7 +273,7 @@ int trace_enter(struct pt_regs *ctx)
 		note(argument(ctx));
 	if (wanted.callers)
 		take_stack(ctx, control);
-	if (wanted.timed) { /* last, so that the time spent here is not added to the function's */
+	if (wanted.timed) { /* last, so that the time spent above is not added to the function's duration */
 		now = bpf_ktime_get_ns();
 		bpf_map_update_elem(&begun, &tid, &now, 0);
 	}

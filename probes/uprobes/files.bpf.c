@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* File system calls, by descriptor. The agent finds out by /proc/PID/fd which kind of file a descriptor is,
- * and makes fsync_seconds and read_seconds from the map `files`. */
+/* File system calls, by descriptor. The agent determines the kind of file of each descriptor from
+ * /proc/PID/fd, and computes fsync_seconds and read_seconds from the map `files`. */
 
 #if defined(HAVE_fsync) || defined(HAVE_fdatasync) || defined(HAVE_pread)
 
@@ -12,7 +12,7 @@ struct file_key {
 	u32 operation;
 };
 
-/* The descriptor of an entry that the agent has created for files that find no room in the map. */
+/* The descriptor of an entry that the agent has created for files that do not fit in the map. */
 #define OTHER_FILES (~0U)
 
 BPF_HASH(files, struct file_key, struct histogram, 4096);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* Flushing: batches by type, the pages they write, and the threads that do it. */
 
-/* A batch that is asked for more pages than this has no limit (ULINT_MAX). */
+/* A batch for which more pages than this are requested has no limit (ULINT_MAX). */
 #define NO_LIMIT (1ULL << 32)
 
 static inline int batch_enter(u32 point, u64 type, u64 asked)
@@ -76,7 +76,8 @@ int page_flush_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A page that another thread holds is skipped: only the return value shows whether the page was flushed. */
+/* A page that another thread holds is skipped, so only the return value shows whether the page was flushed.
+ */
 int page_flush_leave(struct pt_regs *ctx)
 {
 	u64 type, took;

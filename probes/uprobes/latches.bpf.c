@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Contended latches: threads that spin, by the line of code that requests the latch (the agent makes
+/* Contended latches: threads that spin, by the line of code that requests the latch (the agent computes
  * latch_spin_waits from the map `sites`), and threads that sleep. */
 
 #if defined(HAVE_mutex_spin) || defined(HAVE_rw_lock_spin)
 
-/* The place of the request. `file` is the address of a string of the server, which the agent reads once per
- * site. */
+/* The source location of the request. `file` is the address of a string in the server's memory, which the
+ * agent reads once per site. */
 struct site {
 	u64 file;
 	u64 line;
@@ -59,14 +59,15 @@ int latch_wait_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_mutex_wait
-/* The slow path of pthread_mutex_lock in libc, by mutex: those for which the server exports a symbol. */
+/* The slow path of pthread_mutex_lock in libc, by mutex, for those mutexes for which the server exports a
+ * symbol. */
 BPF_HASH(mutexes, u64, u32, 256);
 
 int mutex_wait_enter(struct pt_regs *ctx)
 {
 	u64 address = mutex_wait_mutex(ctx);
 	u32 *index;
-	/* Count the hit before the lookup, because hits of mutexes without a name cost as much. */
+	/* Count the hit before the lookup, because hits of mutexes without a name cost just as much. */
 	if (elsewhere() || !hit(POINT_mutex_wait))
 		return 0;
 	index = mutexes.lookup(&address);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Crash recovery and shutdown: the progress of a server while nobody can log in to it. */
+/* Crash recovery and shutdown: the progress of a server while no client can log in. */
 
 #ifdef HAVE_recovery_scan
 int recovery_scan_enter(struct pt_regs *ctx)

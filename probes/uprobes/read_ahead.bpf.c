@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Read-ahead. It is considered at most page reads, but seldom reads anything: only the return value shows
- * whether it did. */
+/* Read-ahead. The server considers it at most page reads, but rarely reads anything: only the return value
+ * shows whether it did. */
 
 static inline int considered(u32 point, u64 kind, u64 pages)
 {

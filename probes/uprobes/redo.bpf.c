@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Redo log: waits until it is written, stalls because its space is used up, checkpoints. */
+/* Redo log: waits until redo is written, stalls because its space is used up, checkpoints. */
 
 #ifdef HAVE_redo_write
 int redo_write_enter(struct pt_regs *ctx)
@@ -26,7 +26,7 @@ int redo_stall_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_checkpoint
-/* A checkpoint by a client's thread is a forced one; background threads take the fuzzy ones. */
+/* A checkpoint by a client thread is forced; background threads make fuzzy checkpoints. */
 int checkpoint_enter(struct pt_regs *ctx)
 {
 	u32 forced = thread_kind() == THREAD_USER;

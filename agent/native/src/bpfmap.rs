@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-/// A map whose values consist of 64-bit words. The words of a per-CPU map are summed over the CPUs.
+/// A BPF map whose values consist of 64-bit words. Values of a per-CPU map are summed over the CPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct Map {
     /// The map's descriptor, which the caller keeps open.
@@ -25,7 +25,7 @@ impl Map {
         })
     }
 
-    /// Read an array by one system call. Linux before 5.13 does not support it for per-CPU maps.
+    /// Read an array with one system call. Linux before 5.13 does not support it for per-CPU maps.
     fn lookup_all(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
         let words = self.copies()? * self.words;
         let mut keys = vec![0_u32; entries as usize];
@@ -51,7 +51,7 @@ impl Map {
         Ok(values.chunks_exact(words.max(1)).map(|copies| self.sums(copies)).collect())
     }
 
-    /// Read all keys and values of a hash. Entries may be missed if others are deleted meanwhile.
+    /// Read all keys and values of a hash. Entries may be missed if others are deleted at the same time.
     pub fn items(self) -> io::Result<Vec<(Vec<u8>, Vec<u64>)>> {
         let mut buffer = self.buffer()?;
         let mut items = Vec::new();
@@ -115,7 +115,7 @@ impl Map {
     }
 
     fn lookup(self, key: &[u8], buffer: &mut [u64]) -> io::Result<Vec<u64>> {
-        // SAFETY: the key has the map's size, and the buffer has room for a value of each CPU.
+        // SAFETY: the key has the map's size, and the buffer has room for the values of all CPUs.
         check(unsafe {
             libbpf_sys::bpf_map_lookup_elem(self.descriptor, key.as_ptr().cast(), buffer.as_mut_ptr().cast())
         })?;
@@ -136,7 +136,7 @@ impl Map {
     }
 }
 
-/// Convert a result of libbpf, which is -errno on failure.
+/// Convert a result of libbpf, which is -errno on failure, to a `Result`.
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
 }

@@ -1,21 +1,21 @@
-//! Functions of this module that can be probed, to measure the cost of a probe hit on this host.
+//! Functions that are probed to measure the cost of a probe hit on this host.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Bytes to write so that the caches of one core hold nothing else: the size of the L2 cache of nearly all
-/// CPUs.
+/// Number of bytes to write to evict everything else from the caches of one core: the size of the L2 cache of
+/// nearly all CPUs.
 const COLD_BYTES: usize = 1 << 20;
 const CACHE_LINE: usize = 64;
 
-/// Symbol name of the function that begins as most functions do: the kernel emulates its first instruction, a
-/// push, at a hit.
+/// Symbol name of a function that begins like most functions: with a push, which the kernel emulates at a
+/// hit.
 pub const FUNCTION: &str = "innoscope_calibration";
-/// Symbol name of the function whose first instruction the kernel cannot emulate. It has to single-step it
-/// out of line, which is several times as expensive.
+/// Symbol name of the function whose first instruction the kernel cannot emulate. The kernel has to
+/// single-step it out of line, which is several times as expensive.
 pub const STEPPED_FUNCTION: &str = "innoscope_calibration_stepped";
 
-/// Do next to nothing, so that the duration of a probed call is the cost of the probe.
+/// Do almost nothing, so that the duration of a probed call is the cost of the probe.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -23,7 +23,7 @@ pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
     std::arch::naked_asm!("push rbp", "mov rbp, rsp", "lea rax, [rdi + 1]", "pop rbp", "ret")
 }
 
-/// Do next to nothing, but begin with an instruction that the kernel has to single-step.
+/// Do almost nothing, but begin with an instruction that the kernel has to single-step.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -31,7 +31,7 @@ pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
     std::arch::naked_asm!("lea rax, [rdi + 1]", "push rbp", "pop rbp", "ret")
 }
 
-/// Do next to nothing, so that the duration of a probed call is the cost of the probe.
+/// Do almost nothing, so that the duration of a probed call is the cost of the probe.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -39,7 +39,7 @@ pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
     black_box(value).wrapping_add(1)
 }
 
-/// Do next to nothing, so that the duration of a probed call is the cost of the probe.
+/// Do almost nothing, so that the duration of a probed call is the cost of the probe.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -49,8 +49,8 @@ pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
 
 /// Return the median time of `calls` calls of one of the functions, including the time to read the clock.
 ///
-/// Before each call the caches are filled with other data, as a server does between two calls of a function:
-/// a hit then costs twice as much. The median leaves out calls in which another thread got the CPU.
+/// Before each call the caches are filled with other data, as happens in a server between two calls of a
+/// function; this doubles the cost of a hit. The median excludes calls that another thread interrupted.
 pub fn run(calls: u32, stepped: bool) -> Duration {
     let function = if stepped { innoscope_calibration_stepped } else { innoscope_calibration };
     let mut cold = vec![0_u8; COLD_BYTES];

@@ -1,4 +1,4 @@
-//! Call frame information (CFI) of one file: the rules to get from a frame to its caller.
+//! Call frame information (CFI) of one file: the rules that find the caller of a frame.
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation,
@@ -12,8 +12,8 @@ use crate::symbols::{Bytes, ElfFile, limits};
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 type Expression = UnwindExpression<usize>;
 
-/// Steps charged for evaluating one expression. An expression that does not terminate is charged its limit as
-/// well.
+/// Steps charged for evaluating one expression. An expression that does not terminate is charged this amount
+/// as well.
 const EXPRESSION_STEPS: u64 = 50;
 
 /// The registers of one frame.
@@ -25,7 +25,7 @@ pub struct Frame {
     pub sp: u64,
     /// The frame pointer register, which the function may use for something else.
     pub bp: u64,
-    /// True for the innermost frame: `ip` is then no return address.
+    /// True for the innermost frame, whose `ip` is not a return address.
     pub innermost: bool,
 }
 
@@ -59,7 +59,7 @@ pub enum Caller {
 pub struct Memory<F> {
     /// Read the word at an address, or return `None` if it was not copied.
     pub read: F,
-    /// True if a word was needed that is not among the copied bytes.
+    /// True if a word outside the copied bytes was needed.
     pub beyond: bool,
 }
 
@@ -74,7 +74,7 @@ impl<F: Fn(u64) -> Option<u64>> Memory<F> {
 /// Where the caller's value of a register is saved.
 #[derive(Debug, Clone, Copy)]
 enum Saved {
-    /// Not described.
+    /// The table does not describe it.
     Nowhere,
     /// In the same register.
     Same,
@@ -82,7 +82,7 @@ enum Saved {
     At(i64),
     /// The value is the CFA plus this offset.
     Value(i64),
-    /// In another register.
+    /// It is in another register.
     In(Register),
     /// In memory, at the address that this expression returns.
     AtExpression(Expression),
@@ -97,16 +97,17 @@ enum Canonical {
     Expression(Expression),
 }
 
-/// The unwind rule for one address: how to get from a frame to its caller.
+/// The unwind rule for one address, which finds the caller of a frame.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
     /// There is no caller.
     Root {
-        /// True if the file marks the return address as undefined, false if it just does not describe it.
+        /// True if the file marks the return address as undefined, false if it only lacks a description of
+        /// it.
         undefined: bool,
     },
     /// The function has an entry, but none of its rows covers the address. The innermost frame is then
-    /// treated as if its prologue had not run yet, other frames as if the frame pointer were set up.
+    /// treated as if its prologue had not run yet, and other frames as if the frame pointer had been set up.
     Uncovered,
     /// Follow the frame pointer.
     FramePointer,
@@ -197,8 +198,8 @@ impl Row {
                 let at = canonical.checked_add_signed(offset)?;
                 match (memory.read)(at) {
                     Some(bp) => bp,
-                    // Some epilogues have popped it already without saying so. Otherwise `sp` is where the
-                    // copy begins.
+                    // Some epilogues have already popped it, which the table does not describe. Otherwise
+                    // `sp` is where the copy begins.
                     None if frame.innermost && at < frame.sp => frame.bp,
                     None => memory.word(at)?,
                 }
@@ -254,7 +255,7 @@ impl UnwindTable {
         }
     }
 
-    /// Read the unwind sections of a file. Without `.eh_frame_hdr` the entries are indexed, which takes some
+    /// Read the unwind sections of a file. Without `.eh_frame_hdr` the entries are indexed, which takes a few
     /// ms for a server.
     pub fn of(elf: &ElfFile) -> Self {
         let mut table = Self::none();
@@ -369,7 +370,8 @@ fn entry<'data>(
     section.fde_from_offset(bases, offset, EhFrame::cie_from_offset).ok()
 }
 
-/// List the start of each entry's function in ascending order. The list ends at the first malformed entry.
+/// List the start address of each entry's function with the offset of the entry, in ascending order. The list
+/// ends at the first malformed entry.
 fn index(frames: &Bytes, bases: &BaseAddresses) -> (Vec<(u64, usize)>, CountedBytes) {
     let section = section(frames);
     let mut entries = section.entries(bases);
@@ -379,7 +381,7 @@ fn index(frames: &Bytes, bases: &BaseAddresses) -> (Vec<(u64, usize)>, CountedBy
         && found.len() < limits::UNWIND_ENTRIES
     {
         let CieOrFde::Fde(entry) = entry else { continue };
-        // Most entries share the CIE of the entry before: parse it only once.
+        // Most entries share the CIE of the previous entry, so it is parsed only once.
         let parsed = entry.parse(|section, bases, offset| {
             if let Some((at, known)) = &last
                 && *at == offset

@@ -14,9 +14,9 @@ static SUFFIX: LazyLock<regex::Regex> = LazyLock::new(|| {
     regex::Regex::new(suffix).expect("the expression is valid")
 });
 
-/// The answers for this many names are cached: those of all servers that this process has observed.
+/// Maximum number of cached results, one per function name, for all servers that this process has observed.
 const MAX_CACHED_NAMES: usize = 65_536;
-/// The whole catalog compiles to 2 MB; the limit stops a catalog that does not.
+/// The whole catalog compiles to 2 MB; a catalog that exceeds this limit is rejected.
 const MAX_COMPILED_BYTES: usize = 64 << 20;
 
 /// Return a function's name without what compilers and linkers add to it (`.isra.3`, `@plt`).
@@ -41,12 +41,13 @@ fn alternative(pattern: &str) -> String {
     {
         return regular.to_owned();
     }
-    // Any number of bytes is the same as any number of characters in a valid string, and compiles to less.
+    // In a valid string, any number of bytes matches the same as any number of characters, and compiles to a
+    // smaller program.
     let with_stars = regex::escape(pattern).replace(r"\*", "(?-u:.)*");
     with_stars.replace(r"\?", ".")
 }
 
-/// Return why a pattern is malformed, or why the patterns cannot be compiled together, or None.
+/// Return the reason why a pattern is malformed or the patterns cannot be compiled together, or None.
 pub fn pattern_problem(patterns: &[String]) -> Option<String> {
     let problem = |patterns: &[String]| compile(patterns).err().map(|error| error.detail);
     let of_one = |pattern: &String| {
@@ -57,7 +58,7 @@ pub fn pattern_problem(patterns: &[String]) -> Option<String> {
     patterns.iter().find_map(of_one).or_else(|| Some(format!("malformed patterns: {}", problem(patterns)?)))
 }
 
-/// Convert the error of a crate that draws the expression over several lines.
+/// Convert a regex error, whose message quotes the expression over several lines, to one line.
 fn malformed(error: &regex::Error) -> Error {
     let text = error.to_string();
     let reason = text.lines().last().unwrap_or_default();
@@ -70,7 +71,7 @@ fn compile(patterns: &[String]) -> Result<Regex> {
 
 /// Lists of patterns for function names.
 struct NameLists {
-    /// The numbers of the lists that have a name without wildcards, which most patterns are.
+    /// For each name without wildcards (as most patterns are), the numbers of the lists that contain it.
     exact: FxHashMap<String, Vec<usize>>,
     /// One expression for the other patterns of each list.
     expressions: RegexSet,
@@ -116,7 +117,7 @@ impl NameLists {
     }
 }
 
-/// What classification needs of a frame.
+/// The properties of a frame that classification needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Function<'a> {
     /// The name; empty if no symbol covers the address.
@@ -127,7 +128,7 @@ pub struct Function<'a> {
     pub kernel: bool,
 }
 
-/// What is known about a thread besides its stack.
+/// The properties of a thread, besides its stack, that classification needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Situation<'a> {
     /// The thread's name.
@@ -138,7 +139,7 @@ pub struct Situation<'a> {
     pub file: Option<&'a str>,
     /// True if the thread is on a CPU or ready for one.
     pub running: bool,
-    /// True if the stack is from an earlier moment. Such a stack proves no wait.
+    /// True if the stack is from an earlier time. Such a stack does not prove a wait.
     pub stale: bool,
 }
 
@@ -147,11 +148,11 @@ pub struct Situation<'a> {
 pub struct Rule {
     /// The class that the rule assigns.
     pub wait: String,
-    /// Holds for running threads only, or for others only.
+    /// If set, the rule holds only for running threads (true) or only for others (false).
     pub running: Option<bool>,
     /// Some function must match.
     pub frames: Option<Vec<String>>,
-    /// Some function must match these too.
+    /// Some function must also match one of these.
     pub also: Option<Vec<String>>,
     /// The server's innermost function, or a library function that it calls, must match.
     pub leaf: Option<Vec<String>>,
@@ -184,7 +185,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Compile the rules. `libraries` are patterns for the modules that `leaf` steps over.
+    /// Compile the rules. `libraries` are patterns for the modules that `leaf` skips.
     ///
     /// Errors: `Internal` for a malformed pattern.
     pub fn new(rules: Vec<Rule>, libraries: &[String]) -> Result<Self> {
@@ -279,20 +280,20 @@ pub struct KindRule {
     pub comm: Vec<String>,
 }
 
-/// The kind of a thread.
+/// The result of [`ThreadKinds::of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadKind {
     /// The kind with this number.
     Known(usize),
-    /// A thread of a pool, whose task is not known.
+    /// A thread of a pool, whose task is unknown.
     Pool,
     /// No pattern matches.
     Other,
 }
 
-/// Assigns kinds to threads, by the root of the stack, else by the thread's name.
+/// Assigns kinds to threads, by the root of the stack, otherwise by the thread's name.
 pub struct ThreadKinds {
-    /// The functions of each kind, and last those of pools.
+    /// The functions of each kind, followed by those of thread pools.
     functions: NameLists,
     comms: Vec<Regex>,
 }

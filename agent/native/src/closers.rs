@@ -1,11 +1,11 @@
 //! Closes the descriptors of probes in helper processes.
 //!
 //! The kernel removes a breakpoint in the context of the task that drops the last reference. If a SIGKILL is
-//! pending for that task, the breakpoint stays for ever ("leaking uprobe"). So no thread of this process may
-//! drop the last reference: the OOM killer, a cgroup's kill or a core dump may kill it at any moment.
+//! pending for that task, the breakpoint stays forever ("leaking uprobe"). So no thread of this process may
+//! drop the last reference: the OOM killer, a cgroup's kill or a core dump may kill it at any time.
 //!
 //! A closer process drops the reference by exiting. A task that has begun to exit receives no more signals,
-//! and it has already given up its address space, which is a copy of its own.
+//! and it has already released its address space, which is a private copy.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,11 +13,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of closers. Each needs about 50 ms for a link, even if others run at the same time. A
-/// closer has a copy of our page tables, which count as our memory.
+/// closer has a copy of this process's page tables, which count towards our memory.
 const MAX_CLOSERS: usize = 16;
 
-/// Held while closers start. A new closer has copies of all our descriptors. None of these may become the
-/// last reference, so no other thread may begin to close descriptors meanwhile.
+/// Held while closers start. A new closer has copies of all our descriptors. None of these copies may become
+/// the last reference, so no other thread may begin to close descriptors while closers start.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Close all descriptors, and wait until their probes are detached.
@@ -27,7 +27,7 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
     }
     let share = descriptors.len().div_ceil(MAX_CLOSERS);
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Ok(gate) = Gate::new() else { return }; // then this thread closes them, which is better than not at all
+    let Ok(gate) = Gate::new() else { return }; // this thread then closes them itself
     let closers: Vec<Closer> = descriptors.chunks(share).filter_map(|some| gate.start(some)).collect();
     let go = gate.wait_until_ready();
     drop(starting);
@@ -40,9 +40,9 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
 
 /// Two pipes that synchronise us with the closers. Nothing is written: the signal is the end of file.
 struct Gate {
-    /// End of file when every closer has closed all descriptors but its own.
+    /// Reaches end of file when every closer has closed all descriptors except its share.
     ready: (OwnedFd, OwnedFd),
-    /// End of file when we have closed our descriptors or have died.
+    /// Reaches end of file when this process has closed its descriptors or has died.
     go: (OwnedFd, OwnedFd),
 }
 
@@ -51,7 +51,7 @@ impl Gate {
         Ok(Self { ready: pipe()?, go: pipe()? })
     }
 
-    /// Start a closer; None if the process cannot be created.
+    /// Start a closer; return None if the process cannot be created.
     fn start(&self, descriptors: &[OwnedFd]) -> Option<Closer> {
         let (ready, go) = (self.ready.1.as_raw_fd(), self.go.0.as_raw_fd());
         let mut kept: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).chain([ready, go]).collect();
@@ -59,7 +59,8 @@ impl Gate {
         let limit = descriptor_limit();
         let pid = without_signals(|| {
             // SAFETY: with these arguments clone works like fork(), but sends no signal when the child exits,
-            // because Python does not know this child. The child only makes raw system calls.
+            // because Python must not see a signal for a child that it did not start. The child only makes
+            // raw system calls.
             let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
             if pid == 0 {
                 // SAFETY: this runs in the child, which has its own copy of everything.
@@ -73,7 +74,7 @@ impl Gate {
     fn wait_until_ready(self) -> OwnedFd {
         let (ready, written) = self.ready;
         drop(written);
-        let _ = File::from(ready).read_to_end(&mut Vec::new()); // always empty
+        let _ = File::from(ready).read_to_end(&mut Vec::new()); // nothing is ever written to this pipe
         self.go.1
     }
 }
@@ -124,13 +125,13 @@ unsafe fn close_between(first: RawFd, end: RawFd) {
     unsafe {
         if end > first && libc::syscall(libc::SYS_close_range, first, end - 1, 0) < 0 {
             for descriptor in first..end {
-                libc::syscall(libc::SYS_close, descriptor); // before Linux 5.9
+                libc::syscall(libc::SYS_close, descriptor); // for kernels before Linux 5.9
             }
         }
     }
 }
 
-/// Return the limit of descriptors: ours have lower numbers.
+/// Return the limit of descriptors; all open descriptors have lower numbers.
 fn descriptor_limit() -> RawFd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a local rlimit.

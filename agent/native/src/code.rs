@@ -1,5 +1,5 @@
-//! One mapped file of code, as probes need it: the path that opens exactly this file, its functions, and
-//! their offsets in the file.
+//! Reads one mapped file of code for probes: the path that opens exactly this file, its functions, and their
+//! offsets in the file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::references;
 use crate::symbols::{self, DebugSearch, ElfFile, Named, SymbolTable};
 use crate::uprobe;
 
-/// At least the length of the longest x86-64 instruction, in bytes.
+/// An upper bound of the length of an x86-64 instruction, in bytes.
 const INSTRUCTION: u64 = 16;
 
 /// A mapped file with its symbols.
@@ -34,9 +34,9 @@ pub struct Function {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// File offset of its first instruction.
+    /// File offset of the function's first instruction.
     pub offset: u64,
-    /// True if a probe on it is of the expensive kind; see [`uprobe::is_stepped`].
+    /// True if a probe on the function is of the expensive kind; see [`uprobe::is_stepped`].
     pub stepped: bool,
 }
 
@@ -90,7 +90,7 @@ impl CodeFile {
         self.table.source.as_str()
     }
 
-    /// Return why a better source of names could not be used, if so.
+    /// Return why a better source of names could not be used, if that is the case.
     pub fn problem(&self) -> Option<&str> {
         self.table.problem.as_deref()
     }

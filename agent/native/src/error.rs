@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// The kind of a failure; Python gets its `as_str` as `NativeError.args[0]`.
+/// The kind of a failure; in Python, the result of `as_str` is `NativeError.args[0]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The process has ended or never existed.
@@ -16,7 +16,7 @@ pub enum Kind {
     Bpf,
     /// A file is not a usable ELF object.
     Elf,
-    /// The process has another CPU architecture than this build.
+    /// The process has a different CPU architecture from this build.
     Arch,
     /// Anything else: a bug in this program.
     Internal,

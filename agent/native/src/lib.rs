@@ -5,7 +5,7 @@
 //! - `modules` and `symbols` read the files that are mapped into the process.
 //! - `unwind` turns stacks into return addresses, `names` turns addresses into function names.
 //! - `process` combines these into one snapshot.
-//! - `classify` tells what threads wait for and what they are for.
+//! - `classify` determines what threads wait for, and their kinds.
 //! - `samples` counts the stacks that BPF programs send.
 //! - `layout` finds the offsets of global variables and their members.
 //! - `python` and `python_*` are the interface to Python.

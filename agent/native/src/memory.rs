@@ -32,7 +32,7 @@ pub fn read(pid: u32, address: u64, size: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Read up to `size` bytes from `address`, fewer if the mapping ends before.
+/// Read up to `size` bytes from `address`, or fewer if the mapping ends earlier.
 pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     let pieces = split_pages(address, size);
@@ -55,17 +55,18 @@ pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Read many `(address, size)` ranges, 1,024 per system call. A range that is not mapped gives None.
+/// Read many `(address, size)` ranges, 1,024 per system call. The result for a range that is not mapped is
+/// None.
 ///
-/// Errors: `Gone`, `Rights`. The kernel copies one range after the other, so the values are not of the same
-/// instant.
+/// Errors: `Gone`, `Rights`. The kernel copies one range after the other, so the values are not read at the
+/// same instant.
 pub fn read_many(pid: u32, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut found = Vec::with_capacity(places.len());
     while let Some(batch) = places.get(found.len()..).filter(|rest| !rest.is_empty()) {
         let batch = &batch[..batch.len().min(IOV_MAX)];
         let whole = read_batch(pid, batch, &mut found)?;
         if whole < batch.len() {
-            found.push(None); // the kernel stops at the first range that is not mapped
+            found.push(None); // the kernel stopped at this range, which is not mapped
         }
     }
     Ok(found)
@@ -96,8 +97,8 @@ fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>
     Ok(batch.len())
 }
 
-/// Split a range at page boundaries. The kernel then returns all pages before the end of the mapping, and not
-/// just an error.
+/// Split a range at page boundaries. The kernel then returns all pages before the end of the mapping, instead
+/// of an error.
 fn split_pages(address: u64, bytes: usize) -> Vec<RemoteIoVec> {
     let mut pieces = Vec::with_capacity(bytes / PAGE + 2);
     let mut base = address as usize;

@@ -1,4 +1,5 @@
-//! The ELF files that are mapped into a process, with what unwinding and symbol resolution need of each.
+//! The ELF files that are mapped into a process, with the data of each that unwinding and symbol resolution
+//! need.
 
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
@@ -28,7 +29,7 @@ pub struct Module {
     pub elf: Option<Arc<ElfFile>>,
     /// Its symbols.
     pub symbols: SymbolTable,
-    /// Why the file or a better source of its symbols could not be used.
+    /// Why the file, or a better source of its symbols, could not be used.
     pub problem: Option<String>,
     /// The reader of inlined calls, started at the first use; None if there is no debug information.
     inlines: OnceCell<Option<RefCell<InlinedCalls>>>,
@@ -41,7 +42,7 @@ impl Module {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Return how many bytes of its files are kept in memory.
+    /// Return the number of bytes of the module's files that are held in memory.
     fn memory_bytes(&self) -> u64 {
         self.elf.as_ref().map_or(0, |elf| elf.memory_bytes()) + self.symbols.memory_bytes()
     }
@@ -72,7 +73,7 @@ impl Module {
     }
 }
 
-/// All modules of a process. The list is read again when an address outside all of them is met.
+/// All modules of a process. The list is read again when an address outside all of them occurs.
 pub struct Modules {
     pid: u32,
     search: DebugSearch,
@@ -81,7 +82,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Open the files that are mapped now.
+    /// Open the files that are currently mapped.
     pub fn new(pid: u32, search: DebugSearch) -> Result<Self> {
         let mut modules = Self { pid, search, mappings: Vec::new(), files: Vec::new() };
         modules.refresh()?;
@@ -117,8 +118,8 @@ impl Modules {
         Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), files: modules }
     }
 
-    /// Read the maps again and return true if something changed. Modules that are still mapped are kept; if
-    /// the process has ended, all are kept.
+    /// Read the maps again and return true if something changed. Modules that are still mapped are retained;
+    /// if the process has exited, all are retained.
     pub fn refresh(&mut self) -> Result<bool> {
         let mappings = maps::executable(self.pid)?;
         if mappings == self.mappings || mappings.is_empty() {
@@ -196,7 +197,7 @@ impl Modules {
 }
 
 impl Modules {
-    /// Return why no further file may be read, if a limit is reached.
+    /// Return the reason why no further file may be read, if a limit is reached.
     fn over_budget(&self, path: &str) -> Option<String> {
         if self.files.len() >= limits::MODULES {
             return Some(format!("{path}: not read: the process maps more than {} files", limits::MODULES));
@@ -223,9 +224,9 @@ pub fn bias(elf: &ElfFile, mapping: &Mapping) -> Option<u64> {
 
 /// Open the mapped file.
 ///
-/// /proc/PID/map_files leads to the file that runs, in any mount namespace and even after an upgrade replaced
-/// it. Without the right to use it (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) the file is opened by its path,
-/// and accepted only if its inode is that of the mapping.
+/// /proc/PID/map_files refers to the file that is mapped, in any mount namespace and even after an upgrade
+/// has replaced it. Without the required capability (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), the file is
+/// opened by its path, and accepted only if its inode is that of the mapping.
 pub fn open_elf(pid: u32, mapping: &Mapping) -> Result<Arc<ElfFile>> {
     let display = PathBuf::from(&mapping.path);
     if mapping.path == "[vdso]" {

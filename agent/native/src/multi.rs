@@ -1,5 +1,5 @@
-//! Attaches uprobes by BPF link (uprobe_multi, Linux 6.6). A hit costs less than with a perf event, and many
-//! probes can be detached without waiting for the kernel once per probe. Like a perf event, a link is
+//! Attaches uprobes with BPF links (uprobe_multi, Linux 6.6). A hit costs less than with a perf event, and
+//! many probes can be detached without waiting for the kernel once per probe. Like a perf event, a link is
 //! detached when its descriptor is closed.
 
 use std::env;
@@ -45,13 +45,14 @@ const COUNT: [[u8; 8]; 11] = [
     [0x95, 0, 0, 0, 0, 0, 0, 0],                // exit
 ];
 
-/// Return true if this kernel supports such links and they count the calls of all threads. Before 6.10 some
-/// kernels count only those of a process's first thread. Detected once, by probing a function of this module.
+/// Return true if this kernel supports uprobe links that count the calls of all threads. Before 6.10 the
+/// links of some kernels count only the calls of a process's first thread. Detected once, by probing a
+/// function of this module.
 pub fn is_supported() -> bool {
     detect().is_ok()
 }
 
-/// Detect support like [`is_supported`], and return the reason if there is none.
+/// Detect support like [`is_supported`], and return the reason if links are not supported.
 pub fn detect() -> &'static Result<(), String> {
     static DETECTED: OnceLock<Result<(), String>> = OnceLock::new();
     DETECTED.get_or_init(|| match env::var_os(ENVIRONMENT_VARIABLE) {
@@ -60,7 +61,8 @@ pub fn detect() -> &'static Result<(), String> {
     })
 }
 
-/// Attach a program, loaded by [`programs::load_for_links`], until the descriptor is closed.
+/// Attach a program, loaded by [`programs::load_for_links`], and return its descriptor. Closing the
+/// descriptor detaches the program.
 pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())?;
     let mut options = libbpf_sys::bpf_link_create_opts {

@@ -1,4 +1,4 @@
-//! Turns stacks of addresses into stacks of function names; each distinct stack is resolved once.
+//! Converts stacks of addresses to stacks of function names; each distinct stack is resolved once.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Frame {
     pub kernel: bool,
 }
 
-/// Up to this many address names stay cached when the cached stacks are dropped.
+/// Maximum number of address names that stay cached when the cached stacks are dropped.
 const MAX_CACHED_ADDRESSES: usize = 2_000;
 
 /// A cache of the frames at each address.
@@ -40,8 +40,8 @@ impl AddressNames {
         Self { inlines, kallsyms, frames: FxHashMap::default() }
     }
 
-    /// Return the frames at an address, inlined calls first. An address that is not `innermost` is a return
-    /// address.
+    /// Return the frames at an address, inlined calls first. An address is a return address unless it is
+    /// `innermost`.
     pub fn at(&mut self, modules: &Modules, address: u64, innermost: bool) -> &Arc<Vec<Frame>> {
         // A return address may already belong to the next function: look up the call instruction before it.
         let lookup = if innermost { address } else { address.wrapping_sub(1) };
@@ -123,8 +123,8 @@ impl StackNames {
         self.stacks.get(&id)
     }
 
-    /// Return the id of a stack and its addresses, which all threads with this stack share. The frames of a
-    /// new stack are resolved.
+    /// Return the id of a stack, and its addresses, which all threads with this stack share. Resolves the
+    /// frames if the stack is new.
     pub fn intern(&mut self, modules: &Modules, stack: Addresses) -> (u32, Arc<Addresses>) {
         if let Some((shared, id)) = self.ids.get_key_value(&stack) {
             return (*id, Arc::clone(shared));

@@ -1,16 +1,16 @@
-//! Cooperative yielding: a snapshot gives up its CPU often, so that a busy server's threads never wait long
-//! for it.
+//! Cooperative yielding: a snapshot yields its CPU frequently, so that the threads of a busy server never
+//! wait long for a CPU.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a snapshot may occupy a CPU before it yields. Far below the scheduler's own time slice (3 to 4
-/// ms), which a client would notice as a gap.
+/// How long a snapshot may occupy a CPU before it yields. This is much shorter than the scheduler's own time
+/// slice (3 to 4 ms), which a client would notice as a gap.
 const MAX_SLICE: Duration = Duration::from_micros(100);
-/// How long other threads get the CPU after each time slice. It is a sleep and not a `sched_yield`, because a
-/// yielding thread forfeits a whole scheduler slice, which would make the snapshot itself wait for long.
+/// How long other threads get the CPU after each time slice. This is a sleep and not a `sched_yield`, because
+/// a yielding thread forfeits a whole scheduler slice, which would delay the snapshot too much.
 const PAUSE: Duration = Duration::from_micros(150);
-/// If a `sched_yield` takes longer than this, another thread has run meanwhile.
+/// If a `sched_yield` takes longer than this, another thread has run in between.
 const SWITCH_TIME: Duration = Duration::from_micros(10);
 
 /// Limits the time slices of a long computation.
@@ -20,12 +20,12 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Start the first time slice, assuming that no other thread wants the CPU.
+    /// Start the first time slice, assuming that no other thread needs the CPU.
     pub fn start() -> Self {
         Self { slice_began: Instant::now(), contended: false }
     }
 
-    /// Yield the CPU if the time slice is used up. Call it only where no lock of the server is held.
+    /// Yield the CPU if the time slice is used up. Call it only while no lock of the server is held.
     pub fn yield_if_due(&mut self) {
         if self.slice_began.elapsed() < MAX_SLICE {
             return;

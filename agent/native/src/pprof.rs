@@ -1,4 +1,4 @@
-//! The part of pprof's profile.proto that profiles counted by stack need.
+//! The part of pprof's profile.proto that is needed to encode counts by stack.
 //!
 //! The field numbers are those of github.com/google/pprof/proto/profile.proto.
 
@@ -89,7 +89,7 @@ pub struct Sample {
     pub labels: Vec<(String, String)>,
 }
 
-/// Encode samples of this type and unit, such as `threads` and `count`. The result is not compressed.
+/// Encode samples of this type and unit, such as `threads` and `count`, and return the uncompressed bytes.
 pub fn encode(
     samples: Vec<Sample>,
     (kind, unit): (&str, &str),

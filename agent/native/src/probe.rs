@@ -22,7 +22,7 @@ pub fn bpf() -> (bool, String) {
     }))
 }
 
-/// Sample a running thread of this process by a perf event.
+/// Sample a running thread of this process with a perf event; return whether it works, and the evidence.
 pub fn perf() -> (bool, String) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -48,7 +48,7 @@ pub fn perf() -> (bool, String) {
     })
 }
 
-/// Count a call of our calibration function by a uprobe link.
+/// Count a call of the calibration function with a uprobe link; return whether it works, and the evidence.
 pub fn uprobe_links() -> (bool, String) {
     match multi::detect() {
         Ok(()) => (true, "a link counted a call on another thread".to_owned()),
@@ -56,7 +56,7 @@ pub fn uprobe_links() -> (bool, String) {
     }
 }
 
-/// Seize, interrupt and detach a child process.
+/// Seize, interrupt and detach a child process; return whether it works, and the evidence.
 pub fn ptrace() -> (bool, String) {
     let child = Command::new("sleep").arg("10").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut child = match child {

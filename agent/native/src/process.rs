@@ -1,5 +1,5 @@
 //! Takes snapshots of all threads of a process: copies and unwinds the stacks, retries threads that ran
-//! meanwhile, and resolves symbols.
+//! during the copy, and resolves symbols.
 
 mod retry;
 
@@ -18,10 +18,11 @@ use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust};
 use crate::symbols::{DebugSearch, limits};
 use crate::unwind::{End, Unwinder, Walk};
 
-/// Maximum number of threads that are retried after they ran; further ones are returned as they were copied.
+/// Maximum number of threads that are retried after they ran; further threads are returned as they were
+/// copied.
 const MAX_RETRIED: usize = 1_000;
-/// If more distinct stacks are cached than twice those of the last snapshot plus this many, the cache is
-/// cleared to limit memory. Threads that compute have new stacks in each snapshot.
+/// If the cache has more stacks than twice the number of distinct stacks in the last snapshot plus this
+/// number, it is cleared to limit memory. Threads that compute have new stacks in each snapshot.
 const SPARE_STACKS: usize = 64;
 
 /// How to copy the threads.
@@ -29,7 +30,7 @@ const SPARE_STACKS: usize = 64;
 pub enum Method {
     /// The BPF task iterator, which stops nothing.
     Bpf,
-    /// ptrace: each thread is stopped for some microseconds.
+    /// ptrace: each thread is stopped for a few microseconds.
     Ptrace,
 }
 
@@ -44,7 +45,8 @@ pub struct Process {
     distinct_stacks: usize,
     /// The unwound stacks of threads that were off the CPU in the last snapshot, by thread id.
     cached_stacks: FxHashMap<u32, CachedStack>,
-    /// Maximum bytes of stacks that one snapshot copies. The same amount again may be read for deep stacks.
+    /// Maximum bytes of stacks that one snapshot copies. The same number of bytes may be read in addition for
+    /// deep stacks.
     max_bytes: u64,
     /// Bytes of deep stacks that this snapshot may still read.
     deep_bytes_left: u64,
@@ -58,7 +60,7 @@ struct CachedStack {
     addresses: Arc<Addresses>,
 }
 
-/// A thread whose stack is unwound; only its symbols are missing.
+/// A thread whose stack is unwound, but whose symbols are not resolved yet.
 struct UnwoundThread {
     thread: RawThread,
     trust: Trust,
@@ -77,13 +79,13 @@ impl UnwoundThread {
         Self { thread: thread.without_stack(), trust, stack: Stack::Unwound(walk) }
     }
 
-    /// Return true if the next snapshot would give the same stack. That is not so if the walk met an address
-    /// outside all modules, which may be known by then, or ran out of steps.
+    /// Return true if the next snapshot would return the same stack for an unchanged thread. This is false if
+    /// the walk reached an address outside all modules, which may be known by then, or ran out of steps.
     fn is_final(&self) -> bool {
         !matches!(&self.stack, Stack::Unwound(walk) if matches!(walk.end, End::OutsideModules | End::Budget))
     }
 
-    /// Return true if the walk met an address outside all modules.
+    /// Return true if the walk reached an address outside all modules.
     fn left_modules(&self) -> bool {
         matches!(&self.stack, Stack::Unwound(walk) if walk.end == End::OutsideModules)
     }
@@ -149,14 +151,15 @@ impl Process {
         self.names.get(stack)
     }
 
-    /// Limit the bytes of stacks that a snapshot copies, and separately those that it reads for deep stacks.
+    /// Limit the bytes of stacks that a snapshot copies, and apply the same limit separately to the bytes
+    /// that it reads for deep stacks.
     pub fn limit(&mut self, max_bytes: u64) {
         self.max_bytes = max_bytes;
     }
 
     /// Copy, unwind and symbolise the stacks of all threads.
     ///
-    /// Errors: `Gone` if the process ended before the copy; otherwise those of the method.
+    /// Errors: `Gone` if the process ended before the copy; otherwise the errors of the method.
     pub fn snapshot(&mut self) -> Result<Snapshot> {
         if self.names.len() > 2 * self.distinct_stacks + SPARE_STACKS {
             self.names.clear_stacks();
@@ -199,8 +202,7 @@ impl Process {
         self.name(done, &mut snapshot);
         snapshot.symbolise = started.elapsed();
         if snapshot.shallow > 0 {
-            // The text must not change from snapshot to snapshot, because readers list each distinct note
-            // once.
+            // The text must be the same in each snapshot, because readers list each distinct note once.
             snapshot.notes.push(format!(
                 "some stacks are cut and marked truncated: a snapshot copies at most {} MB of stacks; \
                  other threads are copied completely in the next one",
@@ -239,7 +241,7 @@ impl Process {
         snapshot.threads.sort_by_key(|thread| thread.raw.tid);
     }
 
-    /// Unwind the threads of one part of the copy that did not run meanwhile. The others are left for a
+    /// Unwind the threads of one part of the copy that did not run during the copy. The others are left for a
     /// retry, without their stack bytes, up to a limit.
     fn walk_part(
         &mut self,
@@ -305,8 +307,8 @@ impl Process {
     }
 }
 
-/// Refuse a process of another architecture: registers, unwind rules and system call numbers are those of one
-/// only.
+/// Refuse a process of another architecture: registers, unwind rules and system call numbers are those of
+/// this build's architecture.
 fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
     let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
     match machine {

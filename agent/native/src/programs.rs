@@ -1,5 +1,5 @@
 //! Loads compiled programs and creates their maps without a compiler: two system calls instead of a second of
-//! LLVM.
+//! CPU time in LLVM.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -20,7 +20,7 @@ const MAP_DESCRIPTOR: u8 = 1;
 /// `BPF_PSEUDO_MAP_VALUE`: the constant is a map's descriptor and stands for the address of its only value,
 /// plus the offset in the second instruction.
 const MAP_VALUE: u8 = 2;
-/// Size of the buffer for the verifier's log. If the log is longer the buffer gets its end.
+/// Size of the buffer for the verifier's log. If the log is longer, the buffer receives its end.
 const LOG_BYTES: usize = 256 << 10;
 const LOG_LINES: usize = 5;
 /// `BPF_OBJ_NAME_LEN` without the terminating NUL.
@@ -99,13 +99,13 @@ struct ProgramType {
     flags: u32,
 }
 
-/// Programs for uprobes, which have the type kprobe, attached by perf event and by link.
+/// Types of programs for uprobes (the kernel's type is kprobe) that are attached by perf event or by link.
 const FOR_EVENTS: ProgramType =
     ProgramType { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
 const FOR_LINKS: ProgramType = ProgramType { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
 
-/// Load a program for [`crate::uprobe::attach`]. Where its code refers to a map, the constant is an index
-/// into `maps`.
+/// Load a program for [`crate::uprobe::attach`]. In instructions that refer to a map, the constant is an
+/// index into `maps`.
 ///
 /// Errors: `Rights`; `Bpf` with the verifier's last lines; `Internal` if the code refers to anything but maps
 /// and helpers.
@@ -136,13 +136,13 @@ fn load(name: &str, code: &[u8], maps: &[RawFd], program_type: ProgramType) -> R
     })?;
     let label = kernel_name(name)?;
     try_load(&label, &code, program_type, &mut []).or_else(|_| {
-        let mut log = vec![0_u8; LOG_BYTES]; // logging is expensive: only after a failure
+        let mut log = vec![0_u8; LOG_BYTES]; // expensive, so it is used only after a failure
         try_load(&label, &code, program_type, &mut log)
             .map_err(|error| failed(&error, &format!("loading the program {name}"), &last_lines(&log)))
     })
 }
 
-/// Load a program; if `log` is not empty the verifier writes its log there.
+/// Load a program; if `log` is not empty, the verifier writes its log to it.
 fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
@@ -170,8 +170,8 @@ fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]
     })
 }
 
-/// Replace indexes into `maps` in the code by descriptors. None if the code has other references that would
-/// have to be resolved.
+/// Replace indexes into `maps` in the code with descriptors. Returns None if the code has other references
+/// that would have to be resolved.
 fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     if !code.len().is_multiple_of(INSTRUCTION) {
         return None;
@@ -191,8 +191,8 @@ fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     Some(())
 }
 
-/// Replace the descriptors of `maps` in the code by indexes: the inverse of [`link`]. None if the code refers
-/// to other maps, or to anything but maps and helpers.
+/// Replace the descriptors of `maps` in the code with indexes: the inverse of [`link`]. Returns None if the
+/// code refers to other maps, or to anything but maps and helpers.
 pub fn unlinked(code: &[libbpf_sys::bpf_insn], maps: &[RawFd]) -> Option<Vec<u8>> {
     let mut found = Vec::with_capacity(code.len() * INSTRUCTION);
     for one in code {
@@ -226,7 +226,8 @@ pub fn owned(result: i32) -> io::Result<OwnedFd> {
 }
 
 fn failed(error: &io::Error, doing: &str, log: &str) -> Error {
-    // The verifier also refuses with EACCES, but writes a log. Without rights there is no log.
+    // The verifier also refuses with EACCES, but then writes a log. If privileges are missing, the log is
+    // empty.
     let kind = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) if log.is_empty() => Kind::Rights,
         _ => Kind::Bpf,

@@ -1,6 +1,6 @@
 //! The Python interface of the core; agent/innoscope/_native.pyi documents it.
 
-// PyO3 passes converted arguments by value. ElfInfo's booleans are independent facts.
+// PyO3 passes converted arguments by value. The booleans of ElfInfo are independent of each other.
 #![allow(clippy::needless_pass_by_value, clippy::struct_excessive_bools)]
 
 use std::collections::HashMap;
@@ -104,7 +104,7 @@ impl Process {
         pid, *, method = "bpf", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None,
         most_bytes = None
     ))]
-    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them as keywords
     fn new(
         py: Python<'_>,
         pid: u32,
@@ -230,18 +230,17 @@ pub(crate) fn reader(py: Python<'_>) -> PyResult<ChildCommand> {
     .into())
 }
 
-/// Serve the parent of a confined child, and exit without Python's cleanup, which needs rights that the child
-/// has dropped.
+/// Run as a confined child, and exit without Python's cleanup, which needs rights that the child has dropped.
 #[pyfunction]
 fn serve_confined() {
     print_only_location_of_panics();
     let code = i32::from(confined::serve().is_err());
-    // SAFETY: _exit only ends this process. It is a child with no other task, and its output is flushed.
+    // SAFETY: _exit only ends this process. The child has no other task, and its output is flushed.
     unsafe { libc::_exit(code) }
 }
 
-/// Print only the location of a panic. Its message may quote foreign text; Python gets it as `PanicException` and
-/// logs it escaped.
+/// Print only the location of a panic. The message may contain untrusted text; Python receives it in a
+/// `PanicException` and escapes it before logging.
 #[pyfunction]
 fn print_only_location_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
@@ -355,7 +354,7 @@ impl Feature {
     }
 }
 
-/// Test a feature of this host.
+/// Test a feature of this host without holding the GIL.
 fn test(py: Python<'_>, feature: fn() -> (bool, String)) -> Feature {
     let (works, detail) = py.detach(feature);
     Feature { works, detail }

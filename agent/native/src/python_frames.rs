@@ -1,4 +1,4 @@
-//! The part of the Python interface for frames and what they mean: wait classes and kinds of threads;
+//! The part of the Python interface for frames and their classification: wait classes and kinds of threads.
 //! _native.pyi documents it.
 
 // PyO3 passes converted arguments by value.
@@ -16,7 +16,7 @@ use crate::classify::{self, Function, KindRule, Situation, ThreadKind};
 use crate::error::Error;
 use crate::names;
 
-/// A frame whose strings are Python objects, which all frames of a function share.
+/// A frame with Python strings, which all frames of the same function share.
 #[pyclass(frozen, get_all)]
 pub(crate) struct Frame {
     function: Option<Py<PyString>>,
@@ -38,7 +38,7 @@ impl Frame {
         inlined: bool,
         kernel: bool,
     ) -> PyResult<Self> {
-        // From here on, both are valid UTF-8.
+        // After these two lines both strings are known to be valid UTF-8.
         let file = module.to_str()?;
         let name = function.as_ref().map(|function| function.to_str()).transpose()?.unwrap_or_default();
         let label = match &function {
@@ -77,7 +77,7 @@ impl Frame {
         Ok(Function { name: name.unwrap_or_default(), module, kernel: self.kernel })
     }
 
-    /// Return the frame as the core represents it.
+    /// Convert the frame to the type that the core uses.
     pub fn to_core(&self, py: Python<'_>) -> PyResult<names::Frame> {
         let (function, module) = self.fields(py)?;
         Ok(names::Frame {
@@ -132,7 +132,7 @@ impl Frames {
     }
 }
 
-/// A rule of waits.yaml: any object with these attributes. Empty lists are no condition.
+/// A rule of waits.yaml: any object with these attributes. An empty list means no condition.
 #[derive(FromPyObject)]
 struct WaitRule {
     wait: String,
@@ -191,7 +191,7 @@ impl Classifier {
     }
 
     #[pyo3(signature = (frames, *, comm = "", syscall = None, file = None, running = false, stale = false))]
-    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them as keywords
     fn classify<'py>(
         &self,
         py: Python<'py>,

@@ -97,7 +97,7 @@ impl Function {
 
 #[pyclass(frozen)]
 struct Uprobe {
-    /// None after it was detached.
+    /// The descriptor; None after the probe was detached.
     event: Mutex<Option<OwnedFd>>,
 }
 
@@ -124,7 +124,8 @@ impl Uprobe {
     }
 }
 
-/// Detach a probe that was not detached explicitly. A closer does it, and not the thread that drops it.
+/// Detach a probe that was not detached explicitly. A closer process detaches it, not the thread that drops
+/// it.
 impl Drop for Uprobe {
     fn drop(&mut self) {
         closers::close_all(self.take().into_iter().collect());

@@ -62,7 +62,7 @@ struct Samples {
 impl Samples {
     #[new]
     #[pyo3(signature = (pid, ring, *, debug_dirs = None, debug_files = None, inlines = false, kernel = false, file_calls = None))]
-    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them as keywords
     fn new(
         py: Python<'_>,
         pid: u32,
@@ -191,7 +191,7 @@ struct Settled {
 #[pyclass(frozen)]
 struct OffCpu {
     inner: Mutex<programs::OffCpu>,
-    /// Takes snapshots of threads that do not switch; None if this kernel does not support it.
+    /// Takes snapshots of threads that do not switch; None if this kernel does not support snapshots.
     source: Mutex<Option<BpfSource>>,
     #[pyo3(get)]
     cannot_look: Option<String>,

@@ -1,4 +1,4 @@
-//! Finds out whether anything in a file still calls a function. Link-time optimisation leaves exported copies
+//! Checks whether anything in a file still calls a function. Link-time optimisation leaves exported copies
 //! that nothing calls: a probe on such a copy attaches and never fires.
 
 use std::ops::Range;
@@ -18,11 +18,11 @@ struct Target {
 /// of an x86-64 file.
 ///
 /// References are calls, jumps and addresses taken in code, pointers in data, and relocations. References
-/// from within the function do not count. `None` for other architectures and for a file that is larger than
-/// any server.
+/// from within the function do not count. Returns `None` for other architectures, and for a file that is
+/// larger than any server.
 ///
 /// Code is not disassembled. Instead every position is tested as if it were the operand of a call, jump or
-/// address load with the opcode before it. This finds all references, and about one false one per 10^5
+/// address load with the opcode before it. This finds all references, and about one false reference per 10^5
 /// functions.
 pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
     if elf.machine() != "x86_64" {
@@ -50,7 +50,7 @@ struct Search {
 }
 
 const FILTER_BITS: u32 = 16;
-/// Bytes of code that are examined together: up to three of an opcode and four of an operand.
+/// Bytes of code that are examined together: up to three opcode bytes and four operand bytes.
 const WINDOW: usize = 7;
 /// Bytes of a section that are read into memory at a time.
 const PIECE: u64 = 4 << 20;
@@ -98,7 +98,7 @@ impl Search {
     }
 
     /// Count pointers in data. The target of a relocated pointer is the addend of its relocation, which is
-    /// data as well.
+    /// counted as data as well.
     fn data(&mut self, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks::<8>();
         for word in words {

@@ -27,7 +27,7 @@ pub struct Options {
     pub ring_bytes: Option<u32>,
 }
 
-/// The loaded programs and maps; dropping it unloads them.
+/// The loaded programs and maps, which are unloaded on drop.
 pub struct Trace {
     object: libbpf_rs::Object,
 }
@@ -38,7 +38,7 @@ impl Trace {
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or refuses
     /// them.
     pub fn new(options: Options) -> Result<Self> {
-        // libbpf prints to stderr by default. The error that is returned has all that matters.
+        // libbpf prints to stderr by default. The returned error contains everything that matters.
         libbpf_rs::set_print(None);
         let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(|error| failed(&error))?;
         for mut map in open.maps_mut() {

@@ -1,6 +1,6 @@
-//! Offline unwinding: turns registers and stack bytes into return addresses by `.eh_frame`.
+//! Offline unwinding: converts registers and stack bytes to return addresses, using `.eh_frame`.
 //!
-//! The mapped files belong to the observed process and may be hostile, so they must not decide how long
+//! The mapped files belong to the observed process and may be hostile, so they must not determine how long
 //! unwinding takes. Entries and expressions have limits ([`limits`]), and all walks of one snapshot share a
 //! budget of steps.
 
@@ -37,7 +37,8 @@ pub struct Walk {
 
 /// Unwinds the threads of one process.
 pub struct Unwinder {
-    /// Parallel to the modules. Each table is read when the first address in its module is unwound.
+    /// The tables, in the order of the modules. Each table is read when the first address in its module is
+    /// unwound.
     tables: Vec<Option<UnwindTable>>,
     /// Cached unwind rules by address.
     rules: FxHashMap<u64, Rule>,
@@ -70,8 +71,8 @@ impl Unwinder {
     /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upwards.
     ///
     /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack slot,
-    /// original address), innermost first. Where a stack word leads to the kernel's `[uprobes]` page and not
-    /// to code of a module, the original address is used.
+    /// original address), innermost first. If a stack word points to the kernel's `[uprobes]` page and not to
+    /// code of a module, the original address is used.
     pub fn walk(
         &mut self,
         modules: &Modules,
@@ -100,7 +101,8 @@ impl Unwinder {
         let mut addresses = vec![ip];
         let mut frame = Frame { ip, sp, bp, innermost: true };
         let end = loop {
-            // Outside all modules only a guess by the frame pointer would be left: rather report the end.
+            // For an address outside all modules, the frame pointer would only be a guess, so the walk ends
+            // here.
             let Some(index) = modules.at(frame.lookup()) else {
                 break End::OutsideModules;
             };
@@ -133,7 +135,7 @@ impl Unwinder {
         Walk { addresses, end }
     }
 
-    /// Return the unwind rule for an address, or `None` when the steps are used up.
+    /// Return the unwind rule for an address, or `None` if the steps are used up.
     fn rule(&mut self, modules: &Modules, index: usize, address: u64) -> Option<Rule> {
         self.steps = self.steps.saturating_sub(1);
         if self.steps == 0 {

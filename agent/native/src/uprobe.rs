@@ -1,4 +1,4 @@
-//! Attaches a uprobe by BPF link or, if the kernel has no such links, by perf event. Both are detached when
+//! Attaches uprobes by BPF link or, if the kernel has no such links, by perf event. Both are detached when
 //! their descriptor is closed, even if this process is killed. The tracefs file uprobe_events is never used,
 //! because its probes outlive a killed owner.
 
@@ -27,11 +27,12 @@ pub struct Place<'a> {
     /// The process in which the breakpoint is set, for all of its threads.
     pub pid: u32,
     /// Probe the return of the function. A C++ exception that crosses such a call ends the process, so this
-    /// is allowed only where the catalog states that no exception can.
+    /// is allowed only if the catalog states that no exception can cross it.
     pub on_return: bool,
 }
 
-/// Attach a BPF program, loaded by [`crate::programs::load_uprobe`], until the descriptor is closed.
+/// Attach a BPF program, loaded by [`crate::programs::load_uprobe`], and return its descriptor. Closing the
+/// descriptor detaches the program.
 ///
 /// Errors: `Rights` (perf events need CAP_SYS_ADMIN since CVE-2025-38466), `Gone`, `Bpf` if the kernel has no
 /// uprobes or refuses the instruction.

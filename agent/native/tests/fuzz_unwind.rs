@@ -1,5 +1,5 @@
-//! Random registers and stacks and corrupted unwind tables must not cause a panic or a walk of more than 50
-//! ms.
+//! Tests that random registers and stacks and corrupted unwind tables cause no panic and no walk of more than
+//! 50 ms.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const MAX_TIME: Duration = Duration::from_millis(50);
 const BIAS: u64 = 0x7f00_0000_0000;
 const STACK_BASE: u64 = 0x7ffd_0000_1000;
 
-/// A random number generator (xorshift64*) that gives the same numbers in each run.
+/// A random number generator (xorshift64*) that returns the same numbers in each run.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// Return the CPU time of this thread. Unlike wall-clock time it does not grow when the machine is busy.
+/// Return the CPU time of this thread. Unlike wall-clock time, it does not depend on the load of the machine.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a local timespec.
@@ -108,7 +108,8 @@ fn mutated_unwind_tables() {
     }
 }
 
-/// Return the offset of a section in the image. The section is a copy, so it is found by its content.
+/// Return the offset of a section in the image. `part` is a copy of the section, so it is found by its
+/// content.
 fn offset_of(image: &[u8], part: &[u8]) -> usize {
     let head = &part[..part.len().min(256)];
     image.windows(head.len()).position(|window| window == head).expect("part of the image")

@@ -1,5 +1,5 @@
-//! Unwind information with DWARF expressions: those of real files are evaluated, and endless ones are cut off
-//! early.
+//! Tests unwind information with DWARF expressions: those of real files are evaluated, and endless ones are
+//! stopped early.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use _native::unwind::{End, Unwinder};
 const BIAS: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7ffd_0000_1000;
 
-/// A temporary folder, removed on drop.
+/// A temporary folder, which is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -12,9 +12,9 @@ use crate::symbols::{ElfFile, Inlines};
 
 /// Serve one parent.
 ///
-/// The first line of the input is the type of request and either `shared` or `alone`, which says whether
-/// there is a shared debug file. After `members` follows one path per line, after `inlines` one hexadecimal
-/// address per line. Each gets one line as response.
+/// The first line of the input is the type of request and either `shared` or `alone`, which says whether the
+/// parent passes a shared debug file. For `members` each further line is a path, for `inlines` a hexadecimal
+/// address. The response to each of them is one line.
 ///
 /// # Errors
 /// If the process cannot be confined, or the parent has exited.

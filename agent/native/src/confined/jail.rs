@@ -18,7 +18,7 @@ const BPF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const BPF_ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 const BPF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 const BPF_RETURN: u16 = 0x06;
-/// Offsets of fields in `struct seccomp_data`.
+/// Offsets of the fields in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
@@ -56,7 +56,7 @@ const ALLOWED: [libc::c_long; 22] = [
     libc::SYS_restart_syscall,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // for statx of open descriptors; with a path it can only reveal that the file exists
+    // for statx of open descriptors; with a path, statx can only reveal that the file exists
     libc::SYS_statx,
 ];
 /// System calls whose third argument must not request executable memory.
@@ -104,11 +104,11 @@ const DENIED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_creat,
 ];
-/// System calls with arguments that no filter can read: the C library falls back to older ones.
+/// System calls whose arguments a filter cannot read; the C library falls back to older system calls.
 const UNSUPPORTED: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
-/// Bits of an argument that a debugger must not pass, as (system call, offset of the argument, bits): new
-/// namespaces, in which it would have all capabilities; files opened for writing, such as another process's memory;
-/// limits of other processes.
+/// Bits of an argument that a debugger must not pass, as (system call, offset of the argument, bits). They
+/// request new namespaces, in which the debugger would have all capabilities; files opened for writing, such
+/// as another process's memory; and limits of other processes.
 const DENIED_BITS: &[(libc::c_long, u32, libc::c_int)] = &[
     (libc::SYS_clone, FIRST_ARGUMENT, NEW_NAMESPACE),
     #[cfg(target_arch = "x86_64")]
@@ -124,14 +124,14 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
-/// Limit of a debugger's address space in bytes: gdb takes 0.5 GB for 300 MB of debug information.
+/// Limit of a debugger's address space in bytes: gdb needs 0.5 GB for 300 MB of debug information.
 const DEBUGGER_BYTES: u64 = 4 << 30;
 /// The ids of the user and group `nobody`, which own nothing.
 const NOBODY: u32 = 65534;
 
-/// Replace this process by an external program, such as gdb, that reads an untrusted file. It runs as
-/// `nobody` if we are root, without capabilities, network, or rights over other processes. It can open only
-/// files that everybody can read.
+/// Replace this process with an external program, such as gdb, that reads an untrusted file. It runs as
+/// `nobody` if this process is root, without capabilities, network, or rights over other processes. It can
+/// open only files that are world-readable.
 ///
 /// # Errors
 /// If the kernel refuses any restriction, or the program does not exist. The program is then not started.
@@ -165,8 +165,9 @@ fn confine_program() -> Result<()> {
     load_filter(&deny_filter())
 }
 
-/// Forbid by Landlock (Linux 5.13) to create, remove or rename files, and to reach the memory of other processes
-/// through /proc. Errors are ignored: older kernels rely on the filter, which denies opening files for writing.
+/// Use Landlock (Linux 5.13) to forbid creating, removing and renaming files, and access to the memory of
+/// other processes through /proc. Errors are ignored: older kernels rely on the filter, which denies opening
+/// files for writing.
 fn make_files_read_only() {
     #[repr(C)]
     struct RulesetAttr {
@@ -209,8 +210,8 @@ fn deny_filter() -> Vec<libc::sock_filter> {
 /// If the kernel refuses any restriction. The caller must then not read the file.
 pub fn enter(cpu_s: u64) -> Result<()> {
     become_first_oom_victim();
-    // At the soft limit the kernel sends SIGXCPU, which tells the parent the reason. At the hard limit it sends
-    // SIGKILL.
+    // At the soft limit the kernel sends SIGXCPU, from which the parent learns the reason. At the hard limit
+    // it sends SIGKILL.
     set_limits(libc::RLIMIT_CPU, cpu_s, cpu_s + 1)?;
     for (resource, max) in [
         (libc::RLIMIT_DATA, DATA_BYTES),
@@ -239,7 +240,7 @@ fn set_limits(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Resu
 }
 
 /// Become the first victim of the OOM killer and run at low priority. Errors are ignored: safety does not
-/// depend on it.
+/// depend on this.
 fn become_first_oom_victim() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     // SAFETY: setpriority takes numbers only.
@@ -275,7 +276,7 @@ fn skip_unless(code: u16, k: u32) -> libc::sock_filter {
 }
 
 /// Start a filter: kill the process for a system call of another architecture, then load the number of the
-/// call.
+/// system call.
 fn filter_start() -> Vec<libc::sock_filter> {
     vec![
         statement(BPF_LOAD, ARCHITECTURE),
@@ -287,8 +288,8 @@ fn filter_start() -> Vec<libc::sock_filter> {
     ]
 }
 
-/// Allow a system call unless its argument has one of these bits. Other system calls go on to the next
-/// instruction.
+/// Allow a system call unless its argument has one of these bits. For other system calls, continue with the
+/// next instruction.
 fn without_bits(
     number: libc::c_long,
     argument: u32,

@@ -1,8 +1,9 @@
 //! Reads debug information in a confined child process.
 //!
-//! DWARF is large, its parsers are complex, and the file may belong to the observed process. So a child gets
-//! the open file, drops all other rights ([`jail`]), and answers in lines of text, which are checked here.
-//! Its memory use and CPU time end with it, and so does a SIGBUS if the file is truncated.
+//! DWARF is large, its parsers are complex, and the file may belong to the observed process. So a child
+//! process gets the open file, drops all other rights ([`jail`]), and responds with lines of text, which are
+//! checked here. Its memory is released when it exits, its CPU time is limited, and a SIGBUS after the file
+//! is truncated kills only the child.
 
 mod child;
 mod jail;
@@ -26,47 +27,47 @@ use crate::symbols::ElfFile;
 pub use child::serve;
 pub use jail::become_program;
 
-/// The descriptors at which the child gets its files.
+/// The descriptors at which the child receives its files.
 const FILE: RawFd = 3;
 const SHARED: RawFd = 4;
 /// Maximum bytes of all requests to one child.
 const MAX_REQUEST: u64 = 4 << 20;
 /// Maximum bytes of one response: 256 names of inlined calls.
 const MAX_RESPONSE: usize = 1 << 20;
-/// Maximum names in one response, and maximum characters of each name or reason.
+/// Maximum number of names in one response, and maximum length of each name or reason in characters.
 const MAX_NAMES: usize = 256;
 const MAX_TEXT: usize = 4 << 10;
-/// Maximum pointers in one path of members.
+/// Maximum number of pointers in one path of members.
 const MAX_OFFSETS: usize = 32;
 /// Timeouts of the first response, for which 300 MB may have to be read from disk on a busy host, and of
-/// later ones, which take some ms.
+/// later ones, which take a few ms.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(90);
 const LATER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The command that starts the child: a program that calls [`serve`], and its arguments.
 pub type ChildCommand = Vec<OsString>;
 
-/// A running child. It is killed when this is dropped.
+/// A running child. Dropping this kills the child.
 #[derive(Debug)]
 pub struct Reader {
     child: Child,
     requests: Option<ChildStdin>,
     responses: ChildStdout,
-    /// Bytes received that are not processed yet.
+    /// Received bytes that are not processed yet.
     pending: Vec<u8>,
     timeout: Duration,
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Fails if the child has already exited.
+        // An error means that the child has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Reader {
-    /// Start a child that reads this file.
+    /// Start a child that reads this file, and the shared debug file if there is one.
     fn start(start: &ChildCommand, elf: &ElfFile, shared: Option<&ElfFile>, what: &str) -> io::Result<Self> {
         let unusable = || io::Error::other("not an open file, so it cannot be passed to a child process");
         let file = duplicate_above_child_files(elf.file().ok_or_else(unusable)?)?;
@@ -162,7 +163,7 @@ fn cpu_limit(file: &File) -> io::Result<u64> {
     Ok(if file.metadata()?.uid() == 0 { jail::CPU_S } else { jail::UNTRUSTED_CPU_S })
 }
 
-/// Find members by the DWARF of this file: runs [`crate::layout::members`] in a child.
+/// Find members in the DWARF of this file by running [`crate::layout::members`] in a child.
 ///
 /// # Errors
 /// The reason, with the file's name.
@@ -188,7 +189,7 @@ pub fn members(
     Reader::start(start, elf, None, "members").and_then(send_all).map_err(failed)
 }
 
-/// Finds the inlined calls of one file by a child that runs until this is dropped.
+/// Finds the inlined calls of one file with a child that runs until this is dropped.
 #[derive(Debug)]
 pub struct InlinedCalls {
     reader: Option<Reader>,

@@ -1,4 +1,4 @@
-//! Finds the members of global structures by DWARF: `log_sys.lsn` gives offset, size and kind.
+//! Finds the members of global structures in DWARF: for `log_sys.lsn` it returns offset, size and kind.
 //!
 //! Designed for servers with 300 MB of debug information: only compilation units that mention a wanted name
 //! are parsed.
@@ -25,12 +25,12 @@ pub enum Kind {
     Float,
     /// A pointer.
     Pointer,
-    /// A structure as a whole.
+    /// A complete structure.
     Structure,
 }
 
 impl Kind {
-    /// Return the word for the kind in Python.
+    /// Return the name of the kind in Python.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unsigned => "unsigned",
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Return the kind for this word.
+    /// Return the kind with this name.
     pub fn from_word(word: &str) -> Option<Self> {
         let all = [Self::Unsigned, Self::Signed, Self::Float, Self::Pointer, Self::Structure];
         all.into_iter().find(|kind| kind.as_str() == word)
@@ -51,7 +51,8 @@ impl Kind {
 /// The location of a member relative to its root.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// The first offset is added to the root's address, each further one to the pointer that is read there.
+    /// The first offset is added to the root's address, each further offset to the pointer that is read at
+    /// the previous address.
     pub offsets: Vec<u64>,
     /// Size of the scalar or structure in bytes.
     pub size: u64,
@@ -59,8 +60,8 @@ pub struct Member {
     pub kind: Kind,
     /// If the value is a sum over several elements, the distance between them in bytes; otherwise 0.
     pub stride: u64,
-    /// The number of elements: 1 for a plain member, 0 for `[*]` on a pointer, because the length of its
-    /// target is not known.
+    /// The number of elements: 1 for a plain member, 0 for `[*]` on a pointer, because the number of elements
+    /// behind it is unknown.
     pub count: u64,
 }
 
@@ -72,11 +73,11 @@ enum Stop {
     Missing(String),
 }
 
-/// Find members by paths such as `root.member[2].member`, whose root is a global variable or a type.
+/// Find members for paths such as `root.member[2].member`, whose root is a global variable or a type.
 ///
-/// Pointers in the path are followed. `[*]` stands for all elements, and the value is their sum. A wrapper
+/// Pointers in the path are followed. `[*]` means all elements, and the value is their sum. A wrapper
 /// around one scalar (`std::atomic`) is treated as that scalar, and an `ib_counter_t` as the sum of its
-/// slots. The results are in the order of the paths; an error is the reason.
+/// slots. Results are in the order of the paths; an error contains the reason.
 ///
 /// Takes 0.3 to 3 s for a server.
 pub fn members(elf: &ElfFile, paths: &[String]) -> Vec<Result<Member, String>> {
@@ -95,7 +96,7 @@ pub fn members(elf: &ElfFile, paths: &[String]) -> Vec<Result<Member, String>> {
 struct Query<'units, 'data> {
     units: &'units Units<'data>,
     paths: Vec<Option<Path>>,
-    /// The indexes of paths without a result, by root name.
+    /// The indexes of the paths that have no result yet, by root name.
     open: FxHashMap<String, Vec<usize>>,
     results: Vec<Result<Member, String>>,
 }
@@ -220,7 +221,7 @@ fn field(types: &Types<'_, '_>, resolver: &mut Resolver, name: &str, text: &str)
     Ok(())
 }
 
-/// Go to one element of an array, or to all of them.
+/// Select one element of an array, or all of them.
 fn index_into(
     types: &Types<'_, '_>,
     resolver: &mut Resolver,

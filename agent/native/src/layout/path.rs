@@ -23,7 +23,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Parse a path, or return what is wrong with the text.
+    /// Parse a path, or return an error message.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("not a path of members: {text:?}");
         let end = text.find(['.', '[']).unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! Compares the results with the compiler's: the test program prints the offsets of its members.
+//! Compares the results with those of the compiler: the test program prints the offsets of its members.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,7 +39,7 @@ int main() {
 }
 "#;
 
-/// A unit that mentions more of the names than the other, but only declares the type.
+/// A compilation unit that contains more of the wanted names than the other one, but only declares the type.
 const FORWARD: &str = "struct Pool; extern Pool *pools, *forward, pool; extern unsigned long plain;\n\
     void *f() { return plain ? (void *) pools : (void *) (forward ? forward : &pool); }\n";
 

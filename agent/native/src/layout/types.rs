@@ -1,4 +1,4 @@
-//! Describes types by DWARF: their members, size, and the scalar that a wrapper holds.
+//! Describes types from DWARF: their members, size, and the scalar that a wrapper holds.
 
 use gimli::{AttributeValue, constants};
 
@@ -18,7 +18,7 @@ pub(super) enum Shape {
     Array { element: Place, count: u64 },
 }
 
-/// The scalar that a member holds. A counter has `slots` of them.
+/// The scalar that a member holds. A counter has `slots` such scalars.
 pub(super) struct Leaf {
     pub offset: u64,
     pub size: u64,
@@ -36,7 +36,7 @@ impl Leaf {
 pub(super) struct Types<'units, 'data>(pub &'units Units<'data>);
 
 impl<'data> Types<'_, 'data> {
-    /// Resolve typedefs and qualifiers.
+    /// Return the type without typedefs and qualifiers.
     fn stripped(&self, place: Place) -> Option<(Place, Entry<'data>)> {
         let mut place = place;
         for _ in 0..MAX_DEPTH {
@@ -107,7 +107,7 @@ impl<'data> Types<'_, 'data> {
     }
 
     /// Return offset and type of a member of a structure. Members of base classes and of anonymous members
-    /// count as its own.
+    /// count as members of the structure.
     pub fn member(&self, structure: Place, name: &str) -> Option<(u64, Place)> {
         self.member_within(structure, name, 0)
     }
@@ -148,7 +148,7 @@ impl<'data> Types<'_, 'data> {
         found
     }
 
-    /// Return the scalar that a value of this type is or wraps.
+    /// Return the scalar that a value of this type is, or that it wraps.
     pub fn leaf(&self, place: Place) -> Result<Leaf, String> {
         self.leaf_within(place, 0)
     }

@@ -16,7 +16,7 @@ pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
 pub(super) type Entry<'data> = DebuggingInformationEntry<Slice<'data>>;
 
 /// The sections that describe types, and the line table, whose header is read with each unit. Other sections
-/// are not even decompressed.
+/// are neither read nor decompressed.
 const NEEDED: [SectionId; 6] = [
     SectionId::DebugAbbrev,
     SectionId::DebugInfo,
@@ -26,7 +26,7 @@ const NEEDED: [SectionId; 6] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// Bytes of `.debug_info` that stay in memory while all of it is scanned.
+/// Bytes of `.debug_info` that are in memory at a time while the section is scanned.
 const PIECE: usize = 4 << 20;
 
 /// The sections of a file. [`Units`] borrows from them.
@@ -54,14 +54,14 @@ pub(super) fn sections(elf: &ElfFile) -> Sections {
     Sections { all, entries, strings }
 }
 
-/// The location of a DWARF entry: its unit and the offset in it.
+/// The location of a DWARF entry: its unit and the offset within the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     unit: usize,
     offset: UnitOffset,
 }
 
-/// All units of a file. Each is parsed when it is first used.
+/// All units of a file. Each unit is parsed when it is first used.
 pub(super) struct Units<'data> {
     sections: &'data Sections,
     dwarf: Dwarf<Slice<'data>>,
@@ -73,7 +73,7 @@ impl<'data> Units<'data> {
     /// Read the list of units, up to the first malformed one.
     pub fn new(sections: &'data Sections) -> Self {
         let mut dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
-        // Without the cache, many small units that share one large table would each keep a copy of it.
+        // Without the cache, many small units that share one large table would each have a copy of it.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         let mut headers = Vec::new();
         let mut iter = dwarf.units();
@@ -84,11 +84,11 @@ impl<'data> Units<'data> {
         Self { sections, dwarf, headers, parsed }
     }
 
-    /// List the units in which one of these names occurs as a string reference, units with the most of them
-    /// first.
+    /// List the units in which one of these names occurs as a string reference, units with the most
+    /// occurrences first.
     ///
     /// This scans the raw bytes, which is ten times faster than parsing all entries. Bytes that only look
-    /// like a reference cost an unnecessary parse of a unit. If strings are indexed (DWARF 5 of Clang) all
+    /// like a reference cause an unnecessary parse of a unit. If strings are indexed (DWARF 5 of Clang) all
     /// units are returned.
     pub fn units_mentioning(&self, names: &[&str]) -> Vec<usize> {
         if !self.dwarf.debug_str_offsets.reader().is_empty() {
@@ -149,7 +149,7 @@ impl<'data> Units<'data> {
         while let Ok(true) = advance(&mut entries) {
             let Some(entry) = entries.current() else { continue };
             if entry.depth() == 0 && entry.offset() != parsed.root_offset() {
-                break; // past the end of the unit
+                break; // beyond the end of the unit
             }
             let place = Place { unit, offset: entry.offset() };
             match entry.tag() {
@@ -178,7 +178,7 @@ impl<'data> Units<'data> {
         names.get_key_value(name).map(|(name, _)| name.clone())
     }
 
-    /// Call `visit` for each child until it returns false.
+    /// Call `visit` for each child of an entry, until it returns false.
     pub fn children(&self, of: Place, mut visit: impl FnMut(Place, &Entry<'data>) -> bool) {
         let Some(unit) = self.unit(of.unit) else { return };
         let Ok(mut tree) = unit.entries_tree(Some(of.offset)) else { return };
@@ -192,7 +192,7 @@ impl<'data> Units<'data> {
         }
     }
 
-    /// Parse an entry.
+    /// Parse the entry at this location.
     pub fn entry(&self, place: Place) -> Option<Entry<'data>> {
         self.unit(place.unit)?.entry(place.offset).ok()
     }
@@ -219,8 +219,8 @@ impl<'data> Units<'data> {
     }
 }
 
-/// Move to the next entry, descending only into the unit itself and namespaces. Return true if there may be
-/// more entries. The current entry is `None` at the end of a list of siblings.
+/// Move to the next entry. Descends only into the unit itself and into namespaces. Return true if there may
+/// be more entries. The current entry is `None` at the end of a list of siblings.
 fn advance(entries: &mut EntriesCursor<'_, Slice<'_>>) -> gimli::Result<bool> {
     let descends = |entry: &Entry<'_>| entry.depth() == 0 || entry.tag() == constants::DW_TAG_namespace;
     if entries.current().is_none_or(descends) {
@@ -230,7 +230,7 @@ fn advance(entries: &mut EntriesCursor<'_, Slice<'_>>) -> gimli::Result<bool> {
     Ok(true)
 }
 
-/// Find the offsets of the names in `.debug_str`. Linkers let a string share the end of a longer one.
+/// Find the offsets of the names in `.debug_str`. Linkers may store a string as the tail of a longer one.
 fn string_offsets(strings: &[u8], names: &[&str]) -> FxHashMap<u32, usize> {
     let mut found = FxHashMap::default();
     let mut start = 0;

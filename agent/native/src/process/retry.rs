@@ -1,5 +1,5 @@
-//! Completes copies that are not usable as they are: deep stacks, and threads that ran while they were
-//! copied.
+//! Completes copies that are not usable without further work: deep stacks, and threads that ran while they
+//! were copied.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::unwind::{End, Walk};
 /// Number of rounds in which a thread that ran or was on a CPU is sampled or copied again.
 const ROUNDS: usize = 5;
 /// How long to wait for the samples of one round. A running thread is sampled after about 20 µs of its CPU
-/// time. One that went to sleep meanwhile gives no sample and is copied again.
+/// time. A thread that went to sleep in the meantime gives no sample and is copied again.
 const SAMPLE_TIMEOUT: Duration = Duration::from_millis(1);
 /// Maximum bytes of a deep stack that are read.
 const DEEP_BYTES: usize = 1024 * 1024;
 
 impl Process {
-    /// Unwind a copy although it is not consistent, or although it would have to be completed and there is no
-    /// time left.
+    /// Unwind a copy although it is not consistent, or is incomplete and there is no time left to complete
+    /// it.
     pub(super) fn finish_as_copied(&mut self, mut thread: RawThread) -> UnwoundThread {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
         let trust = match thread.consistency {
@@ -40,7 +40,7 @@ impl Process {
         mut thread: RawThread,
     ) -> Result<std::result::Result<UnwoundThread, RawThread>> {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
-        // If even the shortened copy reaches the root, nothing was cut.
+        // If the shortened copy reaches the root, nothing was cut.
         thread.shallow &= walk.end != End::Root;
         let trust = match walk.end {
             End::Root => Trust::Exact,
@@ -84,7 +84,7 @@ impl Process {
         Ok(Ok(UnwoundThread::new(thread, walk, trust)))
     }
 
-    /// Retry threads that ran: sample those on a CPU and copy the others again, for some rounds.
+    /// Retry threads that ran: sample those on a CPU and copy the others again, for up to [`ROUNDS`] rounds.
     pub(super) fn retry_moved(
         &mut self,
         moved: Vec<RawThread>,
@@ -155,7 +155,7 @@ impl Process {
             let trust = match walk.end {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,
-                // Possibly in the middle of a hand-written prologue: the next sample may succeed.
+                // The thread may be in the middle of a hand-written prologue, so the next sample may succeed.
                 End::Lost | End::OutsideModules | End::Budget => continue,
             };
             snapshot.sampled += 1;

@@ -1,8 +1,8 @@
 //! Counts the stacks that BPF programs capture: reads them from a ring buffer, unwinds them and resolves
 //! their symbols.
 //!
-//! The programs of the profiles are in `programs`. Any other program works that sends records as defined in
-//! probes/include/sample.h.
+//! The programs of the profiles are in `programs`. Any other program that sends the records defined in
+//! probes/include/sample.h works as well.
 
 pub mod programs;
 pub mod record;
@@ -29,12 +29,13 @@ use ring::Ring;
 use stacks::Stacks;
 use waits::Waits;
 
-/// Maximum records read at a time, so that reading ends even if a busy server fills the ring as fast.
+/// Maximum number of records read at a time, so that reading ends even if a busy server fills the ring
+/// equally fast.
 const MAX_RECORDS: usize = 50_000;
 /// Minimum time between two reads of the process's maps, which are read again if a stack leads to unknown
 /// code.
 const MAPS_INTERVAL: Duration = Duration::from_secs(1);
-/// If there are this many distinct counts, new ones are attributed to thread 0.
+/// Maximum number of distinct counts; beyond it, new ones are attributed to thread 0.
 const MAX_COUNTS: usize = 200_000;
 
 /// The place where a thread was sampled.
@@ -46,7 +47,7 @@ pub struct Place {
     pub trust: Trust,
     /// The number of the system call that the thread was in, or -1.
     pub syscall: i32,
-    /// The file descriptor that is the call's argument, for the requested calls; otherwise -1.
+    /// The file descriptor that is the call's first argument, for the requested system calls; otherwise -1.
     pub file: i32,
 }
 
@@ -180,7 +181,7 @@ impl Samples {
         for thread in &threads {
             aggregator.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
         }
-        // A wait that began after the end would replace the one that the thread was in at the end.
+        // A wait that began after the end would replace the wait that the thread was in at the end.
         let at_end: FxHashMap<u32, u64> =
             accounts.iter().map(|(tid, account)| (*tid, account.switches)).collect();
         threads.retain(|thread| at_end.get(&thread.tid) == Some(&thread.switches));
@@ -227,7 +228,7 @@ impl Aggregator {
         self.waits.settle(tid, comm, account, ended);
     }
 
-    /// Record the waits that these threads are in, unless they are known.
+    /// Record the current waits of these threads, unless they are known.
     fn add_current_waits(&mut self, threads: &[RawThread]) {
         self.unwinder.refill();
         let mut pacer = Pacer::start();
@@ -276,8 +277,8 @@ impl Aggregator {
         (self.stacks.number(&self.modules, &walk.addresses, kernel), trust)
     }
 
-    /// Read the maps again and return true if they changed. Returns false if they were read just before or
-    /// the process has ended; its modules then stay in use.
+    /// Read the maps again and return true if they changed. Returns false if they were read shortly before or
+    /// the process has exited; the modules then stay in use.
     fn maps_changed(&mut self) -> bool {
         if self.maps_read.elapsed() < MAPS_INTERVAL {
             return false;

@@ -1,5 +1,5 @@
-//! Loads and attaches the programs of probes/profile. Dropping them detaches them. Nothing outlives this
-//! process, because the kernel detaches them when their descriptors are closed.
+//! Loads and attaches the programs of probes/profile. Dropping the objects detaches the programs. Nothing
+//! outlives this process, because the kernel detaches them when their descriptors are closed.
 
 use std::fs;
 use std::io;
@@ -65,7 +65,7 @@ impl OnCpu {
         descriptor(&self.object, "samples")
     }
 
-    /// Stop sampling. Samples in the ring stay.
+    /// Stop sampling. Samples that are in the ring stay there.
     pub fn end(&mut self) {
         self.events.clear();
     }
@@ -78,9 +78,9 @@ impl OnCpu {
 
 /// From linux/membarrier.h.
 const MEMBARRIER_CMD_GLOBAL: i32 = 1;
-/// A start time that never comes: the programs of offcpu.bpf.c follow the threads but do not count.
+/// A start time that is never reached: the programs of offcpu.bpf.c follow the threads but do not count.
 const NOT_STARTED: u64 = u64::MAX;
-/// How far in the future start and end are set, so that every CPU knows them in time.
+/// How far in the future start and end are set, so that every CPU sees them in time.
 const AHEAD_NS: u64 = 2_000_000;
 
 /// Measures the waits of a process's threads by scheduler events.
@@ -93,7 +93,7 @@ pub struct OffCpu {
 
 impl OffCpu {
     /// Load and attach the programs. Counting starts with `begin`, which needs `follow` before it. If more
-    /// than `max_threads` threads exist at a time, the rest is not counted.
+    /// than `max_threads` threads exist at a time, the others are not counted.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or no such
     /// tracepoints.
@@ -114,8 +114,8 @@ impl OffCpu {
         descriptor(&self.object, "samples")
     }
 
-    /// Register all threads and follow them, without counting yet. About `max_stacks` stacks per thread are
-    /// sent in 134 ms at most.
+    /// Register all threads and follow them, without counting yet. At most about `max_stacks` stacks per
+    /// thread are sent in 134 ms.
     pub fn follow(&mut self, max_stacks: u64) -> Result<()> {
         self.config = [NOT_STARTED, 0, max_stacks.max(1)];
         self.configure()?;
@@ -128,7 +128,7 @@ impl OffCpu {
         self.set_ahead(0)
     }
 
-    /// Change the maximum number of stacks per thread in 134 ms.
+    /// Change the approximate maximum number of stacks per thread in 134 ms.
     pub fn set_max_stacks(&mut self, max_stacks: u64) -> Result<()> {
         self.config[2] = max_stacks.max(1);
         self.configure()
@@ -144,7 +144,8 @@ impl OffCpu {
         Ok(ended)
     }
 
-    /// Set a word of the configuration to a time that is still in the future when all programs can read it.
+    /// Set a word of the configuration to a time that is still in the future when all programs can read it,
+    /// and return the time.
     fn set_ahead(&mut self, word: usize) -> Result<u64> {
         loop {
             let time = now() + AHEAD_NS;
@@ -158,7 +159,7 @@ impl OffCpu {
         }
     }
 
-    /// Run `on_visit` for each thread. A process that has ended has no threads.
+    /// Run `on_visit` for each thread. A process that has exited has no threads.
     fn visit_threads(&self) -> Result<()> {
         let program = program(&self.object, "on_visit")?.as_fd().as_raw_fd();
         visit(program, self.pid)
@@ -178,8 +179,8 @@ impl OffCpu {
             .collect())
     }
 
-    /// Return the number of records lost because the ring was full, plus threads for which the map had no
-    /// room.
+    /// Return the number of records lost because the ring was full, plus the number of threads for which the
+    /// map had no room.
     pub fn lost(&self) -> Result<u64> {
         lost(&self.object)
     }
@@ -193,7 +194,7 @@ impl OffCpu {
 }
 
 /// Wait until all programs that read an earlier configuration have returned. On kernels that do not support
-/// it (`nohz_full`) nothing is waited for; the programs take only some microseconds.
+/// this (`nohz_full`), it returns immediately; the programs take only a few microseconds.
 fn finish_running_programs() {
     // SAFETY: membarrier takes numbers only. It waits for an RCU grace period.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
@@ -208,7 +209,7 @@ fn now() -> u64 {
 }
 
 fn load(object: &[u8], target: Target, max_threads: Option<u32>) -> Result<libbpf_rs::Object> {
-    // libbpf prints to stderr by default. The error that is returned has all that matters.
+    // libbpf prints to stderr by default. The returned error contains everything that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| bpf_error(&error, "loading the profiling program");
     let mut open = ObjectBuilder::default().open_memory(object).map_err(failed)?;
@@ -261,7 +262,7 @@ fn lost(object: &libbpf_rs::Object) -> Result<u64> {
     Ok(value[0][0])
 }
 
-/// Open the software clock of one CPU, for all tasks on it, and run the program at each tick.
+/// Open a software clock event on one CPU, for all tasks on it, and run the program each time it fires.
 fn clock(cpu: i32, period_ns: u64, program: RawFd) -> io::Result<OwnedFd> {
     let mut attributes = perf_event_attr {
         type_: sys::bindings::PERF_TYPE_SOFTWARE,

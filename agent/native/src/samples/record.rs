@@ -8,7 +8,7 @@ const STACK_AT: usize = RETURNS_AT + 64 * 16;
 const RETURNS_AT: usize = KERNEL_AT + 64 * 8;
 const KERNEL_AT: usize = 88;
 
-/// Values of `enum kind` in offcpu.bpf.c. Smaller values are defined by the owner of the ring.
+/// Values of `enum kind` in offcpu.bpf.c. Smaller values are defined by the program that uses the ring.
 const WAIT_BEGINS: u32 = 256;
 const WAIT_ENDS: u32 = 257;
 const THREAD_ENDS: u32 = 258;
@@ -45,7 +45,7 @@ pub struct WaitEnd {
     pub switches: u64,
     /// How long the thread was blocked and runnable.
     pub ns: WaitTime,
-    /// One stack in so many was captured; 0 if this wait's stack was not captured.
+    /// The stack of one wait in `every` was captured; 0 if this wait's stack was not captured.
     pub every: u64,
 }
 

@@ -10,7 +10,8 @@ type Callback = NonNull<dyn FnMut(&[u8])>;
 /// The reader of a ring buffer. The map's descriptor may be closed after `open`.
 pub struct Ring {
     inner: NonNull<libbpf_sys::ring_buffer>,
-    /// The context of `inner`: the callback for records while `read` runs. Owned, and freed after `inner`.
+    /// The context of `inner`: the callback for records while `read` runs. It is owned, and freed after
+    /// `inner`.
     callback: *mut Option<Callback>,
 }
 
@@ -20,7 +21,7 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// Map the ring buffer into memory. Errors: EINVAL if the descriptor is not a ring buffer; EACCES and
-    /// others.
+    /// other errors of the kernel.
     pub fn open(descriptor: RawFd) -> io::Result<Self> {
         let callback = Box::into_raw(Box::new(None));
         // SAFETY: the context is freed only after the reader, and null options are allowed.
@@ -36,7 +37,7 @@ impl Ring {
         Err(error)
     }
 
-    /// Pass up to `max` of the available records to `take` and return their number.
+    /// Pass up to `max` available records to `take`, and return their number.
     pub fn read(&mut self, max: usize, take: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
         // SAFETY: only the lifetime is erased, and the pointer is cleared before `take` goes out of scope.
         let erased =

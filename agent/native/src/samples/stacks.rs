@@ -1,4 +1,5 @@
-//! Assigns numbers to stacks by their functions: stacks that differ only in addresses are equal.
+//! Assigns numbers to stacks by their functions: stacks that differ only in their addresses are treated as
+//! equal.
 
 use std::sync::Arc;
 
@@ -7,11 +8,11 @@ use rustc_hash::FxHashMap;
 use crate::modules::Modules;
 use crate::names::{AddressNames, Frame};
 
-/// Maximum cached addresses. The cache is cleared when it is full, to limit memory.
+/// Maximum number of cached addresses. To limit memory, the cache is cleared when it is full.
 const MAX_CACHED_ADDRESSES: usize = 100_000;
 
-/// Assigns a number to each distinct stack. Stacks are never dropped: as they are compared by functions, a
-/// profile has thousands of them, not millions.
+/// Assigns a number to each distinct stack. Stacks are never dropped: because they are compared by functions,
+/// a profile has thousands of distinct stacks, not millions.
 pub struct Stacks {
     names: AddressNames,
     at: FxHashMap<(u64, bool), Arc<[u32]>>,
@@ -42,7 +43,7 @@ impl Stacks {
         self.at.clear();
     }
 
-    /// Return the frames of a stack, innermost first; none for an unknown number.
+    /// Return the frames of a stack, innermost first; or no frames for an unknown number.
     pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Frame> {
         let numbers = self.in_order.get(stack as usize).map(|numbers| &**numbers).unwrap_or_default();
         numbers.iter().map(|number| &self.frames[*number as usize])
@@ -68,8 +69,8 @@ impl Stacks {
         number
     }
 
-    /// Count the innermost kernel addresses that belong to the scheduler or to our own program attached
-    /// there. A snapshot of a waiting thread does not have them.
+    /// Count the innermost kernel addresses that belong to the scheduler or to our own program that is
+    /// attached there. A snapshot of a waiting thread does not have them.
     pub fn in_scheduler(&mut self, kernel: &[u64]) -> usize {
         let is_scheduler = |function: &str| {
             ["bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "io_schedule", "preempt_schedule"]
@@ -103,8 +104,8 @@ impl Stacks {
     }
 }
 
-/// Return the number of a frame. All places in a function have the same number; the frame keeps the offset of
-/// the first one.
+/// Return the number of a frame. All addresses in a function have the same number; the frame keeps the offset
+/// of the first one.
 fn frame_number(numbers: &mut FxHashMap<Frame, u32>, frames: &mut Vec<Frame>, frame: Frame) -> u32 {
     let offset = if frame.function.is_some() { 0 } else { frame.offset };
     let key = Frame { offset, ..frame.clone() };

@@ -1,8 +1,8 @@
-//! Attributes the waiting time of threads to stacks, from the stacks of some waits and the exact times of
-//! all.
+//! Attributes the waiting time of threads to stacks, from the stacks of some waits and the exact times of all
+//! waits.
 //!
-//! Every long wait is reported individually. Of the short waits one in `every` is sampled at random, and
-//! stands for `every` waits. The total time of a thread's short waits is known, and is distributed in
+//! Every long wait is reported individually. Of the short waits, one in `every` is sampled at random and
+//! represents `every` waits. The total time of a thread's short waits is known, and is distributed in
 //! proportion to the sampled ones.
 
 use rustc_hash::FxHashMap;
@@ -12,15 +12,15 @@ use super::record::{Account, Mode, WaitEnd, WaitTime};
 
 /// `LONG_NS` of offcpu.bpf.c.
 const LONG_NS: u64 = 10_000_000;
-/// If there are this many rows, further threads that exited are combined as thread 0.
+/// Maximum number of rows; beyond it, further threads that have exited are combined as thread 0.
 const MAX_ROWS: usize = 50_000;
 
 /// The waits of one thread at one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlaceWaits {
-    /// Their estimated number.
+    /// Estimated number of waits.
     pub waits: u64,
-    /// Their total time.
+    /// Total time of the waits.
     pub ns: WaitTime,
 }
 
@@ -49,10 +49,10 @@ struct Pending {
 struct Sums {
     waits: u64,
     long: WaitTime,
-    /// Time of the sampled long waits, each multiplied by the number of waits that it stands for.
+    /// Time of the sampled long waits, each multiplied by the number of waits that it represents.
     long_weighted: WaitTime,
     short: WaitTime,
-    /// Time of the sampled short waits, each multiplied by the number of waits that it stands for.
+    /// Time of the sampled short waits, each multiplied by the number of waits that it represents.
     short_weighted: WaitTime,
 }
 
@@ -70,7 +70,7 @@ pub struct Waits {
     threads: FxHashMap<u32, Thread>,
     /// The result by thread and place; the place is None for time without a stack.
     pub rows: FxHashMap<(u32, Option<Place>), PlaceWaits>,
-    /// The times of the threads that are complete.
+    /// The times of the completed threads.
     pub times: Vec<ThreadTimes>,
     /// Total time of waits whose own stack was captured.
     pub seen: WaitTime,

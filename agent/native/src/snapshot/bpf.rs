@@ -22,11 +22,11 @@ const READ_BYTES: usize = 64 * 1024;
 const PAGE: usize = 4096;
 /// Maximum bytes of records that are held in memory at once; enough for 1,000 threads.
 const PART_BYTES: usize = 16 << 20;
-/// How often an iteration is started in all. The kernel ends one early if the thread at which a read() paused
-/// exits before the next read().
+/// Maximum number of times that an iteration is started. The kernel ends an iteration early if the thread at
+/// which a read() paused exits before the next read().
 const PASSES: u32 = 3;
-/// Bounds of the number of threads that the program remembers between snapshots. Each takes about 100 bytes
-/// of kernel memory.
+/// Bounds of the number of threads that the program remembers between snapshots. Each thread takes about 100
+/// bytes of kernel memory.
 const MIN_ENTRIES: u32 = 4 << 10;
 const MAX_ENTRIES: u32 = 256 << 10;
 
@@ -41,7 +41,7 @@ struct Config {
     budget: u64,
 }
 
-/// The configuration for copying one thread without limits; `tid` is to be set.
+/// The configuration for copying one thread without limits; the caller sets `tid`.
 const ALONE: Config =
     Config { tid: 0, stacks: true, changed_only: false, groups: 1, group: 0, budget: u64::MAX };
 
@@ -50,15 +50,15 @@ pub struct BpfSource {
     loaded: Loaded,
     pid: u32,
     kernel_stacks: bool,
-    /// The relocated program, to load it again without searching the kernel's types.
+    /// The relocated program, from which it can be loaded again without searching the kernel's types.
     cached_program: Option<Vec<u8>>,
     /// Number of entries of the map that remembers threads.
     entries: u32,
     link: OwnedFd,
     /// True if the kernel can limit a link to one process (>= 6.1). Otherwise the program filters.
     single_process: bool,
-    /// Reused for all snapshots, because getting 14 MB from the kernel costs more than the copy itself. It is
-    /// never reallocated or freed, because the allocator would keep the old memory.
+    /// The buffer is reused for all snapshots, because allocating 14 MB costs more than the copy itself. It
+    /// is never reallocated or freed, because the allocator would retain the old memory.
     buffer: Arc<Vec<u8>>,
     progress: Option<Progress>,
     rotation: Rotation,
@@ -106,8 +106,8 @@ impl BpfSource {
         })
     }
 
-    /// Load the program again with a map for so many threads, if the current one is too small. What the old
-    /// program remembered is lost, so the next snapshot copies all threads.
+    /// Load the program again with a map for this many threads, if the current map is too small. The content
+    /// of the old map is lost, so the next snapshot copies all threads.
     fn grow_map(&mut self, threads: usize) -> Result<()> {
         let entries = entries_for(threads);
         if entries <= self.entries {
@@ -162,7 +162,7 @@ impl BpfSource {
 
     /// Return the next part of the snapshot, which may be empty, and whether the pass has ended.
     fn read_part(&mut self, progress: &mut Progress) -> Result<(Vec<RawThread>, bool)> {
-        self.configure(progress.config)?; // copies of single threads change it in between
+        self.configure(progress.config)?; // it was changed by copies of single threads in between
         if Arc::get_mut(&mut self.buffer).is_none() {
             self.buffer = new_buffer(); // the last part is still in use
         }
@@ -179,7 +179,8 @@ impl BpfSource {
         Ok((threads, ended))
     }
 
-    /// Start another pass if the kernel ended the iteration early and passes are left; return whether it did.
+    /// Start another pass if the kernel ended the iteration early and passes are left; return true if a pass
+    /// was started.
     fn start_next_pass(&mut self, progress: &mut Progress) -> Result<bool> {
         let expected = thread_count(self.pid);
         if progress.visited >= expected || progress.seen.is_empty() {
@@ -258,8 +259,8 @@ impl Source for BpfSource {
                 return Ok(threads);
             }
         }
-        // The first snapshot copies all threads and needs much more than later ones, which copy only those
-        // that ran.
+        // The first snapshot copies all threads and needs much more memory than later ones, which copy only
+        // the threads that have run.
         if let Some(bytes) = Arc::get_mut(&mut self.buffer)
             && bytes.len() > 4 * (self.largest + READ_BYTES)
         {
@@ -293,7 +294,7 @@ fn new_buffer() -> Arc<Vec<u8>> {
     Arc::new(Vec::with_capacity(PART_BYTES))
 }
 
-/// Truncate `bytes` to `length` and return the pages beyond it to the kernel. The capacity stays.
+/// Truncate `bytes` to `length` and return the pages beyond it to the kernel. The capacity does not change.
 fn release_tail(bytes: &mut Vec<u8>, length: usize) {
     bytes.truncate(length);
     let free = bytes.spare_capacity_mut();
@@ -343,8 +344,9 @@ struct LinkTask {
     pid: u32,
 }
 
-/// Run an iterator program that writes no records for each thread of process `pid`, or of all processes if
-/// the kernel cannot limit the link to one. A process that has ended has no threads.
+/// For each thread of process `pid`, run an iterator program that writes no records. If the kernel cannot
+/// limit the link to one process, it runs for the threads of all processes. A process that has exited has no
+/// threads.
 pub fn visit(program: RawFd, pid: u32) -> io::Result<()> {
     let link = match attach(program, Some(LinkTask { tid: 0, pid })) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),

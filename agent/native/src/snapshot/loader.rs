@@ -1,4 +1,4 @@
-//! Loads the snapshot program: relocated by libbpf (CO-RE), or as it was relocated by an earlier load.
+//! Loads the snapshot program: relocated by libbpf (CO-RE), or with the result of an earlier relocation.
 //!
 //! For the relocation libbpf searches all types of the kernel, which takes about 15 ms of CPU time. The
 //! result is the same for each kernel build, and loading it takes 3 ms.
@@ -23,18 +23,18 @@ const COPIED: &str = "copied_at_rest";
 /// The kernel's iterator type to which the program attaches.
 const TARGET: &CStr = c"task";
 
-/// The loaded program. The kernel keeps its maps as long as the program.
+/// The loaded program. The kernel keeps its maps alive as long as the program.
 pub struct Loaded {
     /// The program's descriptor.
     pub program: OwnedFd,
     /// The descriptor of the map `config`.
     pub config: OwnedFd,
-    /// The relocated program to pass to [`load`] the next time. None if this load used one already, or if the
-    /// program cannot be cached.
+    /// The relocated program to pass to [`load`] the next time. None if this load used a cached program
+    /// already, or if the program cannot be cached.
     pub relocated: Option<Vec<u8>>,
 }
 
-/// The relocated program, to be cached for one kernel build.
+/// The relocated program, which can be cached for one kernel build.
 #[derive(Clone, PartialEq, Message)]
 struct RelocatedProgram {
     /// Hash of the object file from which it was made.
@@ -83,7 +83,7 @@ pub fn load(kernel_stacks: bool, cached: Option<&[u8]>, threads: u32) -> Result<
         .filter(|program| program.object == object_hash() && program.kernel_stacks == kernel_stacks);
     match program.map(|program| load_cached(&program, threads)) {
         Some(Ok(loaded)) => Ok(loaded),
-        _ => relocate(kernel_stacks, threads), // its error is the one to report
+        _ => relocate(kernel_stacks, threads), // the error of this load is reported
     }
 }
 
@@ -143,7 +143,7 @@ fn missing_config() -> Error {
 }
 
 fn load_by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
-    // libbpf prints to stderr by default. The error that is returned has all that matters.
+    // libbpf prints to stderr by default. The returned error contains everything that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| {
         let kind = match error.kind() {
@@ -166,7 +166,7 @@ fn load_by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object
     open.load().map_err(failed)
 }
 
-/// Extract the relocated program. None if it needs something that can only be linked by libbpf.
+/// Extract the relocated program. Returns None if it needs something that only libbpf can link.
 fn extract(
     from: &libbpf_rs::Object,
     program: &libbpf_rs::Program<'_>,

@@ -27,8 +27,8 @@ pub struct Registers {
     pub bp: u64,
 }
 
-/// A slice of a buffer that the stacks of many threads share: 1,000 threads need about 14 MB, which are
-/// copied once.
+/// A slice of a buffer that the stacks of many threads share: 1,000 threads need about 14 MB, which is copied
+/// only once.
 #[derive(Debug, Clone, Default)]
 pub struct Bytes {
     buffer: Arc<Vec<u8>>,
@@ -97,15 +97,15 @@ pub struct RawThread {
     /// The return addresses that return probes replaced on the stack, as (address of the slot, original
     /// value), innermost first.
     pub returns: Vec<(u64, u64)>,
-    /// True if the thread has not run since its previous copy, by `switches` and its start time. Everything
-    /// is as it was then, and `stack`, `kernel` and `returns` are empty.
+    /// True if the thread has not run since its previous copy, according to `switches` and its start time.
+    /// All its properties are as they were then, and `stack`, `kernel` and `returns` are empty.
     pub unchanged: bool,
     /// True if the snapshot's budget was used up: `stack` is only the innermost part, or empty.
     pub shallow: bool,
 }
 
 impl RawThread {
-    /// Drop the stack bytes, so that the thread does not keep the shared buffer alive.
+    /// Return the thread without its stack bytes, so that it does not keep the shared buffer alive.
     #[must_use]
     pub fn without_stack(self) -> Self {
         Self { stack: Bytes::default(), ..self }
@@ -115,12 +115,13 @@ impl RawThread {
 /// A method to copy threads.
 pub trait Source: Send {
     /// Start a snapshot of all threads. The source copies `stack_bytes` of their stacks, or slightly more.
-    /// Beyond that limit threads are `shallow`, different ones in each snapshot. ptrace has no such limit.
+    /// Threads beyond that limit are `shallow`; these are different threads in each snapshot. ptrace has no
+    /// such limit.
     fn begin(&mut self, stack_bytes: u64) -> Result<()>;
 
-    /// Return the next threads of the snapshot, or an empty list at the end. A part is small enough to be
+    /// Return the next threads of the snapshot, or an empty list at the end. Each part is small enough to be
     /// held in memory. Threads that have not run since the last snapshot are marked `unchanged` if the source
-    /// can tell.
+    /// can detect this.
     fn next(&mut self) -> Result<Vec<RawThread>>;
 
     /// Copy all threads of the process into one list, which is empty if the process has ended.
@@ -150,8 +151,8 @@ pub trait Source: Send {
     /// Return "bpf" or "ptrace".
     fn name(&self) -> &'static str;
 
-    /// Return data that makes the next start on the same kernel cheaper ([`loader::load`]), if there is
-    /// something new to cache.
+    /// Return data that makes the next start on the same kernel cheaper ([`loader::load`]), or None if there
+    /// is nothing new to cache.
     fn relocated_program(&self) -> Option<&[u8]> {
         None
     }

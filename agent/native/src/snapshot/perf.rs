@@ -1,4 +1,4 @@
-//! Samples registers and stacks of running threads, by one perf event sample each.
+//! Samples registers and stacks of running threads, with one perf event sample per thread.
 //!
 //! The registers that the kernel saved for a running thread are those of its last kernel entry. So a software
 //! clock event is opened on the thread, which overflows once while the thread runs and records its user
@@ -23,9 +23,9 @@ const STACK_BYTES: u32 = 60 * 1024;
 /// Number of data pages of a ring buffer, a power of two; enough for one record.
 const RING_PAGES: usize = 32;
 const PAGE: usize = 4096;
-/// Rings per CPU that are open at the same time, 132 KB each. No more threads than CPUs can run at once, and
-/// with two per CPU a user stays within the memory that the kernel lets it lock (perf_event_mlock_kb, 516 KB
-/// per CPU).
+/// Number of rings per CPU that are open at the same time; each takes 132 KB. No more threads than CPUs can
+/// run at once, and with two per CPU a user stays within the limit of locked memory (perf_event_mlock_kb, 516
+/// KB per CPU).
 const RINGS_PER_CPU: usize = 2;
 const MAX_RINGS: usize = 64;
 /// The registers BP, SP and IP, as numbered in perf_regs.h of x86.
@@ -54,7 +54,7 @@ pub fn sample(tids: &[u32], timeout: Duration) -> io::Result<Vec<Sample>> {
             Ok(event) => armed.push(event),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(error) if armed.is_empty() => return Err(error),
-            Err(_) => break, // no descriptors or locked memory left
+            Err(_) => break, // descriptors or locked memory are used up
         }
     }
     let deadline = Instant::now() + timeout;
@@ -82,7 +82,7 @@ pub fn max_rings() -> usize {
     (RINGS_PER_CPU * usize::try_from(cpus).unwrap_or(1)).clamp(RINGS_PER_CPU, MAX_RINGS)
 }
 
-/// Wait until one of the events has a sample; return false if the time is over.
+/// Wait until one of the events has a sample; return false on timeout.
 fn wait(armed: &[Armed], left: Duration) -> io::Result<bool> {
     let mut polled: Vec<libc::pollfd> = armed
         .iter()
@@ -141,7 +141,7 @@ impl Armed {
             return Err(io::Error::last_os_error());
         }
         let armed = Self { tid, fd, ring };
-        // Allow one overflow; after it the kernel disables the event.
+        // Allow one overflow, after which the kernel disables the event.
         // SAFETY: the descriptor is open, and this ioctl takes a number.
         if unsafe { sys::ioctls::REFRESH(armed.fd.as_raw_fd(), 1) } < 0 {
             return Err(io::Error::last_os_error());
@@ -190,8 +190,8 @@ fn attributes() -> perf_event_attr {
     attributes
 }
 
-/// Find and parse the first PERF_RECORD_SAMPLE. It has the ABI, then BP, SP and IP, then the stack between
-/// two sizes: the reserved one and the copied one.
+/// Find and parse the first PERF_RECORD_SAMPLE. It contains the ABI, then BP, SP and IP, then the stack, with
+/// the reserved size before it and the copied size after it.
 fn parse(mut data: &[u8], tid: u32) -> Option<Sample> {
     loop {
         let kind = u32::from_le_bytes(data.get(..4)?.try_into().ok()?);

@@ -1,9 +1,9 @@
-//! The fallback for hosts without the task iterator: each thread is stopped for some microseconds, one after
+//! The fallback for hosts without the task iterator: each thread is stopped for a few microseconds, one after
 //! the other.
 //!
-//! `PTRACE_SEIZE` sends no signal and leaves nothing behind. When the tracer dies, at any moment, the kernel
+//! `PTRACE_SEIZE` sends no signal and leaves nothing behind. When the tracer dies, at any time, the kernel
 //! detaches the thread and lets it run. The tracer of a thread is a *thread*, so the copies are made by a
-//! thread of their own that exits afterwards.
+//! separate thread that exits afterwards.
 
 use std::fs;
 use std::io;
@@ -24,14 +24,14 @@ use crate::memory;
 /// Maximum stack bytes copied while a thread is stopped.
 const STACK_BYTES: usize = 64 * 1024;
 /// How long to wait for a thread to stop. A thread in an uninterruptible sleep stops only when the sleep
-/// ends, so it is given up.
+/// ends, so such a thread is skipped.
 const STOP_DEADLINE: Duration = Duration::from_millis(20);
 
 /// Task flag of io_uring's workers. They are listed as threads of the process, have no user stack, and must
 /// not be traced.
 const PF_IO_WORKER: u32 = 0x10;
 
-/// Stack bytes that one call of `next` returns, or slightly more.
+/// Number of stack bytes after which a call of `next` returns.
 const PART_BYTES: usize = 16 << 20;
 
 /// Copies the threads of one process, one after the other.
@@ -41,7 +41,7 @@ pub struct PtraceSource {
 }
 
 impl PtraceSource {
-    /// Create a source for process `pid`. It attaches to nothing before the first snapshot.
+    /// Create a source for process `pid`. It attaches to no thread before the first snapshot.
     pub fn new(pid: u32) -> Self {
         Self { pid, remaining: Vec::new().into_iter() }
     }
@@ -65,8 +65,8 @@ impl Source for PtraceSource {
     fn next(&mut self) -> Result<Vec<RawThread>> {
         let pid = self.pid;
         let (mut threads, mut bytes) = (Vec::new(), 0);
-        // A thread that does not stop in time is detached when the tracing thread ends, so another one does
-        // the rest.
+        // A thread that does not stop in time is detached only when the tracing thread exits, so a new
+        // tracing thread continues with the rest.
         while self.remaining.len() > 0 && bytes < PART_BYTES {
             Self::on_own_thread(|| {
                 for tid in self.remaining.by_ref() {
@@ -104,8 +104,8 @@ fn thread_ids(pid: u32) -> Result<Vec<u32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Stop and copy a thread. Returns None if it exited meanwhile, and true if it did not stop in time and so is
-/// still seized.
+/// Stop and copy a thread. Returns the copy, or None if the thread has exited, and true if the thread did not
+/// stop in time and is therefore still seized.
 fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     let Some(mut thread) = read_thread(pid, tid) else {
         return Ok((None, false));
@@ -114,8 +114,8 @@ fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
         return Ok((None, false));
     }
     if thread.state == 'D' {
-        // It would stop only when its system call ends, perhaps when nobody waits for it any more: leave it
-        // alone.
+        // The thread would stop only when its system call ends, possibly after the deadline, so do not seize
+        // it.
         thread.consistency = Consistency::Running;
         return Ok((Some(thread), false));
     }
@@ -137,19 +137,20 @@ fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
 /// A thread that this process has stopped; detached when dropped.
 struct StoppedThread {
     tid: Pid,
-    /// A signal that was about to be delivered when the thread stopped. It must be delivered at the detach.
+    /// A signal that was about to be delivered when the thread stopped. It must be delivered when the thread
+    /// is detached.
     signal: Option<Signal>,
 }
 
 impl StoppedThread {
-    /// Seize and stop a thread. None if it exited or did not stop in time.
+    /// Seize and stop a thread. Returns None if it has exited or did not stop in time.
     fn seize(pid: u32, tid: u32) -> Result<Option<Self>> {
         let doing = || format!("attaching to thread {tid} of process {pid}");
         let tid = Pid::from_raw(tid as i32);
         match ptrace::seize(tid, ptrace::Options::empty()) {
             Ok(()) => {}
             Err(Errno::ESRCH) => return Ok(None),
-            Err(Errno::EPERM) if is_exiting(pid, tid) => return Ok(None), // also the error for exiting threads
+            Err(Errno::EPERM) if is_exiting(pid, tid) => return Ok(None), // exiting threads also cause EPERM
             Err(Errno::EPERM) if tracer(pid).is_some_and(|tracer| tracer != std::process::id()) => {
                 let detail = format!("it is traced by process {}", tracer(pid).unwrap_or_default());
                 return Err(Error::new(Kind::Traced, detail));
@@ -167,7 +168,8 @@ impl StoppedThread {
                 }
                 Ok(WaitStatus::PtraceEvent(..)) => return Ok(Some(Self { tid, signal: None })),
                 Ok(WaitStatus::Stopped(_, signal)) => return Ok(Some(Self { tid, signal: Some(signal) })),
-                // Exited, or not stopped in time: the kernel detaches it when the tracing thread ends.
+                // The thread has exited or did not stop in time; the kernel detaches it when the tracing
+                // thread exits.
                 _ => return Ok(None),
             }
         }
@@ -176,7 +178,7 @@ impl StoppedThread {
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        // Fails with ESRCH if the thread was killed meanwhile: there is nothing to detach then.
+        // This fails with ESRCH if the thread was killed in the meantime; then there is nothing to detach.
         let _ = ptrace::detach(self.tid, self.signal);
     }
 }

@@ -12,8 +12,8 @@ const COPY_UNCHANGED: u32 = 1;
 const COPY_SHALLOW: u32 = 2;
 const COPY_NONE: u32 = 3;
 
-/// Parse all records in `buffer`; the stacks of the threads refer to it. Also return how many threads were
-/// only counted. A truncated record ends the list.
+/// Parse all records in `buffer`; the stacks of the threads refer to it. Also return the number of threads
+/// that were only counted. A truncated record ends the list.
 pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> (Vec<RawThread>, usize) {
     let (mut threads, mut counted) = (Vec::new(), 0);
     let mut at = 0;
@@ -27,8 +27,8 @@ pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> (Vec<RawThread>
     (threads, counted)
 }
 
-/// Parse the record at `at` and return it with the offset of the next one. A thread that is only counted
-/// gives None.
+/// Parse the record at `at` and return it with the offset of the next one. The thread is None if it was only
+/// counted.
 fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawThread>, usize)> {
     let header = buffer.get(at..filled)?.get(..HEADER_BYTES)?;
     let word = |offset: usize| u32::from_le_bytes(header[offset..offset + 4].try_into().expect("4 bytes"));

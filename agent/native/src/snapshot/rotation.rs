@@ -6,24 +6,25 @@ use super::RawThread;
 const USUAL_BYTES: u64 = 16 << 10;
 
 /// Divides the threads by their ids into groups. Each snapshot copies one group completely, and the groups
-/// take turns.
+/// rotate.
 ///
-/// The number of groups is a power of two. It changes from snapshot to snapshot, and a thread whose turn it
-/// is with more groups also has its turn with fewer. So no thread waits longer than the largest number of
-/// groups. With other numbers some threads could wait for ever.
+/// The number of groups is a power of two. It changes from snapshot to snapshot, and a thread that is
+/// selected with more groups is also selected with fewer. So no thread waits for more snapshots than the
+/// largest number of groups. With numbers that are not powers of two, some threads could wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Rotation {
     budget: u64,
     groups: u64,
     snapshots: u64,
-    /// Number of threads that this snapshot copied completely, their bytes, and the number of other threads.
+    /// Number of threads that this snapshot copied completely; then their bytes, and the number of other
+    /// threads.
     complete: u64,
     bytes: u64,
     shallow: u64,
 }
 
 impl Rotation {
-    /// Start a snapshot; return the number of groups and the group whose turn it is.
+    /// Start a snapshot; return the number of groups and the group to copy completely.
     pub(super) fn begin(&mut self, budget: u64) -> (u32, u32) {
         self.budget = budget;
         self.snapshots += 1;
@@ -49,7 +50,7 @@ impl Rotation {
     pub(super) fn finish(&mut self) {
         let each = self.bytes.checked_div(self.complete).unwrap_or(USUAL_BYTES);
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));
-        // Groups differ in size: with a margin none of them exceeds the budget permanently.
+        // Groups differ in size; the margin prevents any of them from exceeding the budget permanently.
         let needed = needed.saturating_add(needed / 8);
         let groups = needed.div_ceil(self.budget.max(1)).min(1 << 16);
         self.groups = groups.next_power_of_two().max(self.groups / 2);

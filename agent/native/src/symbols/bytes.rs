@@ -1,4 +1,4 @@
-//! Reference-counted parts of a file or of memory.
+//! Reference-counted slices of a file or of memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::memory_budget::{self, CountedBytes};
 
 /// The storage of the bytes.
 enum Backing {
-    /// A mapped file. Used only in the confined child, which may be killed by SIGBUS if the file is
+    /// A mapped file. This is used only in the confined child, which may be killed by SIGBUS if the file is
     /// truncated.
     Map(Mmap),
     Heap {
@@ -31,7 +31,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Refer to the whole of a mapped file.
+    /// Create a reference to a complete mapped file.
     pub(super) fn from_map(map: Mmap) -> Self {
         let range = 0..map.len();
         Self { backing: Arc::new(Backing::Map(map)), range }
@@ -45,10 +45,10 @@ impl Bytes {
     }
 
     /// Release the pages of a mapped file to the kernel, which reads them again when needed. Otherwise a scan
-    /// would charge the whole file to this process. Does nothing for a buffer.
+    /// would charge the whole file to this process. Has no effect on a buffer.
     pub fn release(&self) {
         if let Backing::Map(map) = &*self.backing {
-            let page = 4096; // if the kernel's pages are larger it refuses the call, and no pages are returned
+            let page = 4096; // if the kernel has larger pages, it refuses the call
             let start = self.range.start.next_multiple_of(page).min(self.range.end);
             // SAFETY: the mapping is file-backed, private and never written, so the pages are read from the
             // file again.
@@ -97,7 +97,7 @@ pub(super) enum Content {
     /// An open file, of which parts are copied when they are needed. Later changes by the file's owner do not
     /// affect parts that are already in use.
     File { file: File, size: u64, parts: Mutex<Parts> },
-    /// The whole content, in memory or mapped.
+    /// The complete content, in memory or mapped.
     Whole(Bytes),
 }
 

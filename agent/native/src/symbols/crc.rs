@@ -1,4 +1,4 @@
-//! The CRC32 of `.gnu_debuglink`, which is that of zlib, computed eight bytes at a time.
+//! The CRC32 of `.gnu_debuglink`, which is the same as zlib's, computed eight bytes at a time.
 
 const POLYNOMIAL: u32 = 0xedb8_8320;
 

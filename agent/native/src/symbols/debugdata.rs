@@ -8,7 +8,8 @@ use super::limits::DEBUGDATA as MAX_UNPACKED;
 
 const STREAM_HEADER: usize = 12;
 
-/// Decompress the ELF file in `.gnu_debugdata`. `None` if there is none, or the reason if it is malformed.
+/// Decompress the ELF file in `.gnu_debugdata`. Return `None` if there is no such section, and an error with
+/// the reason if it is malformed.
 pub(super) fn inner(elf: &ElfFile) -> Option<Result<Arc<ElfFile>, String>> {
     let section = elf.section(".gnu_debugdata")?;
     let unpacked = unpack(&section.data);
@@ -29,9 +30,9 @@ fn unpack(xz: &[u8]) -> Result<Vec<u8>, String> {
     Ok(data)
 }
 
-/// Add up the unpacked sizes of all chunks, before decompression because the decompressor has no limit of its
-/// own. The sizes come from the chunks and not from the index, because the decompressor does not use the
-/// index.
+/// Return the sum of the unpacked sizes of all chunks. The sum is checked before decompression, because the
+/// decompressor itself has no limit. The sizes come from the chunks and not from the index, because the
+/// decompressor does not use the index.
 fn unpacked_size(xz: &[u8]) -> Option<u64> {
     let header = xz.get(..STREAM_HEADER)?;
     let check_size = match header.strip_prefix(b"\xfd7zXZ\0")?.get(1)? {

@@ -8,15 +8,15 @@ use super::elf::ElfFile;
 use super::pack;
 use crate::confined::ChildCommand;
 
-/// Where to look for debug files.
+/// Where to search for debug files.
 #[derive(Clone, Debug, Default)]
 pub struct DebugSearch {
     /// Folders with the layout of `/usr/lib/debug`, in order of preference.
     pub dirs: Vec<PathBuf>,
-    /// Files that were downloaded before, by build-id (lower-case hex).
+    /// Files that are already downloaded, by build-id (lower-case hex).
     pub fetched: HashMap<String, PathBuf>,
-    /// The root folder of the observed process (`/proc/PID/root`), which differs from ours in another mount
-    /// namespace or a chroot. It is searched after our own file system.
+    /// The root folder of the observed process (`/proc/PID/root`), which differs from ours if the process is
+    /// in another mount namespace or a chroot. It is searched after our own file system.
     pub root: Option<PathBuf>,
     /// The folder with symbol packs; empty to use none.
     pub packs: PathBuf,
@@ -35,20 +35,20 @@ impl DebugSearch {
 
 /// Find the path of the separate debug file of `elf`.
 ///
-/// `opened_as` is the path of `elf` as the observed process sees it. The order of the search, each in our own
-/// file system and then below [`DebugSearch::root`]:
+/// `opened_as` is the path of `elf` as the observed process sees it. The search tries these in order, each
+/// first in our own file system and then below [`DebugSearch::root`]:
 ///
 /// 1. `<dir>/.build-id/xx/yyyy.debug`
 /// 2. the name in `.gnu_debuglink`: in the folder of `elf`, in its `.debug` subfolder, and in
 ///    `<dir>/<folder>`
-/// 3. the files downloaded before
+/// 3. the files that are already downloaded
 ///
 /// A file is accepted only if it has the same build-id or, if either has none, the CRC32 of `.gnu_debuglink`.
 pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<PathBuf> {
     find_open(elf, opened_as, search, &mut Vec::new()).map(|file| file.path().to_owned())
 }
 
-/// Find and open the debug file, see [`find`]. Files that exist but cannot be used are added to `problems`
+/// Find and open the debug file; see [`find`]. Files that exist but cannot be used are added to `problems`
 /// with the reason.
 pub(super) fn find_open(
     elf: &ElfFile,
@@ -69,7 +69,7 @@ pub(super) fn find_open(
     for (path, criteria) in by_id.chain(by_link).chain(fetched) {
         match criteria.open(&path) {
             Ok(Some(file)) => {
-                problems.truncate(before); // a usable file was found: the others no longer matter
+                problems.truncate(before); // a usable file was found, so the others no longer matter
                 return Some(file);
             }
             Ok(None) => {}

@@ -12,11 +12,11 @@ const MAX_MANGLED: usize = 2048;
 const MAX_WRITTEN: usize = 32 << 10;
 /// Maximum bytes of template arguments between `<` and `>`; longer ones become `<...>`.
 const MAX_ARGUMENTS: usize = 40;
-/// Recursion limits, tried in this order. Most names need only the first; the last is still safe for the
-/// stack.
+/// Recursion limits, tried in this order. Most names need only the first; even the last one cannot overflow
+/// the stack.
 const DEPTHS: [u32; 5] = [32, 40, 48, 56, 62];
-/// A parse that fails after more CPU time (ns) than this is of a name made to be expensive. It is not tried
-/// with a deeper limit, where it could cost 16 times as much.
+/// If a parse fails after more CPU time (ns) than this, the name is considered crafted to be expensive. It is
+/// not parsed again with a deeper limit, which could cost 16 times as much.
 const MAX_PARSE_NS: i64 = 300_000;
 /// Once such names have cost this much CPU time (ns) in total, only the first limit is tried.
 const MAX_WASTED_NS: i64 = 10_000_000;
@@ -24,9 +24,9 @@ static WASTED_NS: AtomicI64 = AtomicI64::new(0);
 
 /// Demangle a name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
-/// Short template arguments are kept (`ut::vector<int>`); longer ones become `<...>`, innermost first.
-/// Suffixes of functions that the compiler split or specialised are kept as in `c++filt`: `foo [clone
-/// .part.3]`. Names that are not C++, are malformed, longer than 2 KiB, or made to be expensive are returned
+/// Short template arguments are retained (`ut::vector<int>`); longer ones become `<...>`, innermost first.
+/// Suffixes of functions that the compiler split or specialised are written as in `c++filt`: `foo [clone
+/// .part.3]`. Names that are not C++, malformed, longer than 2 KiB, or crafted to be expensive are returned
 /// unchanged.
 pub fn demangle(name: &str) -> String {
     if !name.starts_with("_Z") || name.len() > MAX_MANGLED {
@@ -49,11 +49,11 @@ fn demangle_plain(mangled: &str) -> Option<String> {
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut out = Compact::default();
     symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(out.text.replace(", >", ">")) // from an empty parameter pack
+    Some(out.text.replace(", >", ">")) // such commas come from an empty parameter pack
 }
 
-/// Parse with the smallest recursion limit that suffices. The parser backtracks: every second level doubles
-/// the cost of a malformed name.
+/// Parse with the smallest recursion limit that suffices. Because the parser backtracks, every second level
+/// doubles the cost of a malformed name.
 fn parse(mangled: &[u8]) -> Option<OwnedSymbol> {
     for depth in DEPTHS {
         if depth > DEPTHS[0] && WASTED_NS.load(Ordering::Relaxed) > MAX_WASTED_NS {
@@ -78,8 +78,8 @@ fn parse(mangled: &[u8]) -> Option<OwnedSymbol> {
     None
 }
 
-/// Return the CPU time of this thread in ns. Unlike wall-clock time it does not grow when the machine is
-/// busy.
+/// Return the CPU time of this thread in ns. Unlike wall-clock time, it does not depend on the load of the
+/// machine.
 fn cpu_time() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a local timespec. The call cannot fail with this clock.
@@ -87,7 +87,8 @@ fn cpu_time() -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// Split the prefix of a thunk from a name: `_ZThn16_N3Foo3barEv` is a jump to `_ZN3Foo3barEv`.
+/// Split a name into the description of a thunk and the name of its target: `_ZThn16_N3Foo3barEv` is a jump
+/// to `_ZN3Foo3barEv`.
 fn thunk(mangled: &str) -> (&'static str, String) {
     let virtual_thunk = mangled.strip_prefix("_ZTv").and_then(after_offset);
     if let Some(target) = virtual_thunk.and_then(after_offset) {
@@ -99,7 +100,7 @@ fn thunk(mangled: &str) -> (&'static str, String) {
     ("", mangled.to_owned())
 }
 
-/// Skip a number, with `n` as the minus sign, and the underscore that ends it.
+/// Skip a number, in which `n` is the minus sign, and the underscore that terminates it; return the rest.
 fn after_offset(text: &str) -> Option<&str> {
     let digits = text.strip_prefix('n').unwrap_or(text);
     digits.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('_')
@@ -134,7 +135,7 @@ impl DemangleWrite for Compact {
     }
 
     fn write_string(&mut self, text: &str) -> fmt::Result {
-        // Count calls too: a hostile name can cause many calls that write nothing.
+        // Count calls as well, because a hostile name can cause many calls that write nothing.
         self.written += text.len() + 1;
         if self.written > MAX_WRITTEN {
             return Err(fmt::Error);
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Each of 128 frames has a different name that makes the parser backtrack.
+    /// Test 128 frames, each with a different name that makes the parser backtrack.
     #[test]
     fn a_stack_of_hostile_names_takes_less_than_50_ms() {
         for unit in ["cvT_I", "StI"] {

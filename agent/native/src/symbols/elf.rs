@@ -1,4 +1,4 @@
-//! Reads what is needed from one ELF file. The parts that are read are copied: see [`Content`].
+//! Reads the required parts of one ELF file. The parts are copied; see [`Content`].
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,11 +21,11 @@ use super::{limits, opening, sections};
 /// The reason why a file cannot be used as an ELF object.
 #[derive(Debug)]
 pub struct ElfError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is wrong with it, as text.
+    /// The reason, as a message.
     pub reason: String,
-    /// The `errno` if the operating system refused, `None` if the content is invalid.
+    /// The `errno` if a system call failed, `None` if the content is invalid.
     pub errno: Option<i32>,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for ElfError {
 
 impl error::Error for ElfError {}
 
-/// A section: its addresses and its bytes.
+/// A section with its addresses and bytes.
 #[derive(Clone, Debug)]
 pub struct Section {
     /// The ELF virtual addresses; `0..0` for a section that is not loaded.
@@ -77,7 +77,8 @@ impl LoadedSection<'_> {
 }
 
 /// An ELF file of any machine. All methods are safe on a malformed file, and on one that its owner truncates
-/// or rewrites meanwhile: parts that cannot be read count as missing, and parts that were read do not change.
+/// or rewrites at the same time: parts that cannot be read count as missing, and parts that were read do not
+/// change.
 #[derive(Debug)]
 pub struct ElfFile {
     path: PathBuf,
@@ -131,7 +132,7 @@ impl ElfFile {
     pub fn map(file: &File, display: &Path) -> Result<Arc<Self>, ElfError> {
         checked_size(file, display)?;
         // SAFETY: the mapping is private and read-only. If the file is truncated, SIGBUS ends this process,
-        // which has no other task than reading this file.
+        // whose only task is to read this file.
         let map = unsafe { Mmap::map(file) }.map_err(|error| ElfError::system(display, &error))?;
         Self::new(Content::Whole(Bytes::from_map(map)), display)
     }
@@ -149,12 +150,12 @@ impl ElfFile {
         Ok(Arc::new(Self { path: display.to_owned(), content, headers }))
     }
 
-    /// Return the name under which it was opened.
+    /// Return the name under which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Return the file, if it was opened and not mapped.
+    /// Return the open file, unless it was mapped or read from memory.
     pub fn file(&self) -> Option<&File> {
         match &self.content {
             Content::File { file, .. } => Some(file),
@@ -167,12 +168,13 @@ impl ElfFile {
         self.content.read_uncached(offset, size.min(self.content.size().checked_sub(offset)?))
     }
 
-    /// Return how many bytes of this file are kept in memory.
+    /// Return how many bytes of this file are held in memory.
     pub fn memory_bytes(&self) -> u64 {
         self.content.memory_bytes()
     }
 
-    /// Compute the CRC32 of the whole file. `None` if it is larger than the limit or was truncated meanwhile.
+    /// Compute the CRC32 of the whole file. Return `None` if it is larger than the limit or was truncated in
+    /// the meantime.
     pub(super) fn crc(&self) -> Option<u32> {
         const PIECE: u64 = 1 << 20;
         let size = self.content.size();
@@ -184,7 +186,7 @@ impl ElfFile {
         Some(crc.value())
     }
 
-    /// Return true if it was created by [`ElfFile::from_bytes`] and not from a file.
+    /// Return true if this was created by [`ElfFile::from_bytes`] and not from a file.
     pub fn is_in_memory(&self) -> bool {
         self.file().is_none() && !self.content.is_confined()
     }
@@ -199,7 +201,7 @@ impl ElfFile {
         self.headers.entry
     }
 
-    /// Return what is wrong with the headers, if anything.
+    /// Return the problem with the headers, if there is one.
     pub fn problem(&self) -> Option<&str> {
         self.headers.problem.as_deref()
     }
@@ -214,11 +216,12 @@ impl ElfFile {
         sections::build_id(&self.headers, &self.content).map(|id| hex(&id))
     }
 
-    /// Return the section of this name, or `None` if it has no bytes in this file (like most sections of a
+    /// Return the section with this name, or `None` if it has no bytes in this file (like most sections of a
     /// debug file).
     ///
-    /// It is read once and cached; a compressed section is decompressed at each call. If the section headers
-    /// are missing or malformed, `.eh_frame_hdr`, `.eh_frame` and `.text` are found by the program headers.
+    /// The section is read once and cached; a compressed section is decompressed at each call. If the section
+    /// headers are missing or malformed, `.eh_frame_hdr`, `.eh_frame` and `.text` are found by the program
+    /// headers.
     pub fn section(&self, name: &str) -> Option<Section> {
         sections::by_name(&self.headers, &self.content, name)
             .or_else(|| sections::by_segment(&self.headers, &self.content, name))
@@ -252,7 +255,7 @@ impl ElfFile {
         Some((path, data.get(end + 1..)?.to_vec()))
     }
 
-    /// Open the file to which `dwz` moved debug information that several files share, if its build-id
+    /// Open the file to which `dwz` moved the debug information shared by several files, if its build-id
     /// matches.
     pub fn shared_debug_file(&self) -> Option<Arc<Self>> {
         let (path, id) = self.debugaltlink()?;
@@ -281,8 +284,8 @@ impl ElfFile {
         self.headers.find(".gnu_debugdata").is_some()
     }
 
-    /// List the sections whose content is loaded into memory, except `.dynsym`. `None` if together they are
-    /// larger than those of any server.
+    /// List the sections whose content is loaded into memory, except `.dynsym`. Return `None` if their total
+    /// size is larger than that of any server.
     pub fn loaded_sections(&self) -> Option<Vec<LoadedSection<'_>>> {
         let loaded = self.headers.sections.iter().filter(|section| {
             section.has_flag(elf::SHF_ALLOC)
@@ -300,7 +303,8 @@ impl ElfFile {
         (bytes <= limits::SCANNED).then_some(loaded)
     }
 
-    /// List the addresses of this file's symbols that its dynamic relocations refer to, once per relocation.
+    /// List the addresses of this file's symbols that its dynamic relocations refer to, with one entry per
+    /// relocation.
     pub fn relocated_symbols(&self) -> Vec<u64> {
         const ENTRY: usize = 24;
         let Ok(Some(symbols)) = RawTable::read(self, elf::SHT_DYNSYM) else {
@@ -328,7 +332,7 @@ impl ElfFile {
         &self.headers
     }
 
-    /// Return the bytes of a section as they are in the file, without decompressing them.
+    /// Return the bytes of a section as stored in the file, without decompressing them.
     pub(super) fn raw(&self, section: &SectionRecord) -> Option<Bytes> {
         self.content.part(section.offset, section.size)
     }

@@ -1,4 +1,4 @@
-//! Parses the ELF, program and section headers of either class and byte order into plain records.
+//! Parses the ELF, program and section headers of both classes and byte orders into plain records.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use object::{Endianness, FileKind, pod};
 use super::bytes::{Bytes, Content};
 use super::limits;
 
-/// Size of the 64-bit ELF header, the larger one.
+/// Size of the 64-bit ELF header, which is larger than the 32-bit one.
 const HEADER: u64 = 64;
 
 /// A loadable segment (`PT_LOAD`).
@@ -23,7 +23,7 @@ pub struct Segment {
     pub offset: u64,
     /// Size in the file, in bytes; the rest of `memsz` is zero.
     pub filesz: u64,
-    /// True if it is mapped executable.
+    /// True if the segment is mapped with execute permission.
     pub executable: bool,
 }
 
@@ -53,7 +53,7 @@ impl SectionRecord {
     }
 }
 
-/// A program header of another type that is used: its address, file offset and size.
+/// A program header of another type that Innoscope uses: its address, file offset and size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpecialSegment {
     pub vaddr: u64,
@@ -73,7 +73,7 @@ pub(super) struct Headers {
     pub eh_frame_hdr: Option<SpecialSegment>,
     pub sections: Vec<SectionRecord>,
     pub names: Option<Bytes>,
-    /// Why the program or section headers that the file claims to have could not be read.
+    /// The reason why the program or section headers that the file claims to have could not be read.
     pub problem: Option<String>,
 }
 
@@ -88,19 +88,19 @@ impl Headers {
         }
     }
 
-    /// Return true if the section has this name. It reads no more bytes than the name has.
+    /// Return true if the section has this name. Reads no more bytes than the length of the name.
     fn is_named(&self, section: &SectionRecord, name: &str) -> bool {
         let names: &[u8] = self.names.as_deref().unwrap_or_default();
         let tail = names.get(section.name as usize..).unwrap_or_default();
         tail.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// Find the first section of this name that has bytes in the file.
+    /// Find the first section with this name that has bytes in the file.
     pub fn find(&self, name: &str) -> Option<&SectionRecord> {
         self.sections.iter().find(|s| s.kind != elf::SHT_NOBITS.0 && self.is_named(s, name))
     }
 
-    /// Return true if a section of this name has a header but no bytes in the file, like most sections of a
+    /// Return true if a section with this name has a header but no bytes in the file, like most sections of a
     /// debug file.
     pub fn is_left_out(&self, name: &str) -> bool {
         self.sections.iter().any(|s| s.kind == elf::SHT_NOBITS.0 && self.is_named(s, name))
@@ -205,7 +205,7 @@ fn read_sections<E: FileHeader<Endian = Endianness>>(
         return Ok(());
     }
     if count == 0 {
-        // The real number, more than 65,279, is then in the first section header.
+        // The actual number, which is above 65,279, is then stored in the first section header.
         return Err("it has more section headers than are read".to_owned());
     }
     let bytes = table::<E::SectionHeader>(content, offset, size, count, limits::SECTIONS, "section")?;

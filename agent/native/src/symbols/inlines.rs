@@ -1,4 +1,4 @@
-//! Finds the functions that the compiler inlined at an address, by DWARF.
+//! Finds the functions that the compiler inlined at an address, using DWARF.
 
 use std::convert::Infallible;
 
@@ -11,17 +11,17 @@ use super::elf::ElfFile;
 
 type Reader = EndianReader<LittleEndian, Bytes>;
 
-/// Maximum inlined calls at one address; real chains are shorter.
+/// Maximum number of inlined calls at one address; real chains are shorter.
 const MAX_FRAMES: usize = 256;
 
-/// The DWARF of one module, read as far as it is needed. Not thread-safe.
+/// The DWARF of one module, which is read on demand. Not thread-safe.
 pub struct Inlines {
     context: Context<Reader>,
 }
 
 impl Inlines {
     /// Read the list of compilation units of a file with `.debug_info`: the module itself or its debug file.
-    /// `shared` is the file to which `dwz` moved debug information that several files share.
+    /// `shared` is the file to which `dwz` moved the debug information shared by several files.
     ///
     /// Takes 0.2 s and 60 MB for a server with 300 MB of debug information, more if its sections are
     /// compressed.
@@ -42,10 +42,10 @@ impl Inlines {
 
     /// Return the demangled names of the functions inlined at an ELF virtual address, innermost first,
     /// without the function that contains them. The list is empty if nothing was inlined or the DWARF is
-    /// malformed. GCC gives no mangled name to functions that were inlined everywhere: they appear without
-    /// class or namespace.
+    /// malformed. GCC writes no mangled name for functions that are inlined everywhere, so their names lack
+    /// class and namespace.
     ///
-    /// The first address in a compilation unit takes 1 to 3 ms, further ones about 10 µs.
+    /// The first address in a compilation unit takes 1 to 3 ms, further addresses about 10 µs.
     pub fn frames(&self, svma: u64) -> Vec<String> {
         let Ok(mut frames) = self.context.find_frames(svma).skip_all_loads() else {
             return Vec::new();

@@ -1,12 +1,14 @@
-//! The kernel's function names.
+//! Reads the names of the kernel's functions.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-/// Kernel symbols have no size. An address more than this many bytes after the last symbol has no name.
+/// Kernel symbols have no size. An address more than this number of bytes after the nearest preceding symbol
+/// has no name.
 const MAX_OFFSET: u64 = 64 << 10;
 
-/// The functions of the running kernel and its modules. Takes about 3 MB, so load it only when needed.
+/// The functions of the running kernel and its modules. The table takes about 3 MB, so it is loaded only if
+/// needed.
 #[derive(Debug, Default)]
 pub struct Kallsyms {
     /// Address of each function and offset of its name in `names`.
@@ -40,7 +42,7 @@ impl Kallsyms {
         }
         table.entries.shrink_to_fit();
         table.names.shrink_to_fit();
-        // The sort is stable: of several names at one address the first in the file is kept.
+        // The sort is stable: if several names have the same address, the first one in the file stays first.
         table.entries.sort_by_key(|(address, _)| *address);
         table.entries.dedup_by_key(|(address, _)| *address);
         Ok(table)

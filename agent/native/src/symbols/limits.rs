@@ -1,73 +1,78 @@
-//! All limits for reading untrusted files, with their reasons.
+//! Defines all limits for reading untrusted files, with their reasons.
 //!
 //! Sizes measured on real servers: mysqld 9.7 has 80,000 dynamic symbols, 6 MiB of names and 3 MiB of unwind
 //! tables; mariadbd 11.4.5 has 200 MiB of DWARF entries, which only the confined child reads.
 
-/// Bytes of one file that may be kept in memory: four times what the largest server needs.
+/// Maximum bytes of one file that may be held in memory: four times what the largest server needs.
 pub const FILE_BYTES: u64 = 48 << 20;
-/// Bytes of all files of one process that may be kept in memory.
+/// Maximum bytes of all files of one process that may be held in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
-/// Bytes of the files of all observed processes that may be kept in memory: half of the sensor's `MemoryMax`.
-/// The files of the largest server take 16 MiB, and another process that runs them 2 MiB.
+/// Maximum bytes of the files of all observed processes that may be held in memory: half of the sensor's
+/// `MemoryMax`. The files of the largest server take 16 MiB, and each further process that runs the same
+/// files takes 2 MiB.
 pub const ALL_BYTES: u64 = 384 << 20;
-/// Files read per process: a server maps 10 to 60, a process can map 65,530.
+/// Maximum number of files that are read per process: a server maps 10 to 60, a process can map 65,530.
 pub const MODULES: usize = 512;
-/// Bytes read of `/proc/PID/maps`: more than 100 for each of the 65,530 mappings that the kernel allows by
-/// default.
+/// Maximum bytes read of `/proc/PID/maps`: more than 100 for each of the 65,530 mappings that the kernel
+/// allows by default.
 pub const MAPS_BYTES: u64 = 8 << 20;
-/// Size in bytes of files that are opened: the largest servers with DWARF have 2 GiB.
+/// Maximum size in bytes of files that are opened: the largest servers with DWARF have 2 GiB.
 pub const FILE_SIZE: u64 = 16 << 30;
-/// Section headers per file: the largest server has 50.
+/// Maximum number of section headers per file: the largest server has 50.
 pub const SECTIONS: usize = 1024;
-/// Program headers per file: the largest server has 15.
+/// Maximum number of program headers per file: the largest server has 15.
 pub const SEGMENTS: usize = 256;
-/// Bytes of the section name table. Comparing a name reads no more bytes than the wanted name has.
+/// Maximum bytes of the section name table. A comparison reads no more bytes than the length of the wanted
+/// name.
 pub const SECTION_NAMES: u64 = 1 << 20;
-/// Bytes of one note section: a build-id takes 36.
+/// Maximum bytes of one note section: a note with a build-id takes 36.
 pub const NOTES: u64 = 64 << 10;
-/// Notes that are read to find a build-id.
+/// Maximum number of notes that are read to find a build-id.
 pub const NOTE_COUNT: usize = 64;
-/// Bytes of `.gnu_debuglink` and `.gnu_debugaltlink`, which hold a path and a checksum or build-id.
+/// Maximum bytes of `.gnu_debuglink` and `.gnu_debugaltlink`, which hold a path and a checksum or build-id.
 pub const LINK: usize = 8 << 10;
-/// Symbols per table.
+/// Maximum number of symbols per table.
 pub const SYMBOLS: u64 = 1 << 20;
-/// Bytes of the names per symbol table.
+/// Maximum bytes of the names per symbol table.
 pub const STRINGS: u64 = 32 << 20;
-/// Bytes of one name: C++ templates of real servers reach 3 KiB. Longer names are ignored.
+/// Maximum bytes of one name: C++ templates of real servers reach 3 KiB. Longer names are ignored.
 pub const NAME: usize = 4 << 10;
-/// Names at one address that are compared to choose the best one. Identical code folding gives up to 100.
+/// Maximum number of names at one address that are compared to choose the best one. Identical code folding
+/// produces up to 100.
 pub const ALIASES: usize = 256;
-/// Depth of nested functions that is searched for the innermost one at an address. Compilers nest at most
-/// two.
+/// Maximum depth of nested functions that is searched for the innermost one at an address. Compilers nest at
+/// most two.
 pub const NESTING: usize = 64;
-/// Symbols that one lookup by prefix may return: enough for all of a server.
+/// Maximum number of symbols that one lookup by prefix may return: enough for all symbols of a server.
 pub const NAMED: usize = 256 << 10;
-/// Bytes of the names that one lookup by prefix may return.
+/// Maximum bytes of the names that one lookup by prefix may return.
 pub const NAMED_BYTES: usize = 16 << 20;
-/// Unpacked bytes of a compressed section outside the confined child. No distribution compresses the sections
-/// read there; only tests do.
+/// Maximum unpacked bytes of a compressed section outside the confined child. No distribution compresses the
+/// sections read there; only tests do.
 pub const UNPACKED: u64 = 4 << 20;
-/// Unpacked bytes of a compressed section in the confined child, whose memory is limited as well.
+/// Maximum unpacked bytes of a compressed section in the confined child, whose memory is limited as well.
 pub const UNPACKED_CONFINED: u64 = 1 << 30;
 /// Maximum compression ratio of a section: compiler output reaches 20, zeros reach 1,032.
 pub const RATIO: u64 = 100;
-/// Unpacked bytes for which the ratio is not checked.
+/// Maximum unpacked bytes up to which the ratio is not checked.
 pub const RATIO_FREE: u64 = 64 << 10;
-/// Unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount again.
+/// Maximum unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount in
+/// addition.
 pub const DEBUGDATA: u64 = 20 << 20;
-/// Bytes of a file whose CRC32 is computed because it has no build-id (1 GiB takes 0.7 s).
+/// Maximum bytes of a file whose CRC32 is computed because it has no build-id (1 GiB takes 0.7 s).
 pub const CRC: u64 = 512 << 20;
-/// Bytes that one scan of all loaded sections reads: the largest server has 70 MiB.
+/// Maximum bytes that one scan of all loaded sections reads: the largest server has 70 MiB.
 pub const SCANNED: u64 = 256 << 20;
-/// Bytes of one `.eh_frame` entry: that of MYSQLparse has 1.5 KiB.
+/// Maximum bytes of one `.eh_frame` entry: that of MYSQLparse has 1.5 KiB.
 pub const UNWIND_ENTRY: usize = 64 << 10;
-/// `.eh_frame` entries that are indexed if there is no `.eh_frame_hdr`.
+/// Maximum number of `.eh_frame` entries that are indexed if there is no `.eh_frame_hdr`.
 pub const UNWIND_ENTRIES: usize = 1 << 20;
-/// Operations per DWARF expression: those of a procedure linkage table take 10.
+/// Maximum number of operations per DWARF expression: those of a procedure linkage table take 10.
 pub const EXPRESSION: u32 = 500;
-/// Return addresses per stack. Deeper stacks are runaway recursion or malformed data.
+/// Maximum number of return addresses per stack. Deeper stacks are runaway recursion or malformed data.
 pub const FRAMES: usize = 1024;
-/// Unwind steps per snapshot, each about 20 to 50 ns. 20,000 threads with 30 frames take 600,000.
+/// Maximum number of unwind steps per snapshot, each about 20 to 50 ns. 20,000 threads with 30 frames take
+/// 600,000.
 pub const STEPS: u64 = 5_000_000;
-/// Cached unwind rules, by address: a server uses about 10,000.
+/// Maximum number of cached unwind rules, by address: a server uses about 10,000.
 pub const RULES: usize = 64 << 10;

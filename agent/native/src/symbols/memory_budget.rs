@@ -1,4 +1,5 @@
-//! Counts the bytes of untrusted files that this process keeps in memory, for all observed processes together.
+//! Counts the bytes of untrusted files that this process holds in memory, for all observed processes
+//! together.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,7 +7,7 @@ use super::limits;
 
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 
-/// A number of bytes that is part of the total until this is dropped.
+/// A number of bytes that counts towards the total until this is dropped.
 #[derive(Debug)]
 pub struct CountedBytes(u64);
 
@@ -25,13 +26,13 @@ impl Drop for CountedBytes {
     }
 }
 
-/// Return true if this many more bytes may be kept.
+/// Return true if this number of additional bytes may be held.
 pub fn has_room(bytes: u64) -> bool {
     TOTAL.load(Relaxed).saturating_add(bytes) <= limits::ALL_BYTES
 }
 
-/// Return why no other file may be read, or `None`. A file is refused if there is no room for the largest one,
-/// so that no file is read only in part.
+/// Return the reason why no further file may be read, or `None`. A file is refused unless there is room for
+/// the largest possible one, so that no file is read only partially.
 pub fn problem() -> Option<String> {
     (!has_room(limits::FILE_BYTES))
         .then(|| format!("not read: the files of all processes exceed {} bytes of memory", limits::ALL_BYTES))

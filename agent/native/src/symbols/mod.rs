@@ -39,11 +39,11 @@ pub use table::{Found, Named, Source, Symbol, SymbolTable};
 
 use rawtable::RawTable;
 
-/// Load the symbols of a module from the best available source: its `.symtab`, that of its debug file, its
-/// symbol pack, `.gnu_debugdata` together with `.dynsym`, or `.dynsym` alone.
+/// Load the symbols of a module from the best available source: its own `.symtab`, the `.symtab` of its debug
+/// file, its symbol pack, `.gnu_debugdata` together with `.dynsym`, or `.dynsym` alone.
 ///
 /// `opened_as` is the path as the observed process sees it. A malformed source is skipped and reported in
-/// [`SymbolTable::problem`]. Takes some ms for a server.
+/// [`SymbolTable::problem`]. Takes a few ms for a server.
 pub fn load(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> SymbolTable {
     let mut problems = Vec::new();
     problems.extend(elf.problem().map(str::to_owned));

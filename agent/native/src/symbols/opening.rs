@@ -1,7 +1,7 @@
-//! Opens files that another user may have placed. All untrusted files are opened here.
+//! Opens files that may belong to another user. All untrusted files are opened here.
 //!
-//! A file is opened with `O_PATH` first, which neither touches a device nor wakes the writer of a FIFO, and
-//! is reopened only if it is a regular file. Below `/proc/PID/root` no symbolic link leads out of that root.
+//! A file is opened with `O_PATH` first, which has no side effect on a device or FIFO. It is reopened for
+//! reading only if it is a regular file. Below `/proc/PID/root` no symbolic link leads out of that root.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -15,13 +15,13 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::limits;
 
-/// Maximum symbolic links in one path; the same limit as the kernel's.
+/// Maximum number of symbolic links in one path; the same as the kernel's limit.
 const LINKS: usize = 40;
 
 /// Open a regular file for reading.
 ///
 /// # Errors
-/// Those of the kernel, or one without `errno` if the file is not a regular one or too large.
+/// Those of the kernel, or one without `errno` if the file is not a regular file or is too large.
 pub fn regular(path: &Path) -> io::Result<File> {
     let found = match split_root(path) {
         Some((root, below)) => {
@@ -36,7 +36,7 @@ pub fn regular(path: &Path) -> io::Result<File> {
 /// Reopen a descriptor (`O_PATH` or other) for reading if it refers to a regular file.
 ///
 /// # Errors
-/// As [`regular`].
+/// The same as those of [`regular`].
 pub fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
     let file = File::from(found.try_clone_to_owned()?);
     check(&file)?;
@@ -45,7 +45,7 @@ pub fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
     Ok(File::from(open_at(None, OsStr::new(&path), flags)?))
 }
 
-/// Return the size of a regular file; refuse other kinds of files and larger sizes than the limit.
+/// Return the size of a regular file; refuse other kinds of files, and sizes above the limit.
 ///
 /// # Errors
 /// One without `errno`, with the reason.
@@ -73,7 +73,7 @@ fn split_root(path: &Path) -> Option<(PathBuf, &Path)> {
 /// Resolve a path as a process with this root would, never leaving the root.
 fn beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     match openat2(root, path) {
-        // ENOSYS: Linux before 5.6. EPERM: a seccomp filter that does not know openat2.
+        // ENOSYS: Linux before 5.6. EPERM: a seccomp filter that does not allow openat2.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             step_by_step(root, path)
         }
@@ -139,7 +139,7 @@ fn step_by_step(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     folders.pop().ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))
 }
 
-/// Return the components of a path in reverse order.
+/// Return the components of a path, last one first.
 fn names(path: &[u8]) -> Vec<Vec<u8>> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     parts.rev().map(<[u8]>::to_vec).collect()

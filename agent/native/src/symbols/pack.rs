@@ -1,8 +1,9 @@
 //! Symbol packs: the symbols and layouts of one build's debug file, small enough to be copied to every host
 //! that runs the build.
 //!
-//! docs/symbols.md describes the format. Root reads packs on production hosts, so a pack is read completely
-//! and only once, trusted only if its owner and mode allow it, and every length in it is checked before use.
+//! docs/symbols.md describes the format. Packs are read as root on production hosts. So a pack is read
+//! completely and only once, is trusted only if its owner and mode allow it, and every length in it is
+//! checked before use.
 
 use std::fs::Metadata;
 use std::io::{self, Read as _};
@@ -25,7 +26,7 @@ const FOLDER: &str = "/etc/innoscope/symbols.d";
 const MAGIC: [u8; 8] = *b"INNOSYM\0";
 const HEADER: usize = 96;
 const MAX_ID: usize = 64;
-/// Maximum bytes of a pack, compressed and unpacked. A server with 80,000 functions needs a quarter.
+/// Maximum bytes of a pack, compressed and unpacked. A server with 80,000 functions needs a quarter of it.
 const MAX_PACKED: u64 = 8 << 20;
 pub(super) const MAX_UNPACKED: u64 = 32 << 20;
 /// Maximum bytes of a JSON part. Parsed JSON takes many times as much memory.
@@ -36,9 +37,9 @@ const MAX_TEXT: u64 = 1 << 20;
 pub struct PackError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it, as text.
+    /// The reason, as a message.
     pub reason: String,
-    /// The command that helps, if there is one.
+    /// The command that fixes the problem, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -63,7 +64,7 @@ pub fn path_of(folder: &Path, build_id: &str) -> PathBuf {
     folder.join(format!("{build_id}.pack"))
 }
 
-/// A pack with valid owner and checksum that is not unpacked yet.
+/// A pack whose owner and checksum are valid, before it is unpacked.
 #[derive(Debug)]
 pub struct Sealed {
     path: PathBuf,
@@ -73,10 +74,10 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Read a pack and check all that can be checked without unpacking it. Takes some ms.
+    /// Read a pack and check all that can be checked without unpacking it. Takes a few ms.
     ///
-    /// # Errors
-    /// If it cannot be read, may have been written by someone other than root or us, or is malformed.
+    /// # Errors If it cannot be read, may have been written by a user other than root or the current one, or
+    /// is malformed.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let failed = |reason: String| PackError { path: path.to_owned(), reason, remedy: None };
         let (data, meta) = read(path).map_err(|error| failed(error.to_string()))?;
@@ -89,10 +90,10 @@ impl Sealed {
         })
     }
 
-    /// Open the pack of a build in this folder; `None` if there is none.
+    /// Open the pack of a build in this folder; return `None` if it does not exist.
     ///
     /// # Errors
-    /// As [`Sealed::open`], and if the pack is of another build than its name says.
+    /// The same as those of [`Sealed::open`], and if the pack is for a different build than its name says.
     pub fn find(folder: &Path, build_id: &str) -> Option<Result<Self, PackError>> {
         if folder.as_os_str().is_empty() || !is_build_id(build_id) {
             return None;
@@ -104,10 +105,10 @@ impl Sealed {
         Some(Self::open(&path).and_then(|sealed| sealed.of_build(build_id)))
     }
 
-    /// Return the pack itself if it is of this build.
+    /// Return the pack itself if it is for this build.
     ///
     /// # Errors
-    /// If it is of another build.
+    /// If it is for another build.
     pub fn of_build(self, build_id: &str) -> Result<Self, PackError> {
         if self.build_id == build_id {
             return Ok(self);
@@ -119,7 +120,7 @@ impl Sealed {
         })
     }
 
-    /// Parse the content of a pack without checking its owner.
+    /// Parse a pack without checking its owner.
     pub(super) fn parse(data: Vec<u8>, path: &Path) -> Result<Self, String> {
         let header: &[u8; HEADER] = data.first_chunk().ok_or("is no symbol pack, or was cut off")?;
         if !header.starts_with(&MAGIC) {
@@ -154,7 +155,7 @@ impl Sealed {
         &self.build_id
     }
 
-    /// Unpack and check everything. Takes some tens of ms for a server.
+    /// Unpack the pack and check all of its content. Takes tens of ms for a server.
     ///
     /// # Errors
     /// If the content is malformed.
@@ -202,7 +203,7 @@ pub struct Pack {
     pub bytes: u64,
     /// Size of the unpacked content in bytes.
     pub unpacked: u64,
-    /// JSON that says who made it and from which files.
+    /// JSON with the creator of the pack and the files that it was made from.
     pub about: Bytes,
     /// JSON with the locations of members and variables.
     pub layout: Bytes,
@@ -242,7 +243,7 @@ pub fn payload(elf: &ElfFile, about: &[u8], layout: &[u8]) -> Result<Vec<u8>, St
     Ok(data)
 }
 
-/// Build a pack from a payload of `unpacked` bytes that was compressed by zlib.
+/// Build a pack from a zlib-compressed payload whose uncompressed size is `unpacked` bytes.
 ///
 /// # Errors
 /// The reason, if it is too large or the build-id (hex) is malformed.
@@ -264,10 +265,10 @@ pub fn seal(build_id: &str, compressed: &[u8], unpacked: usize) -> Result<Vec<u8
     Ok(data)
 }
 
-/// Open and unpack the pack of a build in this folder; `None` if there is none.
+/// Open and unpack the pack of a build in this folder; return `None` if it does not exist.
 ///
 /// # Errors
-/// As [`Sealed::find`] and [`Sealed::unpack`].
+/// The same as those of [`Sealed::find`] and [`Sealed::unpack`].
 pub fn find(folder: &Path, build_id: &str) -> Option<Result<Pack, PackError>> {
     Sealed::find(folder, build_id).map(|sealed| sealed.and_then(Sealed::unpack))
 }
@@ -291,7 +292,7 @@ fn parts(payload: &Bytes) -> Result<[Bytes; 4], String> {
     Ok(parts)
 }
 
-/// Read a regular file, but never more bytes than a pack may have.
+/// Read a regular file, up to the maximum size of a pack; return its content and metadata.
 fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let file = opening::regular(path)?;
     let meta = file.metadata()?;
@@ -303,7 +304,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     Ok((data, meta))
 }
 
-/// Return why a file of this owner and mode is not to be trusted, and the remedy.
+/// Return the reason why a file with this owner and mode must not be trusted, and the remedy.
 fn untrusted_because(meta: &Metadata, path: &Path) -> Option<(String, String)> {
     const OTHERS_WRITE: u32 = 0o022;
     // SAFETY: geteuid has no arguments and cannot fail.
@@ -324,7 +325,8 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// Return true for a well-formed build-id. It is used as part of a path, so nothing else may be in it.
+/// Return true for a well-formed build-id. It is used as part of a path, so it must not contain anything
+/// else.
 fn is_build_id(text: &str) -> bool {
     unhex(text).is_some_and(|id| (1..=MAX_ID).contains(&id.len()))
 }

@@ -8,16 +8,16 @@ use super::elf::ElfFile;
 use super::pack::MAX_UNPACKED;
 use super::rawtable::{Binding, RawSymbol, RawTable};
 
-/// Functions are aligned to this. Most of them begin at the next multiple after the end of the function
-/// before.
+/// The alignment of functions in bytes. Most functions begin at the next multiple after the end of the
+/// previous function.
 const ALIGNMENT: u64 = 16;
-/// Prefixes of data that the C++ compiler generates: virtual tables, type names, guards. These symbols are
-/// many and long, and nothing looks them up.
+/// Prefixes of data that the C++ compiler generates: virtual tables, type names, guards. There are many such
+/// symbols with long names, and nothing looks them up.
 const GENERATED_PREFIXES: [&str; 2] = ["_ZT", "_ZGV"];
-/// The section numbers that the symbols of a pack get.
+/// The section numbers that are assigned to the symbols of a pack.
 const CODE: u16 = 1;
 const DATA: u16 = 2;
-/// Maximum symbols of a pack, to limit memory; more than the largest server has.
+/// Maximum number of symbols in a pack, to limit memory; more than the largest server has.
 const MAX_SYMBOLS: usize = 1 << 20;
 
 /// The symbols of a pack in the form of a symbol table.
@@ -40,7 +40,7 @@ pub(super) fn encode(elf: &ElfFile) -> Result<(Vec<u8>, Vec<u8>), String> {
         .ok_or_else(|| elf.problem().unwrap_or("it has no symbol table (.symtab)").to_owned())?;
     let (mut all, mut bytes) = (Vec::new(), 0);
     for packed in table.symbols().filter_map(|(_, symbol)| wanted(&table, symbol)) {
-        // Count each symbol's name, because many symbols may share one long name.
+        // Count the name of each symbol separately, because many symbols may share one long name.
         bytes += packed.name.len() + 1;
         if bytes as u64 > MAX_UNPACKED {
             return Err(format!("the names of its symbols take more than {MAX_UNPACKED} bytes"));
@@ -75,8 +75,8 @@ fn wanted(table: &RawTable, symbol: RawSymbol) -> Option<Packed<'_>> {
     used.then_some(Packed { symbol, code, name })
 }
 
-/// Decode the columns into the entries of a symbol table with the names in `strings`, or return what is
-/// malformed.
+/// Decode the columns into the entries of a symbol table with the names in `strings`, or return a message
+/// about what is malformed.
 pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String> {
     let count: &[u8; 4] = columns.first_chunk().ok_or("it has no symbols")?;
     let count = u32::from_le_bytes(*count) as usize;
@@ -127,7 +127,7 @@ fn kind(symbol: RawSymbol, code: bool) -> u8 {
     binding << 5 | (symbol.info & 0xf) << 1 | u8::from(code)
 }
 
-/// Return `st_info` for such a byte.
+/// Return the `st_info` for a byte from [`kind`].
 fn info(kind: u8) -> u8 {
     (kind >> 5) << 4 | (kind >> 1 & 0xf)
 }
@@ -173,7 +173,7 @@ impl Uleb128Reader<'_> {
     }
 }
 
-/// Return the offset of each name. The first byte is the empty name with which every string table begins.
+/// Return the offset of each name. The first byte is the empty name at the start of every string table.
 fn names(strings: &[u8]) -> impl Iterator<Item = u32> {
     let ends = strings.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at as u32);
     let mut begin = None;

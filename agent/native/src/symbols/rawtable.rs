@@ -1,4 +1,4 @@
-//! Reads one ELF symbol table in the format of the file.
+//! Reads one ELF symbol table directly in the file's format.
 
 use std::ffi::CStr;
 
@@ -25,7 +25,7 @@ pub(super) struct RawSymbol {
     pub size: u64,
 }
 
-/// The linker visibility of a symbol, in the order of preference.
+/// The binding of a symbol, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Binding {
     Global,
@@ -111,12 +111,13 @@ pub(super) struct RawTable {
     symbols: Bytes,
     strings: Bytes,
     versions: Option<Bytes>,
-    /// For each section number, whether the section has code.
+    /// For each section number, true if the section contains code.
     code: Vec<bool>,
 }
 
 impl RawTable {
-    /// Read the `.symtab` or `.dynsym` of a file: `Ok(None)` if it has none, the reason if it is malformed.
+    /// Read the `.symtab` or `.dynsym` of a file: return `Ok(None)` if the file has none, and the reason if
+    /// it is malformed.
     pub fn read(elf: &ElfFile, kind: elf::SectionType) -> Result<Option<Self>, String> {
         let headers = elf.headers();
         let Some(section) = headers.find_kind(kind) else {
@@ -150,8 +151,8 @@ impl RawTable {
         }))
     }
 
-    /// Create a table that is not from an ELF file: `Elf64_Sym` entries, their strings, and which sections
-    /// have code.
+    /// Create a table that does not come from an ELF file, from `Elf64_Sym` entries, their strings, and a
+    /// list of which sections contain code.
     pub fn of(symbols: Bytes, strings: Bytes, code: Vec<bool>) -> Self {
         Self { symbols, strings, versions: None, code }
     }
@@ -168,7 +169,7 @@ impl RawTable {
         entries.get(index as usize).map(RawSymbol::parse)
     }
 
-    /// Return the memory it takes in bytes.
+    /// Return the size of the table in memory, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         (self.symbols.len() + self.strings.len()) as u64
     }
@@ -190,7 +191,7 @@ impl RawTable {
             }
     }
 
-    /// Return true if the name may be one of the wanted ones. Much faster than reading the name.
+    /// Return true if the name may be one of the wanted names. This is much faster than reading the name.
     pub fn may_match(&self, symbol: RawSymbol, filter: &PrefixFilter) -> bool {
         let Some(tail) = self.strings.get(symbol.name as usize..) else {
             return false;
@@ -198,21 +199,22 @@ impl RawTable {
         tail.get(..filter.length).is_some_and(|head| filter.prefixes.contains(head))
     }
 
-    /// Return the name without its version (`@GLIBC_2.2.5`); `None` if it is empty, malformed or too long.
+    /// Return the name without its version (`@GLIBC_2.2.5`); return `None` if it is empty, malformed or too
+    /// long.
     pub fn name(&self, symbol: RawSymbol) -> Option<&str> {
         let name = self.full_name(symbol)?;
         let end = name.find('@').unwrap_or(name.len());
         (end > 0).then(|| &name[..end])
     }
 
-    /// Return the name without its version if it has at most `max` bytes. No further bytes are read.
+    /// Return the name without its version if it has at most `max` bytes. Reads no bytes beyond these.
     pub fn short_name(&self, symbol: RawSymbol, max: usize) -> Option<&str> {
         let window = self.window(symbol, max.saturating_add(1))?;
         let end = window.iter().position(|byte| matches!(byte, 0 | b'@'))?;
         str::from_utf8(&window[..end]).ok().filter(|name| !name.is_empty())
     }
 
-    /// Return the name including its version, if any; `None` if it is malformed or too long.
+    /// Return the name including its version, if any; return `None` if it is malformed or too long.
     pub fn full_name(&self, symbol: RawSymbol) -> Option<&str> {
         let window = self.window(symbol, limits::NAME)?;
         CStr::from_bytes_until_nul(window).ok()?.to_str().ok()

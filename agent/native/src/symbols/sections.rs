@@ -1,4 +1,5 @@
-//! Finds the bytes of a section by its header, decompressing them if needed, or else by the program headers.
+//! Finds the bytes of a section by its header, or otherwise by the program headers, and decompresses them if
+//! needed.
 
 use std::ops::Range;
 
@@ -38,14 +39,16 @@ fn decompress(raw: &[u8], file: &Content) -> Option<Bytes> {
     let size = u64::from_le_bytes(*raw.get(8..)?.first_chunk()?);
     let format = match kind {
         1 => CompressionFormat::Zlib,
-        // The decompressor allocates as much as the data requests, so use it only where memory is limited.
+        // The decompressor allocates as much memory as the data requests, so use it only in a process with
+        // limited memory.
         2 if file.is_confined() => CompressionFormat::Zstandard,
         _ => return None,
     };
     inflate(format, raw.get(24..)?, size, file)
 }
 
-/// Decompress the format used before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64, then the data.
+/// Decompress the format that was used before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64, then
+/// the data.
 fn decompress_zdebug(raw: &[u8], file: &Content) -> Option<Bytes> {
     let rest = raw.strip_prefix(b"ZLIB")?;
     let size = u64::from_be_bytes(*rest.first_chunk()?);
@@ -66,7 +69,7 @@ fn inflate(format: CompressionFormat, data: &[u8], size: u64, file: &Content) ->
 
 /// Find a section that unwinding needs by the program headers.
 ///
-/// Not used for a debug file, whose program headers still describe the file it was split from.
+/// This is not used for a debug file, whose program headers still describe the file it was split from.
 pub(super) fn by_segment(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
     if headers.is_left_out(name) {
         return None;
@@ -87,7 +90,7 @@ fn eh_frame_hdr(headers: &Headers, file: &Content) -> Option<Section> {
     Some(Section { svma: vaddr..vaddr.checked_add(size)?, data: file.part(offset, size)? })
 }
 
-/// Find `.eh_frame` by the pointer in `.eh_frame_hdr`. Its end is not known; a zero length terminates it.
+/// Find `.eh_frame` by the pointer in `.eh_frame_hdr`. Its end is unknown, but a zero length terminates it.
 fn eh_frame(headers: &Headers, file: &Content) -> Option<Section> {
     let header = eh_frame_hdr(headers, file)?;
     let (&[version, encoding, _, _], rest) = header.data.split_first_chunk()?;
@@ -105,7 +108,7 @@ fn eh_frame(headers: &Headers, file: &Content) -> Option<Section> {
     })
 }
 
-/// Read the raw build-id from the note sections, or else from the note segments.
+/// Read the raw build-id from the note sections, otherwise from the note segments.
 ///
 /// Sections are tried first, because the segments of a debug file may still describe the file it was split
 /// from.
@@ -122,7 +125,7 @@ pub(super) fn build_id(headers: &Headers, file: &Content) -> Option<Vec<u8>> {
         .find_map(|notes| build_id_in(&notes).map(<[u8]>::to_vec))
 }
 
-/// Find the note `GNU` of type 3 (NT_GNU_BUILD_ID) with at most 64 bytes.
+/// Return the content of the `GNU` note of type 3 (NT_GNU_BUILD_ID), if it has at most 64 bytes.
 fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     for _ in 0..limits::NOTE_COUNT {
         let header = notes.first_chunk::<12>()?;

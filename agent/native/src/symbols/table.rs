@@ -15,9 +15,9 @@ use super::rawtable::{Binding, PrefixFilter, RawSymbol, RawTable};
 pub enum Source {
     /// `.symtab` of the file itself.
     Symtab,
-    /// `.symtab` of its separate debug file.
+    /// `.symtab` of the separate debug file.
     DebugFile,
-    /// A symbol pack of this host.
+    /// A symbol pack on this host.
     Pack,
     /// `.gnu_debugdata`, together with `.dynsym`.
     Debugdata,
@@ -25,14 +25,14 @@ pub enum Source {
     Dynsym,
     /// `.dynsym` of the vDSO.
     Vdso,
-    /// There are no names.
+    /// No names are available.
     #[default]
     None,
 }
 
 impl Source {
-    /// Return the word used in results: `symtab`, `debug-file`, `symbol-pack`, `debugdata`, `dynsym`, `vdso`
-    /// or `none`.
+    /// Return the string used in results: `symtab`, `debug-file`, `symbol-pack`, `debugdata`, `dynsym`,
+    /// `vdso` or `none`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Symtab => "symtab",
@@ -57,7 +57,7 @@ pub struct Symbol<'table> {
     pub size: u64,
 }
 
-/// One function. It is kept small: everything else is read from the table when needed.
+/// One function. The record is small; everything else is read from the symbol table when needed.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     address: u64,
@@ -90,10 +90,10 @@ pub struct SymbolTable {
     pub source: Source,
     /// The separate debug file or symbol pack, if one was used.
     pub path: Option<PathBuf>,
-    /// Why a better source could not be used.
+    /// The reason why a better source could not be used.
     pub problem: Option<String>,
     tables: Vec<RawTable>,
-    /// Built at the first lookup of an address. Many callers look up names only.
+    /// Built at the first lookup of an address, because many callers look up only names.
     by_address: OnceLock<ByAddress>,
 }
 
@@ -101,7 +101,8 @@ pub struct SymbolTable {
 #[derive(Debug)]
 struct ByAddress {
     entries: Vec<Entry>,
-    /// For each entry, the nearest one before it that ends after it: the enclosing function.
+    /// For each entry, the index of the enclosing function: the nearest earlier entry that ends after this
+    /// one.
     outer: Vec<u32>,
     _counted: CountedBytes,
 }
@@ -132,8 +133,8 @@ impl SymbolTable {
         Self { source, path: None, problem: None, tables, by_address: OnceLock::new() }
     }
 
-    /// Return the memory in bytes that the names take, including the index of functions that is built at the
-    /// first lookup of an address.
+    /// Return the size of the names in memory, in bytes, including the index of functions that is built at
+    /// the first lookup of an address.
     pub fn memory_bytes(&self) -> u64 {
         let entry = (size_of::<Entry>() + size_of::<u32>()) as u64;
         self.tables.iter().map(|table| table.memory_bytes() + entry * table.len() as u64).sum()
@@ -153,20 +154,20 @@ impl SymbolTable {
         !self.tables.iter().any(|table| table.symbols().any(|(_, symbol)| table.is_function(symbol)))
     }
 
-    /// Return the innermost function that covers this ELF virtual address. The nearest symbol is never used
-    /// if it does not cover the address.
+    /// Return the innermost function that covers this ELF virtual address. A symbol that does not cover the
+    /// address is never used, even if it is the nearest.
     ///
     /// A function without a size covers its first byte only. The choice among several names at one address
     /// must not depend on how the file was stripped. The order of preference is: exported before local, then
-    /// fewest leading underscores, global before weak, shortest, alphabetical. So it is `poll`, not `__poll`
-    /// or `__GI___poll`.
+    /// fewest leading underscores, global before weak, shortest, alphabetical. So the result is `poll`, not
+    /// `__poll` or `__GI___poll`.
     pub fn lookup(&self, svma: u64) -> Option<Symbol<'_>> {
         let after = self.by_address().entries.partition_point(|e| e.address <= svma);
         let last = after.checked_sub(1)?;
         self.innermost(last, svma).or_else(|| self.sizeless(last, svma))
     }
 
-    /// Search outwards, starting at the last entry that begins at or before the address.
+    /// Search from the inside outwards, starting at the last entry that begins at or before the address.
     fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
         let functions = self.by_address();
         let mut at = last;
@@ -226,7 +227,7 @@ impl SymbolTable {
 
     /// Return the ELF virtual address and size in bytes of the function or variable with this mangled name.
     ///
-    /// `None` also if several local symbols have the name and none is exported: see
+    /// Also returns `None` if several local symbols have the name and none is exported: see
     /// [`SymbolTable::find_many`].
     pub fn find(&self, name: &str) -> Option<(u64, u64)> {
         match self.find_many(&[name]).remove(name) {
@@ -260,8 +261,8 @@ impl SymbolTable {
         best.into_iter().map(|(k, (_, found))| (k, found)).collect()
     }
 
-    /// Return the variable that covers each of these ELF virtual addresses. If several do, the one that
-    /// begins last.
+    /// Return the variable that covers each of these ELF virtual addresses. If several cover an address, the
+    /// one that begins last is returned.
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Named>> {
         let mut found: Vec<Option<Named>> = vec![None; addresses.len()];
         for table in &self.tables {
@@ -333,7 +334,7 @@ pub enum Found {
         /// Size in bytes.
         size: u64,
     },
-    /// Several local functions or variables of different source files have the name.
+    /// Several local functions or variables from different source files have this name.
     Ambiguous,
 }
 
@@ -343,7 +344,7 @@ impl Found {
     }
 }
 
-/// The priority of a symbol among those with the same name; the lowest wins.
+/// The rank of a symbol among those with the same name; the lowest wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     old_version: bool,
@@ -364,7 +365,7 @@ fn take_better(claim: &mut Reverse<Claim>, found: &mut Found, other: Claim, offe
     }
 }
 
-/// The order of preference among names at one address; the lowest wins.
+/// The rank of a name among those at one address; the lowest wins.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'table> {
     size: u32,

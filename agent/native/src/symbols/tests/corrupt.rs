@@ -1,4 +1,4 @@
-//! Malformed files may lose names, but must not cause a panic or a long computation.
+//! Tests that malformed files lose names at most, and cause no panic or long computation.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::fixture::{COUNT, Fixture};
 use super::sources::add_debugdata;
 use crate::symbols::{DebugSearch, ElfFile, Inlines, Source, load};
 
-/// CPU time that one malformed file may take, ns.
+/// Maximum CPU time for one malformed file, in ns.
 pub const MAX_NS: i64 = 50_000_000;
 
 /// A small deterministic random number generator (xorshift64).
@@ -22,8 +22,8 @@ impl Random {
     }
 }
 
-/// Return the CPU time of this thread in ns. Unlike wall-clock time it does not grow when the machine is
-/// busy.
+/// Return the CPU time of this thread in ns. Unlike wall-clock time, it does not depend on the load of the
+/// machine.
 pub fn cpu_ns() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a local timespec.

@@ -1,4 +1,4 @@
-//! Small programs that are compiled, stripped and split like those of distributions.
+//! Compiles small programs, and strips and splits them like distributions do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::symbols::{DebugSearch, ElfFile, SymbolTable, load};
 
 /// The mangled name of an exported function.
 pub const COUNT: &str = "_ZN4shop4Till5countEi";
-/// The mangled name of a local function, which is missing from `.dynsym`.
+/// The mangled name of a local function, which `.dynsym` does not contain.
 pub const HIDDEN: &str = "_ZL6hiddeni";
 
 const SOURCE: &str = r#"
@@ -32,7 +32,7 @@ extern int twice_a(int), twice_b(int);
 int main(int argc, char **) { shop::Till t{argc}; return t.count(plain(argc)) + twice_a(1) + twice_b(2); }
 "#;
 
-/// A folder with compiled programs, removed on drop.
+/// A folder with compiled programs, which is removed on drop.
 pub struct Fixture {
     pub folder: PathBuf,
 }
@@ -74,7 +74,7 @@ impl Fixture {
         self.run("strip", &["-o", "stripped", "prog"]);
     }
 
-    /// Move a file, creating the parent folders.
+    /// Move a file, and create the parent folders.
     pub fn put(&self, from: &str, to: &Path) {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::rename(self.at(from), to).unwrap();
@@ -84,7 +84,7 @@ impl Fixture {
         ElfFile::open(&self.at(name)).unwrap()
     }
 
-    /// Load the symbols of a file, searching debug files in `dirs/` of this folder.
+    /// Load the symbols of a file; debug files are searched in the subfolder `dirs/`.
     pub fn load(&self, name: &str) -> SymbolTable {
         load(&self.open(name), &self.at(name), &self.search())
     }

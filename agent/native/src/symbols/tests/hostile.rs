@@ -1,11 +1,11 @@
-//! Symbol tables that are crafted to be expensive.
+//! Tests symbol tables that are crafted to be expensive.
 
 use super::corrupt::cpu_ns;
 use crate::symbols::rawtable::{RawSymbol, RawTable};
 use crate::symbols::table::{Source, SymbolTable};
 use crate::symbols::{Bytes, limits};
 
-/// Create a global function in the section with code.
+/// Create the symbol of a global function in the code section.
 fn function(address: u64, size: u64) -> RawSymbol {
     RawSymbol { name: 1, info: 0x12, section: 1, address, size }
 }

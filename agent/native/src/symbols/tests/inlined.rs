@@ -1,4 +1,4 @@
-//! Inlined calls from uncompressed and compressed DWARF.
+//! Tests inlined calls with uncompressed and compressed DWARF.
 
 use super::fixture::{COUNT, Fixture};
 use crate::symbols::Inlines;
@@ -17,7 +17,7 @@ fn inlined_calls_are_listed_innermost_first_without_the_containing_function() {
         fixture.split();
         for file in ["prog", "prog.debug"] {
             let chains = chains(&fixture, file);
-            // GCC gives no mangled name to functions that exist only inlined, so the namespace may be
+            // GCC writes no mangled name for functions that exist only inlined, so the namespace may be
             // missing.
             let expected = ["innermost", "between"];
             let whole = chains.iter().any(|chain| {

@@ -1,4 +1,4 @@
-//! The choice of the name for an address.
+//! Tests the choice of the name for an address.
 
 use super::fixture::{COUNT, Fixture, HIDDEN};
 use crate::symbols::{ElfFile, Found, Source, SymbolTable, load_own};
@@ -75,8 +75,8 @@ fn the_vdso_of_this_process_has_names() {
     };
     let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
     let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).unwrap());
-    // SAFETY: the range is from /proc/self/maps, and the kernel keeps the vDSO mapped and readable for the
-    // life of the process.
+    // SAFETY: the range is from /proc/self/maps, and the kernel keeps the vDSO mapped and readable until the
+    // process exits.
     let image = unsafe { std::slice::from_raw_parts(start as *const u8, end - start) };
     let elf = ElfFile::from_bytes(image.to_vec(), "[vdso]".as_ref()).unwrap();
     let table = load_own(&elf);

@@ -1,5 +1,5 @@
-//! Symbol packs: the content survives the round trip, and packs that are malformed, forged or of another
-//! build are refused.
+//! Tests that the content of symbol packs survives a round trip, and that packs that are malformed, forged or
+//! for another build are refused.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -58,7 +58,7 @@ impl Shop {
         pack::path_of(&self.fixture.at("packs"), &self.build_id)
     }
 
-    /// Write a pack to the place where it is searched for.
+    /// Write a pack to the path at which it is searched, and return the path.
     fn put(&self, data: &[u8]) -> PathBuf {
         fs::write(self.place(), data).unwrap();
         self.place()
@@ -200,7 +200,7 @@ fn a_build_id_never_leads_out_of_the_folder() {
     }
 }
 
-/// Correct size and checksum in the header of a modified pack.
+/// Return a modified pack with the correct size and checksum in its header.
 fn with_valid_header(mut data: Vec<u8>) -> Vec<u8> {
     if data.len() >= 24 {
         let size = data.len() as u32;
@@ -211,7 +211,7 @@ fn with_valid_header(mut data: Vec<u8>) -> Vec<u8> {
     data
 }
 
-/// Open a pack and use all of it; return whether it was accepted.
+/// Open a pack and use all of its content; return true if it was accepted.
 fn use_everything(data: Vec<u8>, random: &mut Random) -> bool {
     let start = cpu_ns();
     let opened = opened(data);
@@ -227,14 +227,14 @@ fn use_everything(data: Vec<u8>, random: &mut Random) -> bool {
     opened.is_ok()
 }
 
-/// Truncate the data, repeat parts of it, or set bytes to random or extreme values.
+/// Return the data truncated, with repeated parts, or with bytes set to random or extreme values.
 fn corrupted(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut data = original.to_vec();
     match random.below(5) {
         0 => data.truncate(random.below(original.len())),
         1 => data.extend_from_within(random.below(original.len())..),
         _ => {
-            // sizes and counts are at the beginning
+            // Sizes and counts are at the start of the data.
             let within = if random.below(2) == 0 { original.len() } else { original.len().min(160) };
             for _ in 0..=random.below(4) {
                 let at = random.below(within);

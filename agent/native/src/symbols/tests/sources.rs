@@ -1,4 +1,4 @@
-//! The order of the sources of names.
+//! Tests the order in which sources of names are used.
 
 use std::fs;
 use std::path::Path;
