@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between attempts after failures: doubled each time, with jitter over the upper half.
+#: First and maximum pause after a failure, in seconds. It doubles each time, with jitter over the upper half.
 _FIRST_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 60.0
 #: Seconds to send the remaining profiles when the agent ends.
 _LAST_S: Final = 2.0
-#: Chunks of one server that wait for a profile: more than an hour, which the sensor may send at once.
+#: Maximum number of chunks of one server that wait to be merged. The sensor may send an hour of them at once.
 _MAX_CHUNKS: Final = 400
 #: A profile covers at most this many intervals.
 _MAX_INTERVALS: Final = 1.5
-#: Responses with status 500 to the same profile, before it is dropped.
+#: Number of responses with status 500 after which a profile is dropped.
 _MAX_ERRORS: Final = 30
 #: Seconds between two checks for work: at most the time until the first profile of a new server is due.
 _SLEEP_S: Final = 5.0
@@ -58,17 +58,17 @@ class Sender(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """Chunks of one server without a profile, and the monotonic time when their profile is due."""
+    """Chunks of one server to be merged into a profile, and the monotonic time at which it is due."""
 
     due: float
     chunks: list[TargetChunk] = field(default_factory=list)
 
 
 class Pusher:
-    """Merges chunks to profiles and sends them. ``take`` is thread-safe and never waits for the network.
+    """Merges chunks into profiles and sends them. ``take`` is thread-safe and never waits for the network.
 
-    The other methods belong to the pushing thread. ``clock`` is monotonic. Chunks from before the start are
-    not sent: the previous agent sent them.
+    Only the pushing thread may call the other methods. ``clock`` is monotonic. Chunks recorded before the
+    start of this agent are not sent, because the previous agent sent them.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Pusher:
         self._send_remaining()
 
     def end(self) -> None:
-        """Let ``run`` try once to send the remaining profiles, and return."""
+        """Make ``run`` return, after one attempt to send the remaining profiles."""
         self._ending = True
         self._wake.set()
 
@@ -204,7 +204,7 @@ class Pusher:
         return False
 
     def _send_remaining(self) -> None:
-        """Send the remaining profiles when the agent ends: one attempt each, 2 s for all."""
+        """Send the remaining profiles before the agent exits: one attempt each, within 2 s in total."""
         deadline = self._clock() + _LAST_S
         self._queue_due(self._clock(), force=True)
         while (oldest := self._queue.oldest) is not None and (left := deadline - self._clock()) > 0:
