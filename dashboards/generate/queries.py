@@ -51,7 +51,7 @@ def calls(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
 
 
 def inside(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return the average number of threads inside: observed seconds per second."""
+    """Return the average number of threads inside the measured functions: observed seconds per second."""
     return rate(name, *matchers, by=by, part="_sum")
 
 
@@ -71,7 +71,7 @@ def ratio(above: str, below: str) -> str:
 
 
 def recorded(rule: str, *matchers: str, by: Sequence[str] = ("instance", "server")) -> str:
-    """Return the maximum of a recording rule per server; ``rule`` is without ``server:innoscope_``.
+    """Return the maximum of a recording rule per server. ``rule`` omits the prefix ``server:innoscope_``.
 
     The rules are in dashboards/alerts/recording.yaml.
     """

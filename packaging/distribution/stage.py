@@ -39,7 +39,7 @@ _FILES = {
 
 
 def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
-    """Create and fill the folder ``tree``."""
+    """Create the folder ``tree`` with all files of the packages."""
     site = tree / SITE
     site.mkdir(parents=True)
     _layout(tree / HOME)

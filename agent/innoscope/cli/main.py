@@ -92,7 +92,7 @@ class LazyGroup(Group):
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of ``--help`` without importing any command."""
+        """Write the list of commands for ``--help`` without importing their modules."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))

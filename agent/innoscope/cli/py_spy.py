@@ -31,7 +31,7 @@ class NotOurs(InnoscopeError):
 
 
 def find(command: str, proc: ProcFs) -> int:
-    """Return the pid of the process that runs ``innoscope COMMAND``. Raise NoTarget if 0 or several do."""
+    """Return the pid of the process that runs ``innoscope COMMAND``. Raise NoTarget if none or several do."""
     found = []
     for pid in proc.pids():
         with suppress(InnoscopeError):

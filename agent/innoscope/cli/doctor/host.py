@@ -15,7 +15,7 @@ from innoscope.target.native_errors import RUN_AS_ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Bits of CapEff, include/uapi/linux/capability.h.
+#: Capabilities and their bits in CapEff, from include/uapi/linux/capability.h.
 _CAPABILITIES = {
     "CAP_SYS_PTRACE": 19,
     "CAP_SYS_ADMIN": 21,
@@ -43,7 +43,7 @@ class Host:
 
 
 def rights(host: Host) -> Check:
-    """Check the capabilities in /proc/self/status CapEff."""
+    """Check the capabilities in the line CapEff of /proc/self/status."""
     text = host.read("proc/self/status") or ""
     line = next((line for line in text.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
     effective = int(line.split()[1], 16)
@@ -153,7 +153,7 @@ def uprobes(host: Host) -> Check:
 
 
 def ptrace(host: Host) -> Check:
-    """Test ptrace, the fallback method, which stops threads, on a child process."""
+    """Test the fallback method, ptrace, on a child process. It stops each thread."""
     tried = _try("probe_ptrace")
     if tried.works:
         return ok("ptrace fallback", tried.detail)

@@ -18,7 +18,7 @@ _DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A file without symbols. ``path`` is relative to ``root``, the root folder of its process."""
+    """A file without symbols. ``path`` is its path inside ``root``, the root folder of its process."""
 
     path: str
     build_id: str | None
@@ -49,7 +49,7 @@ def build_id_path(build_id: str) -> str:
 
 
 def debian_debug_package(package: str) -> str:
-    """Return the name of a package's debug package, which is generated except for ``libc6``."""
+    """Return the name of a package's debug package. That of ``libc6`` has an older naming scheme."""
     return "libc6-dbg" if package == "libc6" else f"{package}-dbgsym"
 
 
@@ -73,7 +73,7 @@ def distribution(root: Path) -> str | None:
 
 
 def owner(path: str, family: str | None) -> str | None:
-    """Return the package that installed a file, without its architecture; None if there is none."""
+    """Return the name of the package that installed a file, without architecture; None if unknown."""
     if family == "debian":
         for candidate in _usrmerge(path):
             answer = _ask(["dpkg-query", "-S", candidate])

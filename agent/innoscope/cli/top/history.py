@@ -1,4 +1,4 @@
-"""The last minute of each wait class, for the sparklines."""
+"""Store the thread counts of each wait class in the last minute, and draw sparklines and bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class History:
-    """Threads per wait class at each snapshot of the last minute."""
+    """Thread counts per wait class in each snapshot of the last minute."""
 
     def __init__(self, span_s: float = SPAN_S) -> None:
         self.span_s = span_s

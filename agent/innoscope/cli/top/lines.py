@@ -93,7 +93,7 @@ class Widths:
 
     @property
     def spark(self) -> int:
-        """Return the width of the sparkline: 60 (one a second), otherwise 30 or 15."""
+        """Return the width of the sparkline: 60 columns (one per second), or 30 or 15 on narrow screens."""
         return 60 if self.line >= 120 else 30 if self.line >= 76 else 15
 
     @property

@@ -71,8 +71,8 @@ class Player:
 def parse_moment(text: str, first: float, last: float) -> float:
     """Return the Unix time that ``text`` means in a recording from ``first`` to ``last`` (Unix times).
 
-    ``HH:MM[:SS]`` is local time, the first such time not before the start; ``+S`` counts seconds from the
-    start, ``-S`` from the end; anything else must be an ISO date and time. Raise InnoscopeError.
+    ``HH:MM[:SS]`` is the first such local time after the start; ``+S`` means seconds after the start, ``-S``
+    seconds before the end. Anything else must be an ISO date and time. Raise InnoscopeError if it is not.
     """
     try:
         moment = _moment(text, first, last)

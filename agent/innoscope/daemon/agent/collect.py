@@ -186,7 +186,7 @@ class Gatherer:
                 known.collectors = tuple(one.collector for one in entry.outcomes)
 
     def _outcomes(self, server: ObservedServer) -> tuple[Outcome, ...]:
-        """Return the outcomes of all collectors of a server, and one with the metrics derived from them."""
+        """Return the outcomes of a server's collectors, and an outcome with metrics derived from them."""
         outcomes = [*server.outcomes]
         if server.channel is not None:
             outcomes.append(self._sql(server, server.channel))

@@ -64,7 +64,7 @@ class Own(schema.Entry, frozen=True):
 
 
 class Watch(schema.Entry, frozen=True):
-    """Triggers that capture stalls, and limits of the files. Without triggers nothing is captured."""
+    """Triggers that start captures, and limits of the files. Without triggers, nothing is captured."""
 
     triggers: tuple[str, ...] = ()
     for_seconds: Annotated[float, Meta(ge=0, le=30)] = 3

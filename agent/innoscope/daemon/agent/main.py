@@ -231,8 +231,9 @@ def run(config: Config) -> None:
 def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if none is running, then drop all privileges.
 
-    The agent becomes an unprivileged user if that user can read the option files and we start the sensor
-    ourselves, with a socket that belongs to that user's group. Otherwise it stays root without capabilities.
+    The agent switches to an unprivileged user if that user can read the option files, and if the agent starts
+    the sensor itself: then the socket belongs to the user's group. Otherwise it remains root without
+    capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)

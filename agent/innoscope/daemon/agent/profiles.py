@@ -112,7 +112,7 @@ class ProfileStore:
             self._stored = {name: stored for name, stored in self._stored.items() if stored.newest >= since}
 
     def answer(self, request: Request) -> Response:
-        """Serve ``/api/stacks?server=&from=&to=&format=``."""
+        """Serve ``/api/stacks?server=&from=&to=&format=``: the stacks of a time range."""
         try:
             _require_trust(request)
             output_format = _choice("format", request.query.get("format") or "text", list(FORMATS))
@@ -123,7 +123,7 @@ class ProfileStore:
         return Response(encode(profile, output_format), _TYPES.get(output_format, TEXT), headers=headers)
 
     def flame(self, request: Request) -> Response:
-        """Serve ``/api/flame?server=&from=&to=``: the same stacks, with each function name sent once."""
+        """Serve ``/api/flame?server=&from=&to=``: the stacks, with each name sent only once."""
         try:
             _require_trust(request)
             name, profile = self._requested(request)

@@ -72,7 +72,7 @@ class SqlChannel:
 
 @dataclass(slots=True)
 class ObservedServer:
-    """One server. ``name`` is its label ``server``. ``target`` is None if it is on another host."""
+    """An observed server. ``name`` is its ``server`` label; ``target`` is None if it is on another host."""
 
     name: str
     target: Target | None
@@ -160,7 +160,7 @@ class Servers:
         return self._own_names.get(name)
 
     def sensor_name_of(self, name: str) -> str | None:
-        """Look up the sensor's name of a server; None if the sensor has not reported it."""
+        """Look up the sensor's name for a server; None if the sensor has not reported the server."""
         return next((theirs for theirs, own in list(self._own_names.items()) if own == name), None)
 
     def forget_ended(self) -> None:
@@ -180,7 +180,7 @@ class Servers:
             server.channel.close()
 
     def _named(self, target: Target) -> ConfiguredServer | None:
-        """Return the configured server that matches the target's socket or port."""
+        """Return the configured server that has the target's socket or port; None if there is none."""
         for named in self.config.server:
             if named.socket is not None and named.socket == target.socket:
                 return named

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from innoscope.daemon.push.formats import PushRequest
     from innoscope.daemon.push.settings import Push
 
-#: Bytes of an error response that are read, and characters of it that are logged.
+#: Maximum bytes to read of an error response, and maximum characters of it to log.
 _MAX_BODY: Final = 65_536
 _MAX_LOGGED: Final = 200
 _MAX_SECRET: Final = 65_536
@@ -147,7 +147,7 @@ class PushClient:
             raise PushFailed("protocol", what, remedy=remedy, again=False)
 
     def check(self) -> None:
-        """Check that the configured files can be read. Raise BadFile."""
+        """Check that the configured files can be read. Raise BadFile if one cannot."""
         try:
             self._authorization()
             self._tls()

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 #: First and maximum pause after a failure, in seconds. It doubles each time, with jitter over the upper half.
 _FIRST_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 60.0
-#: Seconds to send the remaining profiles when the agent ends.
+#: Seconds to send the remaining profiles before the agent exits.
 _LAST_S: Final = 2.0
 #: Maximum number of chunks of one server that wait to be merged. The sensor may send an hour of them at once.
 _MAX_CHUNKS: Final = 400
@@ -53,7 +53,7 @@ class Sender(Protocol):
     """The part of ``PushClient`` that the pusher uses."""
 
     def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
-        """Send a profile. Raise PushFailed."""
+        """Send a profile. Raise PushFailed if the receiver does not accept it."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Pusher:
         self._beat: Beat = lambda: None
 
     def take(self, server: str, target: Target, chunks: Iterable[Chunk]) -> None:
-        """Add new chunks of a server; ``server`` is the value of its label."""
+        """Add new chunks of a server. ``server`` is the value of the label ``server``."""
         new = [chunk for chunk in chunks if chunk.end >= self._since]
         if not new:
             return
@@ -163,7 +163,7 @@ class Pusher:
                 pending = self._pending[name]
                 pending.due, pending.chunks = now + self._push.interval_seconds, []
                 if not new_chunks:
-                    del self._pending[name]  # the server ended, or the sensor sends nothing about it
+                    del self._pending[name]  # the server ended, or the sensor does not report it any more
         for name, new_chunks in ready:
             for target, chunks in _split(new_chunks, _MAX_INTERVALS * self._push.interval_seconds):
                 self._queue.put(queued_profile(name, target, chunks))

@@ -37,8 +37,8 @@ class _Source:
 class Accumulator:
     """Adds the values of earlier epochs to each counter, so that it never decreases.
 
-    ``counters`` are the names of all counters. ``persistent`` are those that continue after a restart by
-    themselves (log sequence numbers); nothing is added to them.
+    ``counters`` are the names of all counters. ``persistent`` are those that the source itself continues
+    after a restart (log sequence numbers), so values of earlier epochs are not added to them.
     """
 
     def __init__(self, counters: Collection[str], persistent: Collection[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Accumulator:
     def update(self, source: Hashable, epoch: Hashable, samples: Iterable[Sample]) -> tuple[Sample, ...]:
         """Return the samples with earlier epochs added. A new ``epoch`` starts from zero.
 
-        A counter that decreases within an epoch keeps its value instead: its source was reset.
+        If a counter decreases within an epoch, its source was reset; then the result keeps its value.
         """
         known = self._sources.setdefault(source, _Source(epoch))
         if known.epoch != epoch:

@@ -113,7 +113,7 @@ class Admission:
         return sorted(decided + offered)
 
     def admit(self, target: Target, watched: Mapping[int, str]) -> Admitted | None:
-        """Return the server's name, or None if it cannot be watched now; retry when ``pids`` returns it.
+        """Return the server's name, or None if it cannot be watched now; retry when ``pids`` returns its pid.
 
         ``watched`` maps the pids of the watched servers to their names.
         """

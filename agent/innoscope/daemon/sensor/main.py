@@ -123,7 +123,7 @@ class Sensor:
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def run(self, ended: threading.Event) -> None:
-        """Find servers every two seconds until ``ended``, and feed systemd's watchdog. Raise GaveUp."""
+        """Search for servers every 2 s until ``ended`` is set; notify systemd's watchdog. Raise GaveUp."""
         self._supervisor.start("workers", self._workers.run, _HANGS_S)
         self._supervisor.start("discovery", partial(self._discover, ended), _HANGS_S)
         self._supervisor.watch(ended)
@@ -180,7 +180,7 @@ class Sensor:
         )
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer one request from the socket. Raise BadMessage."""
+        """Return the reply to one request from the socket. Raise BadMessage if the request is invalid."""
         calls: dict[str, Callable[[], dict[str, Any]]] = {
             "hello": self.hello,
             "collect": self.collect,

@@ -50,7 +50,7 @@ class SocketServer:
     """Listens on ``path`` and answers requests with the result of ``handle``.
 
     Root, the sensor's own user and members of ``group`` may connect. An exception of ``handle`` becomes an
-    error reply. Raises SocketTaken, or NoRights.
+    error reply. Creation raises SocketTaken or NoRights.
     """
 
     def __init__(

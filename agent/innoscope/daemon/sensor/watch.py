@@ -1,4 +1,4 @@
-"""A watched server: its collectors, and the state that is preserved when the server is restarted."""
+"""A watched server: its collectors, and the state that is preserved across restarts of the server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LINGER_S: Final = 10.0
 #: Kinds of jobs: compile and attach probes; detach them.
 ATTACHING: Final = "attach"
 ENDING: Final = "end"
-#: Seconds for which single snapshots are stored. A capture includes the minute before a stall.
+#: Seconds for which individual snapshots are stored. A capture includes the minute before a stall.
 SNAPSHOTS_S: Final = 180.0
 #: Counters that the server continues by itself after a restart: log sequence numbers.
 PERSISTENT: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
