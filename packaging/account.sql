@@ -1,24 +1,24 @@
--- The account of `innoscope agent`, with the least that it needs: counters, settings and the InnoDB monitor of the
--- server, no table of anybody's. MySQL from 5.5 and MariaDB. With a password of your own:
+-- Create the account of `innoscope agent` with the minimum privileges: it can read the server's counters, settings and
+-- InnoDB monitor, but no user tables. For MySQL 5.5 or newer and MariaDB. To set your own password:
 --
 --     sed "s|change me|$(openssl rand -base64 18)|" /usr/share/innoscope/account.sql > account.sql
 --     mysql < account.sql
 --
--- The same password goes into /etc/innoscope/my.cnf (root:innoscope, mode 0640), which sql.defaults_file names:
+-- Write the same password to /etc/innoscope/my.cnf (root:innoscope, mode 0640), and set sql.defaults_file to this file:
 --
 --     [client]
 --     user = innoscope
 --     password = …
 --
--- Without a password, known by the system's user (then no option file is needed):
+-- To authenticate by operating-system user without a password (no option file is needed):
 --     MySQL     CREATE USER innoscope@localhost IDENTIFIED WITH auth_socket;
 --     MariaDB   CREATE USER innoscope@localhost IDENTIFIED VIA unix_socket;
 
--- From this host only. One connection is what the agent has; two more for a person who looks with it.
+-- Connections from this host only. The agent uses one connection; two more are for commands that use this account.
 CREATE USER innoscope@localhost IDENTIFIED BY 'change me'
   /*!50706 WITH MAX_USER_CONNECTIONS 3 */ /*M!100201 WITH MAX_USER_CONNECTIONS 3 */;
 
--- information_schema.INNODB_METRICS and SHOW ENGINE INNODB STATUS ask for it, and to see all threads does.
+-- Required by information_schema.INNODB_METRICS and SHOW ENGINE INNODB STATUS, and to see all threads.
 GRANT PROCESS ON *.* TO innoscope@localhost;
 
--- To be taken back:  DROP USER innoscope@localhost;
+-- To remove the account:  DROP USER innoscope@localhost;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything a reviewer should not have to say.
+# Run all linters, type checkers and format checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes dist/*.deb and dist/*.rpm. Arguments go to `python -m distribution`.
+# Build dist/*.deb and dist/*.rpm. Arguments are passed to `python -m distribution`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with Innoscope in it, editable, and what that needs. Safe to run again.
+# Create .venv with an editable installation of Innoscope and its dependencies. It is safe to run this repeatedly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,12 +24,12 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
-# The distribution's Python, and its packages visible: bcc comes from python3-bpfcc, never from PyPI.
+# Use the distribution's Python with its site-packages: bcc is only available as python3-bpfcc, not from PyPI.
 if [[ ! -x .venv/bin/python ]]; then
     /usr/bin/python3 -m venv --system-site-packages .venv
 fi
 extras=${1:-}
 echo "setup: building (the first time takes a minute or two)"
-# "compat": a path to agent/ instead of a finder that each start of Python would run (10 ms of 20).
+# "compat" adds the path of agent/. The default is an import hook, which takes 10 of the 20 ms of each Python start.
 .venv/bin/pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
     --editable ".${extras:+[$extras]}"

@@ -1,4 +1,4 @@
-"""Generate the dashboards of ``dashboards/grafana`` from their description as data.
+"""Generate the dashboards in ``dashboards/grafana`` from the descriptions in this package.
 
 >>> from generate import dashboards
 >>> dashboards()["innoscope-server.json"]["title"]
@@ -15,6 +15,6 @@ ALL: Final = tuple(module.DASHBOARD for module in (fleet, server, dirty_page, co
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Return each dashboard's JSON by its file name."""
+    """Return the JSON of each dashboard, by file name."""
     titles = {one.uid: one.title for one in ALL}
     return {f"{one.uid}.json": frame.dashboard(one, titles) for one in ALL}

@@ -1,4 +1,4 @@
-"""Write the files: ``PYTHONPATH=dashboards python -m generate`` (``make dashboards``)."""
+"""Write the dashboards' files: ``PYTHONPATH=dashboards python -m generate`` (``make dashboards``)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Final
 from generate.model import STACKS, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio
 
-#: Wait classes in which a thread waits for another thread.
+#: Selects the wait classes in which a thread waits for another thread.
 _LOCKISH: Final = (
     'wait=~"row_lock|metadata_lock|table_lock|user_lock|opening_tables|spin|mutex_wait|deadlock_search|group_commit'
     '|allocator"'

@@ -1,4 +1,4 @@
-"""The dashboard of a dirty page's life: from the change to the data file, and the waits in between."""
+"""The dashboard of a dirty page's path from the change to the data file, and the waits on the way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from generate.model import GREEN, ORANGE, RED, YELLOW, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio, series
 
-#: Histograms of the stages of a page: (metric, matchers, name).
+#: Histograms of the stages of a page's path: (metric, matchers, name).
 _PATHS: Final = (
     ("flush_batch_seconds", ('type="list"',), "flush list batch"),
     ("flush_batch_seconds", ('type="lru"',), "LRU batch"),

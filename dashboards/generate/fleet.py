@@ -1,4 +1,4 @@
-"""All servers, worst first. All queries use recording rules (dashboards/alerts/recording.yaml)."""
+"""The dashboard of all servers, worst first. It uses recording rules (dashboards/alerts/recording.yaml)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TO_SERVER: Final = (
     "&var-instance=${__data.fields.instance}&var-server=${__value.raw}"
 )
 
-#: (recording rule, heading, unit, thresholds) of the table's columns.
+#: Columns of the table: (recording rule, heading, unit, thresholds).
 _NUMBERS: Final = (
     (_STALLED, "stalled threads", "short", ((None, GREEN), (5, ORANGE), (50, RED))),
     ("busy_threads:rate5m", "busy threads", "short", ()),
@@ -51,12 +51,12 @@ _NUMBERS: Final = (
 
 
 def _column(index: int) -> str:
-    """Return the merged table's field of the query with that index."""
+    """Return the name of the field that holds the query with that index in the merged table."""
     return f"Value #{chr(ord('A') + index)}"
 
 
 def _count(title: str, condition: str, shows: str, bad: str, step: str) -> Panel:
-    """Return a panel that counts the servers in a state."""
+    """Return a panel with the number of servers for which the condition is true."""
     return Panel(
         title, "stat", "none", (Query(f"count({condition}) or vector(0)", "servers"),), shows, bad,
         (board("server"), run(step)), width=4, height=4, steps=((None, GREEN), (1, RED)),
@@ -125,7 +125,7 @@ _LEGEND: Final = "{{server}} at {{instance}}"
 
 
 def _worst(title: str, rule: str, unit: str, bad: str, *then: str, down: bool = False) -> Panel:
-    """Return a panel of the ten worst servers by a rule. With ``down``, the lowest values are the worst."""
+    """Return a panel with the ten worst servers by a recording rule. With ``down``, low values are bad."""
     pick = "bottomk" if down else "topk"
     which = "lowest" if down else "highest"
     return Panel(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-#: Schema of Grafana 11. Newer versions migrate it when they load it.
+#: Dashboard schema version of Grafana 11. Newer versions of Grafana migrate dashboards when they load them.
 _SCHEMA_VERSION: Final = 39
 _WIDTH: Final = 24
 TAG: Final = "innoscope"
@@ -23,7 +23,7 @@ _ALPHABETICAL: Final = 1
 
 
 def dashboard(one: Dashboard, titles: Mapping[str, str]) -> Json:
-    """Return the JSON; ``titles`` maps the uids of all dashboards to their titles."""
+    """Return the dashboard's JSON. ``titles`` maps the uids of all dashboards to their titles."""
     return {
         "uid": one.uid,
         "title": one.title,
@@ -66,7 +66,7 @@ def _variables(one: Dashboard) -> Iterator[Json]:
 
 
 def _variable(name: str, query: str, *, everything: bool) -> Json:
-    """Return a variable. Initially all values are selected with ``everything``, otherwise the first one."""
+    """Return a variable. With ``everything``, all values are selected initially, otherwise the first one."""
     chosen: Json = {"selected": True, "text": ["All"], "value": ["$__all"]}
     return {
         "name": name,
@@ -141,7 +141,7 @@ def _heading(row: Row, number: int, y: int) -> Json:
 
 
 def _positions(row: Row, y: int) -> Iterator[tuple[Panel, Mapping[str, int]]]:
-    """Place the panels from left to right, and start a new line when one is full."""
+    """Yield the panels with their positions, from left to right, starting a new line when one is full."""
     x, height = 0, 0
     for each in row.panels:
         if x + each.width > _WIDTH:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Kind = Literal["timeseries", "stat", "table", "heatmap"]
-#: Threshold steps: (from, color), the first one's ``from`` is None.
+#: Threshold steps: (lower bound, color). The lower bound of the first step is None.
 Steps = tuple[tuple[float | None, str], ...]
 
 GREEN: Final = "green"
@@ -18,7 +18,7 @@ BLUE: Final = "blue"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a panel; ``legend`` names its series, or its column in a table."""
+    """One query of a panel. ``legend`` is the name of its series, or of its column in a table."""
 
     expr: str
     legend: str
@@ -26,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A next step for the reader: a dashboard (uid), a command, a page in docs/, or the agent's page."""
+    """A suggested next step: a dashboard (uid), a command, a page in docs/, or the agent's live page."""
 
     dashboard: str = ""
     command: str = ""
@@ -47,10 +47,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel. ``shows``, ``bad`` and ``then`` become its description.
+    """A panel. Its description is composed of ``shows``, ``bad`` and ``then``.
 
-    ``columns`` are for tables; ``lines`` are series drawn as dashed lines and not stacked (limits);
-    ``colors`` are those of series; ``names`` are texts for values, each with a color.
+    ``columns`` are for tables. ``lines`` are names of series that are limits: drawn dashed and not stacked.
+    ``colors`` are pairs of a series and a color. ``names`` are triples of a value, a label and a color.
     """
 
     title: str
@@ -75,7 +75,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under a heading, placed from left to right."""
+    """A heading and the panels below it, from left to right."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -95,7 +95,7 @@ class Dashboard:
 
 
 def board(name: str) -> Step:
-    """Return a step to another dashboard, by the last part of its uid."""
+    """Return a step that opens another dashboard, given by the last part of its uid."""
     return Step(dashboard=f"innoscope-{name}")
 
 
@@ -105,9 +105,9 @@ def run(command: str) -> Step:
 
 
 def read(page: str) -> Step:
-    """Return a step to a page of the documentation."""
+    """Return a step that refers to a page of the documentation."""
     return Step(page=page)
 
 
-#: A step to the live page of the server's agent, which has its stacks.
+#: A step that opens the live page of the server's agent, which shows the stacks.
 STACKS: Final = Step(agent=True)

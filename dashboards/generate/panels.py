@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-#: Version of the panels' format. Newer versions of Grafana migrate them when they load them.
+#: Version of the panels' format. Newer versions of Grafana migrate panels when they load them.
 _PLUGIN_VERSION: Final = "11.0.0"
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
-#: Valid if a single instance is selected.
+#: URL of the agent's live page. It is valid if a single instance is selected.
 AGENT_PAGE: Final = "http://${instance}/"
-#: Query that passes the selected variables and the time range to another dashboard.
+#: URL query that passes the selected variables and the time range to another dashboard.
 _KEPT: Final = "&".join(
     (
         "${__url_time_range}",
@@ -29,7 +29,7 @@ _REDUCED: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
 def panel(one: Panel, number: int, position: Mapping[str, int], titles: Mapping[str, str]) -> Json:
-    """Return the JSON; ``titles`` maps the uids of all dashboards to their titles."""
+    """Return the panel's JSON. ``titles`` maps the uids of all dashboards to their titles."""
     make = {"timeseries": _timeseries, "stat": _stat, "table": _table, "heatmap": _heatmap}[one.kind]
     return {
         "id": number,
@@ -140,7 +140,7 @@ def _timeseries(one: Panel) -> Json:
 
 
 def _line(name: str) -> Json:
-    """Return the overrides of a limit: a red dashed line, neither stacked nor filled."""
+    """Return the overrides that draw a limit as a red dashed line, neither stacked nor filled."""
     values: Json = {
         "custom.stacking": {"mode": "none", "group": "A"},
         "custom.fillOpacity": 0,

@@ -1,6 +1,7 @@
 """PromQL for Innoscope's metrics. Every selector contains the dashboard's variables.
 
-Metrics are named as in ``probes/catalog/metrics.yaml``, without prefix and suffix. Others raise KeyError.
+Metrics are named as in ``probes/catalog/metrics.yaml``, without prefix and suffix. For unknown names, the
+functions raise KeyError.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from innoscope.metrics.registry import default
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Matchers of each series. Series about Innoscope itself have no label ``server``.
+#: Label matchers of all selectors. Series about Innoscope itself do not have the label ``server``.
 OWN: Final = 'job=~"$job", instance=~"$instance"'
 SERVER: Final = f'{OWN}, server=~"$server"'
 _INTERVAL: Final = "[$__rate_interval]"
@@ -35,7 +36,7 @@ def level(name: str, *matchers: str, by: Sequence[str] = (), aggregate: str = "s
 
 
 def rate(name: str, *matchers: str, by: Sequence[str] = (), part: str = "") -> str:
-    """Return the rate of a counter per second."""
+    """Return the per-second rate of a counter."""
     return f"sum{_by(by)} (rate({series(name, *matchers, part=part)}{_INTERVAL}))"
 
 
@@ -45,17 +46,17 @@ def increase(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
 
 
 def calls(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return the observations of a histogram per second."""
+    """Return the number of observations of a histogram per second."""
     return rate(name, *matchers, by=by, part="_count")
 
 
 def inside(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return the average number of threads inside: observed seconds per second."""
+    """Return the average number of threads inside the measured functions: observed seconds per second."""
     return rate(name, *matchers, by=by, part="_sum")
 
 
 def quantile(share: float, name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return a quantile of a histogram; NaN without observations."""
+    """Return a quantile of a histogram. Its value is NaN without observations."""
     return f"histogram_quantile({share}, {rate(name, *matchers, by=('le', *by), part='_bucket')})"
 
 
@@ -65,12 +66,12 @@ def buckets(name: str, *matchers: str) -> str:
 
 
 def ratio(above: str, below: str) -> str:
-    """Return the quotient of two queries."""
+    """Return a query that divides one query by another."""
     return f"{above} / {below}"
 
 
 def recorded(rule: str, *matchers: str, by: Sequence[str] = ("instance", "server")) -> str:
-    """Return the maximum of a recording rule per server; ``rule`` is without ``server:innoscope_``.
+    """Return the maximum of a recording rule per server. ``rule`` omits the prefix ``server:innoscope_``.
 
     The rules are in dashboards/alerts/recording.yaml.
     """

@@ -30,7 +30,7 @@ from generate.queries import (
     series,
 )  # fmt: skip
 
-#: Wait classes of threads without work.
+#: Excludes the wait classes of threads without work.
 IDLE: Final = 'wait!~"idle|background_idle|user_sleep"'
 
 _GLANCE: Final = (

@@ -1,1 +1,1 @@
-"""Build the .deb and the .rpm (`make packages`) from one staged tree and common metadata."""
+"""Build the .deb and the .rpm (``make packages``) from one staged tree and common metadata."""

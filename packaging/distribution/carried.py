@@ -1,4 +1,4 @@
-"""Bundled Python libraries, in exact versions: distributions do not have them, or only older versions."""
+"""Bundle Python libraries that distributions lack or have only in older versions. Versions are exact."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distribution.metadata import PACKAGING, run
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 LIST = PACKAGING / "carried.txt"
-#: The Python versions that the packages support. msgspec has one extension module for each version, with
-#: the version in its name, so all of them are carried. Our core has the stable ABI: one file from 3.11 on.
+#: The Python versions that the packages support. msgspec has one extension module per version, with the
+#: version in its name, so all of them are bundled. Our core uses the stable ABI: one file for 3.11 and later.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def download(folder: Path) -> list[Path]:
-    """Download the wheels of carried.txt. pip verifies their checksums."""
+    """Download the wheels listed in carried.txt, and return their paths. pip verifies the checksums."""
     options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     for version in PYTHONS:
         target = ["--python-version", version, "--dest", str(folder)]
@@ -27,7 +27,7 @@ def download(folder: Path) -> list[Path]:
 
 
 def install(site: Path, programs: Path) -> None:
-    """Unpack all wheels: packages into ``site``, the program of py-spy into ``programs``."""
+    """Download and unpack all wheels: packages into ``site``, py-spy's program into ``programs``."""
     with tempfile.TemporaryDirectory(prefix="innoscope-carried-") as folder:
         for wheel in download(Path(folder)):
             unpack(wheel, site)
@@ -39,6 +39,6 @@ def install(site: Path, programs: Path) -> None:
 
 
 def unpack(wheel: Path, site: Path) -> None:
-    """Extract a wheel (a zip file). The caller sets modes and moves scripts."""
+    """Extract a wheel (a zip file). The caller must set file modes and move scripts."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

@@ -18,7 +18,7 @@ _DEBIAN = PACKAGING / "debian"
 
 
 def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
-    """Build the package from the staged ``tree``. The folder ``work`` must not exist."""
+    """Build the package from the staged ``tree``, and return its path. The folder ``work`` must not exist."""
     shutil.copytree(_DEBIAN, work / "debian")
     shutil.copytree(tree, work / "tree", symlinks=True)
     shutil.copyfile(ROOT / "CHANGELOG.md", work / "CHANGELOG.md")

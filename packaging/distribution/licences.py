@@ -19,7 +19,7 @@ _OURS = "innoscope"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A library or crate, its licence expression, and its licence files."""
+    """A library or crate, with its licence expression and its licence files."""
 
     name: str
     version: str
@@ -46,7 +46,7 @@ def collect(site: Path, doc: Path) -> None:
 
 
 def libraries(site: Path) -> list[Part]:
-    """Return the licences of the Python libraries in ``site``, except Innoscope's."""
+    """Return the Python libraries in ``site`` with their licences, except Innoscope."""
     found = []
     for info in sorted(site.glob("*.dist-info")):
         metadata = HeaderParser().parsestr((info / "METADATA").read_text())
@@ -63,7 +63,7 @@ def libraries(site: Path) -> list[Part]:
 
 
 def components(site: Path) -> list[dict[str, Any]]:
-    """Return the CycloneDX components that the wheels in ``site`` list as compiled into them (PEP 770)."""
+    """Return the CycloneDX components compiled into the wheels in ``site``, from their SBOMs (PEP 770)."""
     lists = sorted(site.glob("*.dist-info/sboms/*.json"))
     return [component for path in lists for component in json.loads(path.read_text())["components"]]
 
@@ -76,7 +76,7 @@ def linked(site: Path) -> list[Part]:
 
 
 def crates() -> list[Part]:
-    """Return the licences of the crates linked into the core, without build and test dependencies."""
+    """Return the crates linked into the core with their licences, without build and test dependencies."""
     manifest = ROOT / "agent" / "native" / "Cargo.toml"
     target = f"{platform.machine()}-unknown-linux-gnu"
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--quiet"]
@@ -103,7 +103,7 @@ def _crate(package: dict[str, str]) -> Part:
 
 
 def _of_library(info: Path) -> tuple[Path, ...]:
-    """Return all licence files of a library: parts of it may have their own."""
+    """Return all licence files of a library, including those of its parts."""
     rows = csv.reader((info / "RECORD").read_text().splitlines())
     files = (info.parent / row[0] for row in rows if Path(row[0]).name.upper().startswith(_NAMES))
     return tuple(sorted(path for path in files if path.is_file() and path.suffix != ".py"))

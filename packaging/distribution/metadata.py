@@ -1,4 +1,4 @@
-"""Metadata of the packages, from pyproject.toml, package.toml, and the time of the last commit."""
+"""Read the packages' metadata from pyproject.toml, package.toml and the time of the last commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEB_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """``version`` is without the release; ``depends`` and ``recommends`` are by format (deb, rpm)."""
+    """Metadata of the packages. ``version`` excludes the release. Dependencies are by package format."""
 
     name: str
     version: str
@@ -30,12 +30,12 @@ class Metadata:
     maintainer: str
     depends: dict[str, list[str]]
     recommends: dict[str, list[str]]
-    time: int  # Unix time of the sources
+    time: int  # Unix time of the sources' last change
     machine: str = platform.machine()
 
     @classmethod
     def read(cls, version: str | None = None) -> Metadata:
-        """Read the files. ``version`` overrides theirs."""
+        """Read the metadata from the files. ``version`` overrides the version in pyproject.toml."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         package = tomllib.loads((PACKAGING / "package.toml").read_text())
         return cls(
@@ -69,7 +69,7 @@ class Metadata:
 
 
 def _time() -> int:
-    """Return ``$SOURCE_DATE_EPOCH``, or the time of the last commit, or that of pyproject.toml."""
+    """Return ``$SOURCE_DATE_EPOCH``, otherwise the time of the last commit or of pyproject.toml."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
@@ -80,6 +80,6 @@ def _time() -> int:
 
 
 def run(command: list[str], **options: Any) -> str:
-    """Run a command and return its standard output. Raise CalledProcessError."""
+    """Run a command and return its standard output. Raise CalledProcessError if it fails."""
     text: str = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
     return text

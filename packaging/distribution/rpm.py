@@ -1,4 +1,4 @@
-"""Build the .rpm with rpmbuild, from a spec that lists the staged tree."""
+"""Build the .rpm with rpmbuild, from a spec file that lists the files of the staged tree."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from distribution.metadata import Metadata
 
-#: Folders that the package owns; the others belong to the distribution.
+#: Folders that the package owns. All other folders belong to the distribution.
 _OWN = ("etc/innoscope", "usr/lib/innoscope", "usr/share/innoscope", "usr/share/doc/innoscope")
 
 
 def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
-    """Build the package from the staged ``tree``. The folder ``work`` must not exist."""
+    """Build the package from the staged ``tree``, and return its path. The folder ``work`` must not exist."""
     work.mkdir()
     fields = {
         "name": metadata.name,
@@ -65,6 +65,6 @@ def _files(tree: Path) -> Iterator[str]:
         elif name.parts[0] == "etc":
             yield f"%config(noreplace) /{name}"
         elif name.as_posix().startswith("usr/share/man/"):
-            yield f"/{name}*"  # rpmbuild may compress it
+            yield f"/{name}*"  # rpmbuild may compress manual pages
         else:
             yield f'"/{name}"'

@@ -29,13 +29,13 @@ Part = dict[str, Any]
 
 
 def write(path: Path, metadata: Metadata, site: Path) -> None:
-    """Write the document for the staged libraries in ``site``."""
+    """Write the SBOM of the packages, whose libraries are staged in ``site``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document(metadata, site), indent=1, sort_keys=True) + "\n")
 
 
 def document(metadata: Metadata, site: Path) -> dict[str, Any]:
-    """Return the whole document."""
+    """Return the SBOM as a CycloneDX document."""
     own_parts = [*_python(site), *_crates(), *_page(), *_programs(), *_needed(metadata)]
     parts = sorted({_ref(part): part for part in [*_linked(site), *own_parts]}.values(), key=_ref)
     own = {
@@ -71,7 +71,7 @@ def _part(kind: str, name: str, version: str | None, licence: str | None, where:
 
 
 def _expression(licence: str) -> str:
-    """Return an SPDX expression: old crates use a slash for OR, Python libraries a classifier."""
+    """Return an SPDX expression. Old crates use a slash instead of OR, Python libraries a classifier."""
     names = {"MIT License": "MIT", "BSD License": "BSD-3-Clause", "Apache Software License": "Apache-2.0"}
     return re.sub(r" */ *", " OR ", names.get(licence, licence))
 
@@ -130,7 +130,7 @@ def _page() -> Iterator[Part]:
 
 
 def _programs() -> Iterator[Part]:
-    """Yield our BPF programs: objects in the core, and sources that are compiled on the host."""
+    """Yield our BPF programs: those compiled into the core, and sources that are compiled on the host."""
     for path in sorted((ROOT / "probes").rglob("*.bpf.c")):
         licence = _SPDX.search(path.read_text())
         where = "innoscope/uprobes" if path.parent.name == "uprobes" else "_native.abi3.so"
@@ -138,7 +138,7 @@ def _programs() -> Iterator[Part]:
 
 
 def _needed(metadata: Metadata) -> Iterator[Part]:
-    """Yield the distribution's packages that are required, without their versions."""
+    """Yield the required packages of the distribution, without their versions."""
     for text in metadata.depends["deb"]:
         name = text.split()[0]
         if "<<" not in text:

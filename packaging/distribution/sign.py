@@ -1,4 +1,4 @@
-"""Sign packages with the builder's key: a signature in the .rpm, and one of SHA256SUMS for all."""
+"""Sign packages with the builder's key: each .rpm, and SHA256SUMS, which covers all packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sign(packages: Sequence[Path], key: str) -> list[Path]:
     gpg = shutil.which("gpg")
     if gpg is None:
         raise SystemExit("cannot sign: gpg is missing; apt-get install gnupg")
-    named = ("--define", f"_gpg_name {key}", "--define", f"__gpg {gpg}")  # rpm only searches for gpg2
+    named = ("--define", f"_gpg_name {key}", "--define", f"__gpg {gpg}")  # the default is gpg2 only
     for package in packages:
         if package.suffix == ".rpm":
             run(["rpmsign", *named, "--addsign", str(package)])

@@ -1,8 +1,9 @@
 """Stage the tree that both packages install.
 
-/usr/lib/innoscope has the layout of a virtual environment: its ``bin/python`` is a link to the distribution's
-Python, which finds our libraries before the distribution's. So the packages do not depend on the location of
-a distribution's site-packages, and programs started with ``sys.executable`` find innoscope too.
+/usr/lib/innoscope has the layout of a virtual environment. Its ``bin/python`` is a link to the distribution's
+Python; started through this link, Python finds our libraries before those of the distribution. So the
+packages do not depend on the location of the distribution's site-packages, and programs that are started
+with ``sys.executable`` can import innoscope.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FILES = {
 
 
 def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
-    """Create and fill the folder ``tree``."""
+    """Create the folder ``tree`` with all files of the packages."""
     site = tree / SITE
     site.mkdir(parents=True)
     _layout(tree / HOME)
@@ -58,7 +59,7 @@ def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
 
 
 def wheel(folder: Path) -> Path:
-    """Build Innoscope's wheel in ``folder``, after removing files of older builds."""
+    """Build Innoscope's wheel in ``folder`` after removing files of older builds. Return the wheel's path."""
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     for left in (ROOT / "build").glob("*.linux-*"):
         shutil.rmtree(left)
@@ -71,7 +72,7 @@ def _layout(home: Path) -> None:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python").symlink_to("../../../bin/python3")
     (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
-    for version in carried.PYTHONS:  # Python looks for site-packages below its own version's name
+    for version in carried.PYTHONS:  # Python searches for site-packages below its version
         (home / "lib" / f"python{version}").symlink_to("python3")
 
 
@@ -87,6 +88,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _strip(tree: Path) -> None:
-    """Strip the symbols that are only needed to debug Innoscope."""
+    """Remove the symbols that are needed only to debug Innoscope."""
     for path in (*sorted((tree / SITE).rglob("*.so")), tree / HOME / "bin" / "py-spy"):
         run(["strip", "--strip-unneeded", "--remove-section=.comment", str(path)])

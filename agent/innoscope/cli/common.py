@@ -1,4 +1,4 @@
-"""What several commands share: options that choose a server, and tables for a terminal."""
+"""Code shared by several commands: options that choose a server, and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _GAP = "  "
-_NARROWEST = 12  # columns that a cut cell keeps
+_NARROWEST = 12  # minimum width of a truncated cell
 
 
 def _pids() -> Mapping[str, str]:
-    """Return the pids of this host's servers, each with its version, for completion."""
+    """Return the pids of this host's servers with their versions, for shell completion."""
     return {str(target.pid): f"{target.flavour} {target.version_text}" for target in find_all()}
 
 
 def target_options(function: F) -> F:
-    """Add ``--pid``, ``--socket`` and ``--port``: keyword arguments ``pid, socket, port`` of the command."""
+    """Add ``--pid``, ``--socket`` and ``--port``, passed as ``pid``, ``socket`` and ``port``."""
     for option in (
         click.option(
             "-P",
@@ -58,12 +58,12 @@ def target_options(function: F) -> F:
 
 
 def on_terminal() -> bool:
-    """Return whether somebody can be asked."""
+    """Return whether standard input is a terminal, so that the user can be asked."""
     return sys.stdin.isatty()
 
 
 def require_yes(question: str, command: str) -> None:
-    """Ask. Raises Refused unless the answer is yes; ``command`` with --yes is what needs no answer."""
+    """Ask for confirmation. Raise Refused unless the answer is yes. ``command`` is shown as the remedy."""
     if not on_terminal():
         raise Refused(
             "there is no terminal to ask for confirmation: nothing was changed", remedy=f"{command} --yes"
@@ -73,12 +73,12 @@ def require_yes(question: str, command: str) -> None:
 
 
 def json_option(function: F) -> F:
-    """Add ``--json``, which the command gets as ``as_json``."""
+    """Add ``--json``, passed as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
 
 
 def source_options(function: F) -> F:
-    """Add ``--no-sql`` and ``--no-probes``: keyword arguments ``no_sql, no_probes`` of the command."""
+    """Add ``--no-sql`` and ``--no-probes``, passed as ``no_sql`` and ``no_probes``."""
     for option in (
         click.option("--no-probes", is_flag=True, help="Attach no eBPF probes."),
         click.option("--no-sql", is_flag=True, help="Do not connect to the server."),
@@ -88,7 +88,7 @@ def source_options(function: F) -> F:
 
 
 def sql_options(function: F) -> F:
-    """Add ``--defaults-file`` and ``--user``: ``defaults_file, user``. There is no --password, on purpose."""
+    """Add ``--defaults-file`` and ``--user``. A --password is omitted on purpose: ``ps`` would show it."""
     for option in (
         click.option(
             "-u",
@@ -109,7 +109,7 @@ def sql_options(function: F) -> F:
 
 
 def terminal_width() -> int | None:
-    """Return the terminal's width; None if standard output is a file or a pipe, where nothing is cut."""
+    """Return the terminal's width; None if standard output is a file or a pipe: output is not truncated."""
     if not sys.stdout.isatty():
         return None
 
@@ -123,11 +123,11 @@ def table(
     right: frozenset[str] = frozenset(),
     width: int | None = None,
 ) -> Iterator[str]:
-    """Return the lines of a table with aligned columns; headings in ``right`` are aligned to the right.
+    """Yield the lines of a table with aligned columns. Columns with headings in ``right`` are right-aligned.
 
-    Columns that are empty in every row are left out. With a ``width`` the longest columns are cut with ``…``.
+    Columns that are empty in every row are omitted. The widest columns are truncated to fit ``width``.
     """
-    rows = [[sanitize.line(cell) for cell in row] for row in rows]  # before their width is measured
+    rows = [[sanitize.line(cell) for cell in row] for row in rows]  # before the widths are measured
     kept = [index for index in range(len(headings)) if any(row[index] for row in rows)]
     cells = [[row[index] for index in kept] for row in ([*headings], *rows)]
     widths = _fit([max(len(row[column]) for row in cells) for column in range(len(kept))], width)
@@ -144,7 +144,7 @@ def _cell(text: str, size: int, flush_right: bool) -> str:
 
 
 def _fit(widths: list[int], width: int | None) -> list[int]:
-    """Take from the widest column until the row fits."""
+    """Return the widths, with the widest column reduced repeatedly until the row fits."""
     if width is None:
         return widths
     fitted = list(widths)

@@ -1,4 +1,4 @@
-"""The command ``innoscope``: finds the subcommand, and is the only place where errors become exit codes."""
+"""Implement the command ``innoscope``: run a subcommand, and convert all errors to exit codes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
-_COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the completion that click writes for shells
+_COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the shell completion scripts that click generates
 
-#: Command → its line in ``--help``, those used most first. Modules are imported when they are used: start-up
-#: must be quick.
+#: Commands with their lines in ``--help``, the most used ones first. Their modules are imported on demand,
+#: because startup must be fast.
 COMMANDS = {
     "diagnose": "Report what is wrong with a server, why, and what to do.",
     "stacks": "Show where every thread of a server is, and what it waits for.",
@@ -74,12 +74,12 @@ class LazyGroup(Group):
     """A group that imports the module of a command only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, those used most first."""
+        """Return the names of the commands, the most used ones first."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the ``command`` of the module with this name without hyphens; None if unknown."""
+        """Return ``command`` of the command's module; None for an unknown command name."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -92,7 +92,7 @@ class LazyGroup(Group):
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of ``--help`` without importing any command."""
+        """Write the list of commands for ``--help`` without importing their modules."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -108,7 +108,7 @@ class LazyGroup(Group):
 @click.pass_obj
 def cli(settings: Settings, debug: bool) -> None:
     """See inside a live MySQL or MariaDB server without stopping it."""
-    from innoscope import _native  # here, because get_command has reported a core that is not built
+    from innoscope import _native  # here, after get_command has checked that the core is built
 
     settings.debug = debug
     logs.set_up_for_command(debug=debug)
@@ -118,18 +118,18 @@ def cli(settings: Settings, debug: bool) -> None:
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its code: the entry point of the console script."""
     logs.log_uncaught()
-    # A suspended command could not detach its probes: Ctrl-Z ends it as Ctrl-C does.
+    # A suspended command could not detach its probes, so Ctrl-Z has the effect of Ctrl-C.
     signal.signal(signal.SIGTSTP, lambda *_: signal.raise_signal(signal.SIGINT))
     code = main(arguments)
     try:
         console.flush()
-    except (OSError, ValueError):  # closed by whoever read it
+    except (OSError, ValueError):  # the reader has closed the pipe
         _drop_output()
     sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code (docs/cli.md lists them) and never raises."""
+    """Run a command line. Return its exit code (see docs/cli.md); never raise an exception."""
     settings = Settings()
     try:
         code = _invoke(arguments, settings)
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InnoscopeError as error:
         _complain(error.what, error.remedy, settings)
         return error.exit_code
-    except Exception as error:  # the last line of defence: no traceback at 3 a.m.
+    except Exception as error:  # unexpected: show a message instead of a traceback
         if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
             _complain(f"cannot write the output: {error.strerror}", "write it elsewhere", settings)
             _drop_output()
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
-    """Return the command's exit code. Unlike ``cli.main``, let all exceptions through."""
+    """Run the command and return its exit code. Unlike ``cli.main``, propagate all exceptions."""
     if _COMPLETION in os.environ:
         cli.main(prog_name="innoscope")
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -178,14 +178,14 @@ def _complain(what: str, remedy: str | None, settings: Settings) -> None:
 
 
 def _show_usage(error: click.ClickException) -> None:
-    """Print click's message about an invalid command line; it repeats arguments."""
+    """Print click's message about an invalid command line. It may repeat arguments, so it is escaped."""
     text = io.StringIO()
     error.show(file=text)
     console.block(text.getvalue(), err=True)
 
 
 def _drop_output() -> None:
-    """Let the interpreter flush into nothing at exit instead of complaining about the closed pipe."""
+    """Redirect output to /dev/null, so that the flush at exit does not fail with a closed pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None:

@@ -1,4 +1,4 @@
-"""Open a server for ``stacks``, ``top`` and ``profile``, debug files included."""
+"""Open a server for ``stacks``, ``top`` and ``profile``, and obtain its debug files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to take snapshots. ``debug_dirs`` are searched before the usual ones; ``fetch`` allows debuginfod.
-
-    ``repeated`` snapshots have a limit of bytes, a single one is complete.
+    """How to take snapshots. ``debug_dirs`` are searched before the defaults; ``fetch`` allows debuginfod.
+    ``repeated`` snapshots are limited in size; a single snapshot is complete.
     """
 
     method: str = "bpf"
@@ -40,7 +39,7 @@ class How:
 
 
 def debug_options(function: F) -> F:
-    """Add ``--debug-dir`` and ``--no-debuginfod``: ``debug_dirs, no_debuginfod``."""
+    """Add ``--debug-dir`` and ``--no-debuginfod``, passed as ``debug_dirs`` and ``no_debuginfod``."""
     for option in (
         click.option(
             "--no-debuginfod", is_flag=True, help="Download no debug files even if DEBUGINFOD_URLS is set."
@@ -59,7 +58,7 @@ def debug_options(function: F) -> F:
 
 
 def method_options(function: F) -> F:
-    """Add ``--method`` and ``debug_options``: ``method, debug_dirs, no_debuginfod``."""
+    """Add ``--method``, passed as ``method``, and the options of ``debug_options``."""
     option = click.option(
         "-m",
         "--method",
@@ -72,10 +71,10 @@ def method_options(function: F) -> F:
 
 
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
-    """Return the engine, with debug files from debuginfod where the user asked for them, and notes.
+    """Return the engine, with debug files from debuginfod if the user allows it, and notes.
 
-    Where BPF is unavailable, ask on a terminal whether threads may be stopped instead; without one, raise
-    NoRights or KernelUnable.
+    If BPF is unavailable, ask on the terminal whether threads may be stopped instead. If there is no terminal
+    or the answer is no, raise NoRights or KernelUnable.
     """
 
     def build(method: str, debug_files: Mapping[str, str] | None = None) -> Engine:
@@ -100,7 +99,7 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
 
 
 def _may_stop(error: InnoscopeError) -> bool:
-    """Ask on the terminal whether each thread may be stopped; False without a terminal."""
+    """Ask on the terminal whether each thread may be stopped. Return False without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     console.line(error.what, err=True)
@@ -108,10 +107,10 @@ def _may_stop(error: InnoscopeError) -> bool:
 
 
 def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Return debug files from debuginfod by build-id, if the user wants them; and notes."""
+    """Return debug files from debuginfod by build-id, if the user allows it, and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
         return {}, ()
-    # Here, since urllib takes 30 ms and 7 MB, and only DEBUGINFOD_URLS needs it.
+    # Imported here: urllib takes 30 ms and 7 MB, and is only needed with DEBUGINFOD_URLS.
     from innoscope.target.symbols import debuginfod
 
     found = debuginfod.fetch(modules(), debuginfod.Settings.of(os.environ), download_progress())
@@ -119,7 +118,7 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
 
 
 def download_progress() -> Callable[[str, int, int | None], None] | None:
-    """Return what shows a download on standard error; None without a terminal."""
+    """Return a function that shows download progress on standard error; None without a terminal."""
     if not console.shows_progress():
         return None
 

@@ -1,4 +1,4 @@
-"""Parameters: times, older spellings, completion, "did you mean", and options that daemons share."""
+"""Parameter types and options: times, older spellings, completion, suggestions, logging options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     _ParamType = click.ParamType[float]
 else:
-    _ParamType = click.ParamType  # which no index applies to before click 8.3
+    _ParamType = click.ParamType  # not generic before click 8.3
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -35,7 +35,7 @@ class Duration(_ParamType):
         self._least, self._most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
+        """Return the time in seconds. Fail with a usage error if it is malformed or out of range."""
         if isinstance(value, float):
             return value
         match = _DURATION.fullmatch(value.strip())
@@ -49,7 +49,7 @@ class Duration(_ParamType):
 
 
 def _shown(seconds: float) -> str:
-    """Return the longest unit that divides the time: ``0.1s``, ``5m``, ``366d``."""
+    """Format a time in the longest unit that divides it: ``0.1s``, ``5m``, ``366d``."""
     unit = next((unit for unit in ("d", "h", "m") if seconds and seconds % _UNITS[unit] == 0), "s")
     return f"{seconds / _UNITS[unit]:g}{unit}"
 
@@ -74,7 +74,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command and its arguments. Raises UsageError."""
+        """Return the command and its arguments. Raise UsageError with a suggestion if it is unknown."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             there_are = self.list_commands(ctx)
@@ -83,7 +83,7 @@ class Group(click.Group):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``: did you mean 'stacks'?`` for a word that is nearly one of them, else an empty string."""
+    """Return ``: did you mean 'stacks'?`` if a known word is similar, otherwise an empty string."""
     near = get_close_matches(word, list(known), n=1)
     return f": did you mean {near[0]!r}?" if near else ""
 
@@ -91,9 +91,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def completes(
     words: Callable[[], Mapping[str, str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a completion (``shell_complete=``) of words, each with a line about it.
+    """Return a completion function (``shell_complete=``) for the words, each with a description.
 
-    It offers nothing where the words cannot be read: there is no place for an error while somebody types.
+    If the words cannot be read, it offers none, because errors cannot be shown during completion.
     """
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -111,7 +111,7 @@ def completes(
 
 
 def log_options(function: F) -> F:
-    """Add ``--log-level`` and ``--log-format``, also spelled as exporters do: ``log_level, log_format``."""
+    """Add ``--log-level`` and ``--log-format``, and their spellings in Prometheus exporters."""
     for option in (
         click.option(
             "--log-format",
@@ -135,7 +135,7 @@ def log_options(function: F) -> F:
 def seconds_option(
     least: float, most: float, about: str, *, default: str | None = "10s"
 ) -> Callable[[F], F]:
-    """Return a decorator that adds ``--seconds``, also spelled ``--duration``: ``seconds``."""
+    """Return a decorator that adds ``--seconds`` (or ``--duration``), passed as ``seconds``."""
     return click.option(
         "-s",
         "--seconds",

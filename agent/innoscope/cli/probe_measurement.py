@@ -1,4 +1,4 @@
-"""Attach probes for some seconds and measure their cost, for ``innoscope probes measure``."""
+"""Attach probes for a few seconds and measure their cost, for ``innoscope probes measure``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was counted in ``seconds``, and how long attaching took."""
+    """Result of a measurement over ``seconds``. ``overhead`` is a share of the server's CPU time."""
 
     reports: list[ProbeReport]
     samples: list[Sample]
@@ -40,7 +40,7 @@ class Measured:
             yield row(report)
 
     def summary(self) -> str:
-        """One line."""
+        """Return one line with the number of probes, their cost per hit, and their total cost."""
         on = sum(report.state in {"attached", "sampled"} for report in self.reports)
         return (
             f"{on} of {len(self.reports)} probes attached in {self.attach_seconds:.2f} s; a hit costs "
@@ -51,7 +51,7 @@ class Measured:
         )
 
     def document(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the document for ``--json``."""
         return {
             "seconds": self.seconds,
             "attach_seconds": self.attach_seconds,
@@ -63,7 +63,7 @@ class Measured:
 
 
 def measured(target: Target, families: frozenset[str] | None, *, seconds: float, budget: float) -> Measured:
-    """Attach, wait, read and detach. Raises InnoscopeError."""
+    """Attach probes, wait for ``seconds``, read the results, and detach. Raise InnoscopeError on failure."""
     groups = _thread_groups(target)
     collector = ProbesCollector(target, families=families, budget=budget, kinds=lambda: groups)
     before = time.monotonic()
@@ -88,7 +88,7 @@ def measured(target: Target, families: frozenset[str] | None, *, seconds: float,
 
 
 def _thread_groups(target: Target) -> dict[int, str]:
-    """Return what each thread is for, from one snapshot."""
+    """Return the kind of each thread by thread id, determined from one snapshot."""
     kinds = default_kinds()
     dump = Engine(target).look()
     return {thread.tid: kinds.of(thread.frames, thread.comm).name for thread in dump.threads}
@@ -106,7 +106,7 @@ def _wait(seconds: float) -> None:
 
 
 def row(report: ProbeReport) -> tuple[str, ...]:
-    """Return a row of the table of probes."""
+    """Return the cells of a probe's row in the table."""
     if report.state == "missing":
         return (
             report.probe,

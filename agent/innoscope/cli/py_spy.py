@@ -1,4 +1,4 @@
-"""Innoscope's own processes, and py-spy on them, for ``innoscope self-profile``."""
+"""Find Innoscope's own processes and run py-spy on them, for ``innoscope self-profile``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from innoscope.common.errors import ExitCode, InnoscopeError, NoRights, NoSuchPr
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
-#: Arguments, one a line: Python's own options, our module or script, our options, the command.
+#: Matches a command line with one argument per line: Python's options, our module or script, our options, the
+#: command.
 _OURS: Final = re.compile(r"(-[^cm\n].*\n)*(-m\ninnoscope\.cli\.main|(.*/)?innoscope)\n(-.*\n)*(?P<name>.+)")
 _TOP: Final = 20
 
 
 class NotOurs(InnoscopeError):
-    """The process exists, but is not one of Innoscope's."""
+    """The process exists, but is not part of Innoscope."""
 
     exit_code = ExitCode.WRONG_PROCESS
 
 
 def find(command: str, proc: ProcFs) -> int:
-    """Return the pid of the only process that runs ``innoscope COMMAND``. Raises NoTarget."""
+    """Return the pid of the process that runs ``innoscope COMMAND``. Raise NoTarget if none or several do."""
     found = []
     for pid in proc.pids():
         with suppress(InnoscopeError):
@@ -45,7 +46,7 @@ def find(command: str, proc: ProcFs) -> int:
 
 
 def command_of(pid: int, proc: ProcFs) -> str:
-    """Return the command that a process of ours runs. Raises NotOurs, NoRights or NoSuchProcess."""
+    """Return the subcommand that an Innoscope process runs. Raise NotOurs, NoRights or NoSuchProcess."""
     try:
         program, arguments = proc.exe(pid)[0], proc.cmdline(pid)[1:]
     except ProcessLookupError as error:
@@ -63,7 +64,7 @@ def command_of(pid: int, proc: ProcFs) -> str:
 
 
 def record(pid: int, seconds: float, options: list[str]) -> list[str]:
-    """Return the lines that ``py-spy record`` writes. Raises InnoscopeError."""
+    """Run ``py-spy record`` and return the lines that it writes. Raise InnoscopeError if it fails."""
     program = shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
     if program is None:
         raise InnoscopeError("py-spy is not installed", remedy=f"{sys.executable} -m pip install py-spy")
@@ -81,7 +82,7 @@ def record(pid: int, seconds: float, options: list[str]) -> list[str]:
 
 
 def table(process: str, folded: list[str]) -> list[str]:
-    """Return lines for a person: the functions that ran most themselves."""
+    """Return a text table of the functions with the most samples of their own."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in folded:

@@ -1,4 +1,4 @@
-"""Options and formats of commands that print folded stacks: ``stacks`` and ``profile``."""
+"""Options and output formats of the commands that print folded stacks: ``stacks`` and ``profile``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _class_names() -> Mapping[str, str]:
 
 
 def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return wait classes given by id, with - or _, or by label."""
+    """Return the ids of wait classes that are given by id (with - or _) or by label. Raise BadParameter."""
     if not values:
         return ()
 
@@ -53,7 +53,7 @@ def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 def format_options(function: F) -> F:
     """Add ``--by``, ``--all``, ``--full``, ``--format``, ``--json`` and ``--output``.
 
-    The command gets ``by, show_all, full, form, as_json, output``.
+    They are passed as ``by``, ``show_all``, ``full``, ``form``, ``as_json`` and ``output``.
     """
     for option in (
         click.option(
@@ -90,7 +90,7 @@ def format_options(function: F) -> F:
 
 
 def filter_options(function: F) -> F:
-    """Add ``--wait``, ``--grep`` and ``--limit``: ``waits, grep, limit``."""
+    """Add ``--wait``, ``--grep`` and ``--limit``, passed as ``waits``, ``grep`` and ``limit``."""
     for option in (
         click.option(
             "-l",
@@ -134,7 +134,7 @@ def frame_options(function: F) -> F:
 
 
 def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
-    """Return the format. Raises UsageError for options that contradict each other."""
+    """Return the output format. Raise UsageError if options contradict each other."""
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form or "text"
@@ -148,7 +148,7 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
 def write(
     report: Report, sink: Stdout | File, form: str, by: str, limit: int | None, detail: Detail
 ) -> None:
-    """Write the report in any format but JSON, of which each command has its own."""
+    """Write the report in any format except JSON, because each command has its own JSON document."""
     if form == "pprof":
         sink.raw(pprof.encode(report))
     elif form != "json":

@@ -1,4 +1,4 @@
-"""Progress of a step that may take long."""
+"""Show progress of a step that may take a long time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUIET_S: Final = 2.0
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Show what is done on standard error from the third second on; nothing without a terminal."""
+    """Show the current step and its duration on standard error after 2 s, if that is a terminal."""
     if not console.shows_progress():
         yield
         return

@@ -1,4 +1,4 @@
-"""Make a symbol pack from a debug file: all names, and the places of the catalogs' variables and members."""
+"""Make a symbol pack from a debug file: all symbols, and the addresses and offsets that the catalogs need."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from innoscope.toggles.backends.gdb import Described
     from innoscope.toggles.model import Setting
 
-#: Called with what is done now; in force for as long as it is done.
+#: Receives the description of a step, and returns a context manager that is active during the step.
 Step: TypeAlias = "Callable[[str], AbstractContextManager[object]]"
 
-_LONGEST: Final = 200  # characters of a type in C that are kept
+_LONGEST: Final = 200  # maximum length of a C type in characters; longer ones are truncated
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A pack that is not written yet."""
+    """A symbol pack that is not written to a file yet."""
 
     build_id: str
     data: bytes
 
 
 def make(origin: PackSource, step: Step, *, gdb: str = "gdb") -> Made:
-    """Return the pack of a file with symbols and, if present, debug information. This takes seconds.
+    """Make a pack from a file with symbols and, optionally, debug information. This takes seconds.
 
-    Raises BadFile if the file is missing or not an ELF file, or has no build-id or no symbols.
+    Raise BadFile if the file is missing, is not an ELF file, or has no build-id or no symbols.
     """
     try:
         return _make(origin, step, gdb)
@@ -82,7 +82,7 @@ def _about(origin: PackSource) -> dict[str, Any]:
 
 
 def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
-    """Return what the catalogs need from debug information, for the variables of this build."""
+    """Return the part of the debug information that the catalogs need, for the variables of this build."""
     file = origin.file
     paths, names = memory_catalog.load().paths, [setting.name for setting in memory_settings()]
     with step(f"reading the debug information of {origin.name}"):
@@ -105,7 +105,7 @@ def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
 
 
 def memory_settings() -> Sequence[Setting]:
-    """Return the variables that any toggle may write in memory, on any server; each name once."""
+    """Return all variables that toggles may write in memory, for all server versions, without duplicates."""
     ways = [
         way
         for toggle in toggle_catalog.load().values()
@@ -132,9 +132,9 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def write(made: Made, output: str) -> Path:
-    """Write the pack completely or not at all, and only if it would be accepted; return its path.
+    """Write the pack atomically, and only if Innoscope would accept it. Return its path.
 
-    ``output`` is a file or a folder. Raises BadFile, or CannotWrite.
+    ``output`` is a file or a folder. Raise BadFile or CannotWrite.
     """
     path = Path(output)
     try:

@@ -1,4 +1,4 @@
-"""The output of ``innoscope toggle``: tables, a plan, a result; as text and as JSON."""
+"""Format the output of ``innoscope toggle`` as text and as JSON: tables, plans and results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _WAYS = {
     "memory": "one write into its memory; nothing stops",
 }
 _DAY_S = 86_400
-_READABLE = 100  # columns of a paragraph
+_READABLE = 100  # maximum width of a paragraph in columns
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """A toggle on one server: its value now, the values it takes and its ways; or why it has none."""
+    """A toggle on one server: its current value, allowed values and backends, or why it is unsupported."""
 
     toggle: Toggle
     now: str | None = None
@@ -39,11 +39,11 @@ class Here:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """Return the ways that may be used here."""
+        """Return the backends that can be used on this server."""
         return self.generation.ways if self.generation else ()
 
     def row(self) -> tuple[str, ...]:
-        """Return the cells of LIST."""
+        """Return the cells of the toggle's row in ``toggle list``."""
         toggle = self.toggle
         if self.why_not is not None:
             return (
@@ -58,7 +58,7 @@ class Here:
         return (toggle.name, self.now or "?", self.allowed, kinds, toggle.risk.value, toggle.title)
 
     def document(self) -> Mapping[str, object]:
-        """The same for programs."""
+        """Return the JSON document of the toggle on this server."""
         return {
             "toggle": self.toggle.name,
             "title": self.toggle.title,
@@ -75,12 +75,12 @@ class Here:
 
 
 def title(target: Target) -> str:
-    """Return ``mysql 5.6.24, pid 4242``."""
+    """Return the flavour, version and pid, for example ``mysql 5.6.24, pid 4242``."""
     return f"{target.flavour} {dotted(target.version)}, pid {target.pid}"
 
 
 def show_lines(here: Here, target: Target) -> Iterator[str]:
-    """Return the lines of ``toggle show``: the toggle, and its value and ways on this server."""
+    """Yield the lines of ``toggle show``: the toggle, and its value and backends on this server."""
     toggle = here.toggle
     yield f"{toggle.name}: {toggle.title} ({toggle.risk.value})"
     yield from wrap(toggle.what, _READABLE, initial_indent="  ", subsequent_indent="  ")
@@ -103,7 +103,7 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
 
 
 def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
-    """Return the lines of ``toggle plan``: exactly what would be done."""
+    """Yield the lines of ``toggle plan``: exactly which changes would be made."""
     toggle = plan.toggle
     yield f"{title(target)}: {toggle.name} → {plan.value}, by {plan.way.kind} ({_WAYS[plan.way.kind]})"
     for kind, reason in plan.passed:
@@ -121,7 +121,7 @@ def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
 
 
 def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
-    """The same for programs."""
+    """Return the JSON document of a plan."""
     return {
         "target": target.document(),
         "toggle": plan.toggle.name,
@@ -137,14 +137,14 @@ def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
 
 
 def refusal(plan: Plan) -> Refused:
-    """Return the error for a plan that checks refuse, with all reasons and remedies."""
+    """Return the error for a plan that the checks refuse, with all reasons and remedies."""
     reasons = "; ".join(verdict.reason or verdict.check for verdict in plan.refusals)
     remedies = dict.fromkeys(verdict.remedy for verdict in plan.refusals if verdict.remedy)
     return Refused(f"{plan.toggle.name} is not changed: {reasons}", remedy="\n".join(remedies) or None)
 
 
 def done_lines(entry: Entry) -> Iterator[str]:
-    """Return the lines that say what was changed and how to undo it."""
+    """Yield the lines that report a change and the command that undoes it."""
     yield f"{entry.toggle} is {entry.value} (by {entry.way}, {entry.id})"
     for step in entry.steps:
         yield f"  {step.setting}: {_change(step)}"
@@ -155,7 +155,7 @@ def done_lines(entry: Entry) -> Iterator[str]:
 
 
 def undone_lines(entry: Entry) -> Iterator[str]:
-    """Return the lines that say what was undone; ``entry`` is that of the change."""
+    """Yield the lines that report an undo. ``entry`` is the journal entry of the original change."""
     if entry.outcome != "undone":
         yield f"{entry.toggle}: nothing to set back, {entry.id} had not been written"
         return
@@ -165,7 +165,7 @@ def undone_lines(entry: Entry) -> Iterator[str]:
 
 
 def history_row(entry: Entry) -> tuple[str, ...]:
-    """Return the cells of HISTORY."""
+    """Return the cells of an entry's row in ``toggle history``."""
     server = f"{entry.server.flavour} {dotted(entry.server.version)} pid {entry.server.pid}"
     steps = ", ".join(f"{step.setting} {_change(step)}".rstrip() for step in entry.steps)
     what = entry.toggle + (f" {entry.value}" if entry.value else "")
@@ -179,25 +179,25 @@ def history_row(entry: Entry) -> tuple[str, ...]:
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:
-    """Return an entry of the journal, and the command that undoes it."""
+    """Return the JSON document of a journal entry, including the command that undoes it."""
     undoable = entry.outcome == "done" and any(step.old is not None for step in entry.steps)
     undo = f"innoscope toggle undo {entry.id}" if undoable and not entry.undoes else None
     return {**asdict(entry), "undo_command": undo}
 
 
 def clock(at: float) -> str:
-    """Return the local time, with the date unless it is within a day."""
+    """Format a Unix time as local time, with the date unless it is within a day from now."""
     form = "%H:%M:%S" if abs(at - time.time()) < _DAY_S else "%Y-%m-%d %H:%M:%S"
     return datetime.fromtimestamp(at).astimezone().strftime(form)
 
 
 def dotted(version: Sequence[int]) -> str:
-    """``5.6.24``."""
+    """Format a version as ``5.6.24``."""
     return ".".join(map(str, version)) or "of unknown version"
 
 
 def _step_text(step: Step) -> str:
-    """Return ``innodb_x: 56 → 0``; for memory also the address, and where it comes from."""
+    """Format a step as ``innodb_x: 56 → 0``. For a write to memory, append the address and its source."""
     text = f"{step.setting}: {_change(step)}"
     if step.address is None:
         return text
@@ -205,7 +205,10 @@ def _step_text(step: Step) -> str:
 
 
 def _change(step: Step) -> str:
-    """``56 → 0``; ``OFF → ON`` also where the server says 0 of it; ``OFF, as it is``; nothing for a call."""
+    """Format a change as ``56 → 0`` or ``OFF, as it is``; empty for a step without values.
+
+    If either value is a bool, both are shown as ON or OFF, also if the server reports 0 or 1.
+    """
     if step.old is None or step.new is None:
         return ""
     switch = isinstance(step.old, bool) or isinstance(step.new, bool)

@@ -1,4 +1,4 @@
-"""``innoscope agent``: metrics for Prometheus, and the last hour of stacks."""
+"""``innoscope agent``: serve metrics for Prometheus, and the last hour of stacks."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _push_once(found: Config) -> None:
 
 
 def _check(found: Config) -> None:
-    """Check everything that needs no server: the files, and what they name."""
+    """Check the configuration as far as possible without a server, including the files it refers to."""
     http_server.Address.parse(found.web.listen_address)
     if found.web.config_file:
         read = web_config.load(Path(found.web.config_file))

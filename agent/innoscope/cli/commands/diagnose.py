@@ -1,4 +1,4 @@
-"""``innoscope diagnose``: from a stall to its cause, in ten seconds."""
+"""``innoscope diagnose``: find the cause of a stall within ten seconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
     from innoscope.target.model import Target
 
-_PATIENCE_S = 2.0  # progress is shown when it takes longer
+_PATIENCE_S = 2.0  # progress is shown if collecting takes longer
 
 _EPILOG = """\b
 Examples:
@@ -116,7 +116,7 @@ def _long_name(parameter: click.Parameter) -> str:
 
 
 def _read(file: Path, show: str, as_json: bool) -> bool:
-    """Print a part of a file; return whether something is wrong."""
+    """Print a part of an incident file; return whether it contains findings."""
     if as_json and show != "findings":
         raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
     capture = files.load(file)
@@ -132,7 +132,7 @@ def _read(file: Path, show: str, as_json: bool) -> bool:
 
 
 def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
-    """Print what is wrong with a server; return whether something is."""
+    """Print the findings of a server; return whether there are any."""
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
@@ -157,15 +157,15 @@ def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
 
 
 class _Keeping:
-    """Collect what ``--save`` needs in addition, and write the file."""
+    """Collects the additional data that ``--save`` needs, and writes the file."""
 
     def __init__(self, target: Target, path: Path, as_json: bool) -> None:
         self._path, self._as_json = path, as_json
         self.fetcher = FactsFetcher(target)
-        check_free(path)  # before collecting, not after it
+        check_free(path)  # fail before collecting, not afterwards
 
     def take(self, evidence: Evidence) -> Verdict:
-        """Print the findings, write the file, and print its path. Raises CannotWrite."""
+        """Print the findings, write the file, and print its path. Raise CannotWrite if that fails."""
         capture, verdict = incident_capture.make_capture(evidence, self.fetcher.fetched)
         _print(capture.evidence, verdict, self._as_json)
         path = self._write(capture)
@@ -182,7 +182,7 @@ class _Keeping:
 
 
 def _progress(seconds: float) -> Callable[[float], None]:
-    """Return what shows progress on standard error once a second, if that is a terminal."""
+    """Return a function that shows progress on standard error; it does nothing without a terminal."""
     if not console.shows_progress() or seconds <= _PATIENCE_S:
         return lambda _: None
 

@@ -1,4 +1,4 @@
-"""``innoscope diff``: what is new since the last healthy hour."""
+"""``innoscope diff``: show what has changed since a healthy time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``innoscope doctor``: check what works here, with the remedy for what does not."""
+"""``innoscope doctor``: check which features work on this host, and print remedies for those that do not."""
 
 from __future__ import annotations
 

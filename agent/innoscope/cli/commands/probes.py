@@ -1,4 +1,4 @@
-"""``innoscope probes``: which uprobes there are, where they can go, what they cost."""
+"""``innoscope probes``: list the available uprobes, where they can be attached, and what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``innoscope profile``: where a server's CPU time goes, or what its threads wait for, over some seconds."""
+"""``innoscope profile``: sample for a few seconds what uses CPU time, or what threads wait for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.profile.run import Profiler
     from innoscope.target.model import Target
 
-_PATIENCE_S = 2.0  # progress is shown when it takes longer
+_PATIENCE_S = 2.0  # progress is shown if profiling takes longer
 
 _EPILOG = """\b
 Examples:
@@ -107,7 +107,7 @@ def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> 
 
 
 def _progress(seconds: float) -> Callable[[float, str], None] | None:
-    """Return what shows progress on standard error once a second, if that is a terminal."""
+    """Return a function that shows progress on standard error; None without a terminal."""
     if not console.shows_progress() or seconds <= _PATIENCE_S:
         return None
 

@@ -1,4 +1,4 @@
-"""``innoscope replay``: the live view over a recording."""
+"""``innoscope replay``: show a recording in the live view."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def command(file: Path, at: str | None, summary: bool) -> int:
 
 
 def _open(file: Path) -> Recording:
-    """Read the file."""
+    """Read the recording, with progress on standard error."""
     with counting(f"reading {file}") as progress:
         return Recording(file, progress=progress)
 
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """Count snapshots on standard error, if that is a terminal; the line is wiped at the end."""
+    """Yield a function that shows the number of snapshots on standard error, if that is a terminal."""
 
     def progress(looks: int) -> None:
         if looks % 50 == 0:
@@ -77,9 +77,9 @@ def counting(what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _play(recording: Recording, moment: float | None) -> int:
-    from innoscope.cli.top.replay import ReplayApp  # here, since only a screen needs textual
+    from innoscope.cli.top.replay import ReplayApp  # imported here, because only the screen needs textual
 
-    label("idle")  # a damaged catalog or look is said before the screen is taken
+    label("idle")  # report a damaged catalog or snapshot before the screen is drawn
     recording.dump(0)
     return ReplayApp(Player(recording, moment)).run_to_end()
 

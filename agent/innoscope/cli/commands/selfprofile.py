@@ -54,7 +54,7 @@ def command(
     proc = ProcFs()
     pid = pid or py_spy.find("sensor" if sensor else "agent", proc)
     name = py_spy.command_of(pid, proc)
-    options = ["--native"] if native else ["--nonblocking"]  # for C frames py-spy has to stop the process
+    options = ["--native"] if native else ["--nonblocking"]  # py-spy must stop the process to read C frames
     options += ["--idle"] if idle else []
     options += ["--format", "raw", "--nolineno"] if form == "text" else ["--format", form]
     with open_sink(output) as sink:

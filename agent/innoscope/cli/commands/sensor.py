@@ -1,4 +1,4 @@
-"""``innoscope sensor``: the privileged half of the agent."""
+"""``innoscope sensor``: run the privileged process that the agent queries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ file of its socket remains, which the next sensor replaces. Exit codes: docs/cli
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Return ``{pid or path of a socket: name}``."""
+    """Parse ``NAME=PID`` and ``NAME=SOCKET``. Return names by pid or socket path. Raise BadParameter."""
     found: dict[str, str] = {}
     for value in values:
         name, equals, where = value.partition("=")

@@ -1,4 +1,4 @@
-"""``innoscope stacks``: where every thread of a server is, without stopping it."""
+"""``innoscope stacks``: print the stacks of all threads of a server without stopping it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Query, Target
 
-_PATIENCE_S = 2.0  # progress is shown when it takes longer
+_PATIENCE_S = 2.0  # progress is shown if the snapshots take longer
 
 _EPILOG = """\b
 Examples:
@@ -106,8 +106,8 @@ def command(
 
 
 def _asker(target: Target, defaults_file: str | None, user: str | None) -> Callable[[], Mapping[int, Query]]:
-    """Return what connects after the first snapshot, keeps the connection, and returns the statements."""
-    from innoscope.target import sql  # here, since PyMySQL takes 40 ms and 8 MB, and only --queries needs it
+    """Return a function that returns the statements. It connects when it is first called."""
+    from innoscope.target import sql  # here: PyMySQL takes 40 ms and 8 MB, for --queries only
 
     connection: list[Any] = []
 
@@ -124,7 +124,7 @@ def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
 
 
 def _progress(count: int) -> Callable[[int], None] | None:
-    """Return what counts snapshots on standard error after some seconds; None without a terminal."""
+    """Return a function that counts snapshots on standard error; None without a terminal."""
     if not console.shows_progress():
         return None
     started = time.monotonic()

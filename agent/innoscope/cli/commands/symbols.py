@@ -1,4 +1,4 @@
-"""``innoscope symbols``: packs with the names of one build, for hosts whose servers are stripped."""
+"""``innoscope symbols``: manage packs with the symbols of one build, for hosts whose servers are stripped."""
 
 from __future__ import annotations
 

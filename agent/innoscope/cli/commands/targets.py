@@ -1,4 +1,4 @@
-"""``innoscope targets``: the servers on this host."""
+"""``innoscope targets``: list the servers on this host."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _row(target: Target, first: int | None) -> tuple[str, ...]:
 
 
 def notes(target: Target) -> list[str]:
-    """Return notes about what is special about a server."""
+    """Return notes on a server, for example on its container or a replaced executable."""
     found = []
     if target.deleted:
         found.append("executable was replaced")

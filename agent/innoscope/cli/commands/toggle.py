@@ -1,4 +1,4 @@
-"""``innoscope toggle``: change a live server's settings, or be told why not."""
+"""``innoscope toggle``: change a live server's settings, or explain why a change is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def _names() -> Mapping[str, str]:
-    """Return the toggles of the catalog, each with its title, for completion."""
+    """Return the names of all toggles with their titles, for shell completion."""
     return {name: toggle.title for name, toggle in catalog.load().items()}
 
 
@@ -47,7 +47,7 @@ def server_options(function: F) -> F:
 
 
 def way_option(function: F) -> F:
-    """Add ``--way``; None means all, in the catalog's order."""
+    """Add ``--way``. None means that all backends are tried, in the catalog's order."""
     return click.option(
         "--way",
         type=click.Choice(["sql", "memory"]),
@@ -252,7 +252,7 @@ def history(pid: int | None, socket: str | None, port: int | None, as_json: bool
 
 
 def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
-    """Return when the person said yes. Raises Refused when not, or when nobody can be asked."""
+    """Return if the user confirms the plan. Raise Refused otherwise, or if no terminal is available."""
     name = plan.toggle.name
     dangerous = plan.toggle.risk is Risk.DANGEROUS
     if confirmed or (yes and not dangerous):
@@ -269,7 +269,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
 
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
-    """Return the toggle on this server; ``now`` are the values that could be read."""
+    """Return the toggle's state on this server. ``now`` contains the values that could be read."""
     try:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
@@ -289,7 +289,7 @@ def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
 
 
 def _named(pid: int | None, socket: str | None, port: int | None) -> Target | None:
-    """Return the server that was named, or None: the journal knows all of them."""
+    """Return the server that the options select. None without options: the journal covers all servers."""
     return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
 
 

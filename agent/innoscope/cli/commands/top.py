@@ -1,4 +1,4 @@
-"""``innoscope top``: where all threads are, once a second."""
+"""``innoscope top``: show the stacks of all threads, updated once per second."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def command(
 
 
 def _engine(target: Target, how: How) -> Engine:
-    """Return the engine after one snapshot, so that an error appears before the screen is drawn."""
+    """Return the engine after a first snapshot, so that errors are reported before the screen is drawn."""
     engine, notes = open_engine(target, how)
     for note in notes:
         _tell(note)
@@ -114,7 +114,7 @@ def _recorder(path: Path | None, interval: float, stack: ExitStack) -> Recorder 
 
 
 def _show(looker: Looker, interval: float, duration: float | None) -> int:
-    from innoscope.cli.top.live import TopApp  # here, since only a screen needs textual
+    from innoscope.cli.top.live import TopApp  # imported here, because only the screen needs textual
 
     return TopApp(looker, interval_s=interval, duration_s=duration).run_to_end()
 

@@ -1,4 +1,4 @@
-"""``innoscope trace``: one function of a server on demand, always bounded in time."""
+"""``innoscope trace``: trace one function of a server on demand, for a limited time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Target
 
-_PATIENCE_S: Final = 1.0  # progress is shown when it takes longer
+_PATIENCE_S: Final = 1.0  # progress is shown if tracing takes longer
 
 _EPILOG = """\b
 FUNCTION is a probe of the catalog (innoscope probes list), else a function of the server: its symbol, its
@@ -50,7 +50,7 @@ Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended
 
 
 def _probes() -> Mapping[str, str]:
-    """Return the probes of the catalog, each with its family, for completion."""
+    """Return the names of all probes with their families, for shell completion."""
     catalog = default_catalog()
     return {probe.name: probe.family for probe in catalog.of(frozenset(catalog.families))}
 
@@ -120,7 +120,7 @@ def command(
 
 
 def _format(form: str | None, as_json: bool, callers: bool, output: Path | None) -> str:
-    """Return the format. Raises UsageError for options that contradict each other."""
+    """Return the output format. Raise UsageError if options contradict each other."""
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form or "text"
@@ -148,7 +148,7 @@ def _write(seen: TraceResult, target: Target, sink: Stdout | File, form: str, li
 
 
 class Progress:
-    """Progress on standard error once it takes longer than a moment, if that is a terminal."""
+    """Shows progress on standard error after one second, if that is a terminal."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -160,5 +160,5 @@ class Progress:
             console.progress(f"{self._function}: {what}")
 
     def clear(self) -> None:
-        """Wipe the line."""
+        """Remove the progress line."""
         console.clear_progress()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from innoscope.toggles.stopped_threads import ThreadStates
     from innoscope.toggles.unstick import Rescue
 
-_NICE = -15  # a debugger that reads symbols takes every CPU
+_NICE = -15  # a debugger that is reading symbols can use all CPUs
 _RISK = """\
 Ending a debugger that runs a function in the server (call, print f()) or has breakpoints in it may end the
 server. Ending one that only looks does not."""
@@ -59,7 +59,7 @@ def command(
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     target = find_one(pid, socket, port)
-    unstick.send(target.pid, target.start_time, 0)  # without rights it ends here
+    unstick.send(target.pid, target.start_time, 0)  # signal 0: raises an error here if we lack permission
     if patience is not None:
         _watch(target, patience, as_json)
         return
@@ -91,7 +91,7 @@ def _watch(target: Target, patience: float, as_json: bool) -> None:
 
 
 def _show_found(target: Target, found: ThreadStates, as_json: bool) -> None:
-    """Show how many threads are stopped, and who traces the server."""
+    """Print how many threads are stopped, and which processes trace the server."""
     if as_json:
         return
     runs = "nothing to do; it is traced, and runs" if found.tracers else "nothing to do, all threads run"
@@ -102,7 +102,7 @@ def _show_found(target: Target, found: ThreadStates, as_json: bool) -> None:
 
 
 def _show_done(target: Target, found: ThreadStates, done: Rescue | None, as_json: bool) -> None:
-    """Show what was done, and why it is not in the journal, if so."""
+    """Print the result, and the reason if it could not be written to the journal."""
     if as_json:
         rescue = None if done is None else asdict(done)
         told = {"target": target.document(), "found": asdict(found), "rescue": rescue}

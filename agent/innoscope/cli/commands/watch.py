@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: Seconds of evidence before --list shows values.
+#: Seconds of evidence that --list collects before it shows values.
 _LIST_S = 3.0
 
 _EPILOG = """\b
@@ -58,7 +58,7 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def _size(_: click.Context, __: click.Parameter, value: str) -> int:
-    """Return the bytes of ``200M``."""
+    """Parse a size such as ``200M``. Return it in bytes. Raise BadParameter if it is malformed."""
     match = _SIZE.fullmatch(value)
     if match is None:
         raise click.BadParameter(f"{value!r} is not a size: 500K, 200M, 2G")
@@ -66,7 +66,7 @@ def _size(_: click.Context, __: click.Parameter, value: str) -> int:
 
 
 def _rules() -> Mapping[str, str]:
-    """Return the findings, and the plain names that rules may use, for completion."""
+    """Return all findings and plain names that rules may use, with titles, for shell completion."""
     return {f"{FINDING}{rule.name}": rule.title for rule in default_rules()} | dict(PLAIN)
 
 
@@ -165,7 +165,7 @@ def command(
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set: probes are detached, and no partial file is left."""
+    """Yield an event that Ctrl-C and SIGTERM set, so that probes are detached and no partial file is left."""
     ended = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)
@@ -178,7 +178,7 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 
 
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
-    """Show all names, with their values after some seconds."""
+    """Print all names that rules may use, with their values after a few seconds."""
     with contextlib.closing(EvidenceCollector(target, sources, interval_s=1.0)) as collector:
         console.progress(f"collecting for {_LIST_S:g} s …")
         try:

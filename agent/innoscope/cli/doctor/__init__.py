@@ -1,1 +1,1 @@
-"""What works on this host and server, what does not, and what to do about it."""
+"""Check which features work on this host and its servers, and how to enable those that do not."""

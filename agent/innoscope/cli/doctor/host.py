@@ -1,4 +1,4 @@
-"""Checks of the host: rights, kernel features, policies. Features are tried, not guessed from the version."""
+"""Checks of the host: rights, kernel features, policies. Features are tested, not inferred from versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from innoscope.target.native_errors import RUN_AS_ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Bits of CapEff, include/uapi/linux/capability.h.
+#: Capabilities and their bits in CapEff, from include/uapi/linux/capability.h.
 _CAPABILITIES = {
     "CAP_SYS_PTRACE": 19,
     "CAP_SYS_ADMIN": 21,
@@ -23,13 +23,13 @@ _CAPABILITIES = {
     "CAP_BPF": 39,
     "CAP_CHECKPOINT_RESTORE": 40,
 }
-#: CAP_SYS_ADMIN stands in for these.
+#: Capabilities that CAP_SYS_ADMIN includes.
 _COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
 
 
 @dataclass(frozen=True)
 class Host:
-    """The host that is checked; tests pass a made-up root and environment."""
+    """The host to check. Tests pass an artificial root folder and environment."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -43,7 +43,7 @@ class Host:
 
 
 def rights(host: Host) -> Check:
-    """Check the capabilities in /proc/self/status CapEff."""
+    """Check the capabilities in the line CapEff of /proc/self/status."""
     text = host.read("proc/self/status") or ""
     line = next((line for line in text.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
     effective = int(line.split()[1], 16)
@@ -57,7 +57,7 @@ def rights(host: Host) -> Check:
 
 
 def kernel(host: Host) -> Check:
-    """Report the release, for information only: features are detected below."""
+    """Report the kernel release, for information only: the other checks test features."""
     return ok("kernel", host.read("proc/sys/kernel/osrelease") or "unknown release")
 
 
@@ -71,7 +71,7 @@ def btf(host: Host) -> Check:
 
 
 def lockdown(host: Host) -> Check:
-    """Check kernel lockdown (securityfs): ``confidentiality`` forbids BPF to read kernel memory."""
+    """Check kernel lockdown (securityfs). ``confidentiality`` forbids BPF programs to read kernel memory."""
     text = host.read("sys/kernel/security/lockdown")
     if text is None or "[none]" in text:
         return ok("lockdown", "off")
@@ -84,7 +84,7 @@ def lockdown(host: Host) -> Check:
 
 
 def map_files(host: Host) -> Check:
-    """Check that mapped files can be opened by mapping, as upgrades and containers require."""
+    """Check that files can be opened through /proc/PID/map_files, as upgrades and containers require."""
     folder = host.root / "proc/self/map_files"
     try:
         entry = next(folder.iterdir())
@@ -101,7 +101,7 @@ def map_files(host: Host) -> Check:
 
 
 def debug_folder(host: Host) -> Check:
-    """Check whether any separate debug files are installed."""
+    """Report whether any separate debug files are installed."""
     folder = host.root / "usr/lib/debug"
     if folder.is_dir() and any(folder.iterdir()):
         return ok("debug files", "/usr/lib/debug")
@@ -109,7 +109,7 @@ def debug_folder(host: Host) -> Check:
 
 
 def debuginfod(host: Host) -> Check:
-    """Check whether names may be downloaded; that is never done without DEBUGINFOD_URLS."""
+    """Report whether debug files may be downloaded, which requires DEBUGINFOD_URLS."""
     urls = host.environment.get("DEBUGINFOD_URLS", "").strip()
     return ok(
         "debuginfod", urls if urls else "DEBUGINFOD_URLS is not set: nothing is fetched over the network"
@@ -127,7 +127,7 @@ def bpf(host: Host) -> Check:
 
 
 def perf(host: Host) -> Check:
-    """Take a perf event sample with registers and stack, as for threads that are on a CPU."""
+    """Take a perf event sample with registers and stack, the method for threads that run on a CPU."""
     tried = _try("probe_perf")
     if tried.works:
         return ok("perf events", tried.detail)
@@ -140,7 +140,7 @@ def perf(host: Host) -> Check:
 
 
 def uprobes(host: Host) -> Check:
-    """Check how probes are attached: with BPF links, or with perf events, which need CAP_SYS_ADMIN."""
+    """Check how probes can be attached: with BPF links, or with perf events, which need CAP_SYS_ADMIN."""
     tried = _try("probe_uprobe_links")
     if tried.works:
         return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {tried.detail}")
@@ -153,7 +153,7 @@ def uprobes(host: Host) -> Check:
 
 
 def ptrace(host: Host) -> Check:
-    """Try the method that stops threads, on a child process."""
+    """Test the fallback method, ptrace, on a child process. It stops each thread."""
     tried = _try("probe_ptrace")
     if tried.works:
         return ok("ptrace fallback", tried.detail)
@@ -180,12 +180,12 @@ def _try(probe: str) -> _native.Feature:
         return _native.Feature(False, str(error))
 
 
-#: In the order in which they are shown.
+#: All checks, in the order in which they are printed.
 CHECKS: tuple[Callable[[Host], Check], ...] = (
     rights, kernel, btf, lockdown, bpf, perf, uprobes, ptrace, map_files, debug_folder, debuginfod,
 )  # fmt: skip
 
 
 def examine(host: Host) -> list[Check]:
-    """Run all checks of the host."""
+    """Run all checks of the host, and return their results."""
     return [check(host) for check in CHECKS]

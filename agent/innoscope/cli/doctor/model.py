@@ -1,4 +1,4 @@
-"""The outcome of one check, and of all of them."""
+"""The result of one check, and the verdict on all checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from innoscope.common.errors import ExitCode
 
 
 class Status(StrEnum):
-    """``warn``: something is missing and the rest works; ``fail``: this is why stacks will be missing."""
+    """Status of a check. ``warn``: an optional feature is missing; ``fail``: stacks will be missing."""
 
     OK = "ok"
     WARN = "warn"
@@ -19,10 +19,10 @@ class Status(StrEnum):
 class Verdict(IntEnum):
     """The exit code of ``innoscope doctor``."""
 
-    WORKS = ExitCode.SUCCESS  # stacks of every server that was checked, nothing stopped
-    NO_SERVER = ExitCode.NO_TARGET  # the host was checked, no server is running
-    FALLBACK = ExitCode.PTRACE_ONLY  # only --method ptrace: each thread is held for microseconds
-    NOTHING = ExitCode.NO_STACKS  # no method works, or not for every server
+    WORKS = ExitCode.SUCCESS  # snapshots of all checked servers work without stopping threads
+    NO_SERVER = ExitCode.NO_TARGET  # the host was checked, but no server is running
+    FALLBACK = ExitCode.PTRACE_ONLY  # only --method ptrace works, which stops each thread for microseconds
+    NOTHING = ExitCode.NO_STACKS  # no method works, or a server cannot be accessed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ def ok(name: str, detail: str) -> Check:
 
 
 def warn(name: str, detail: str, remedy: str | None = None) -> Check:
-    """Return a check that found something missing that stacks do not need."""
+    """Return a check that found something missing or degraded; stacks do not need it."""
     return Check(name, Status.WARN, detail, remedy)
 
 
 def fail(name: str, detail: str, remedy: str | None = None) -> Check:
-    """Return a check that found why something will not work."""
+    """Return a check that failed: it found the reason why something will not work."""
     return Check(name, Status.FAIL, detail, remedy)

@@ -1,4 +1,4 @@
-"""Find the package or command that provides the names of a stripped file."""
+"""Find the package or command that provides the symbols of a stripped file."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from innoscope.target import foreign
 if TYPE_CHECKING:
     from pathlib import Path
 
-_TIMEOUT = 3.0  # seconds; a package database may be locked by an upgrade that runs
+_TIMEOUT = 3.0  # seconds; a running upgrade may have locked the package database
 _PACK = "copy a symbol pack of it here, made where its debug file is (innoscope symbols export)"
 _DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod server"
 
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A file without names: ``path`` as its process sees it, ``root`` the folder it is read through."""
+    """A file without symbols. ``path`` is its path inside ``root``, the root folder of its process."""
 
     path: str
     build_id: str | None
     root: Path
-    ours: bool  # the process sees the same files as we do, so our package manager knows them
+    ours: bool  # the process has the same root folder as we do, so our package manager covers the file
 
 
 def remedy(file: Stripped) -> str:
-    """Return the commands that provide names, the likeliest first."""
+    """Return the commands that provide the symbols, one per line, the most likely first."""
     family = distribution(file.root)
     package = owner(file.path, family) if file.ours else None
     ways = []
@@ -44,17 +44,17 @@ def remedy(file: Stripped) -> str:
 
 
 def build_id_path(build_id: str) -> str:
-    """Return where debuggers look for the debug file of a build-id."""
+    """Return the path at which debuggers search for the debug file of a build-id."""
     return f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
 
 
 def debian_debug_package(package: str) -> str:
-    """``libc6`` has a debug package of the old kind; all others are built automatically."""
+    """Return the name of a package's debug package. That of ``libc6`` has an older naming scheme."""
     return "libc6-dbg" if package == "libc6" else f"{package}-dbgsym"
 
 
 def distribution(root: Path) -> str | None:
-    """Return ``debian``, ``redhat`` or ``suse`` by ID and ID_LIKE of etc/os-release; None for any other."""
+    """Return ``debian``, ``redhat`` or ``suse`` from etc/os-release; None for other distributions."""
     try:
         text = foreign.read_text(root / "etc/os-release")
     except OSError:
@@ -73,7 +73,7 @@ def distribution(root: Path) -> str | None:
 
 
 def owner(path: str, family: str | None) -> str | None:
-    """Return the package that installed a file, without its architecture; None if there is none."""
+    """Return the name of the package that installed a file, without architecture; None if unknown."""
     if family == "debian":
         for candidate in _usrmerge(path):
             answer = _ask(["dpkg-query", "-S", candidate])
@@ -86,7 +86,7 @@ def owner(path: str, family: str | None) -> str | None:
 
 
 def _usrmerge(path: str) -> list[str]:
-    """dpkg knows /lib/… under the name it was packaged with, while maps show /usr/lib/…"""
+    """Return the paths to query: dpkg may list a file as /lib/… if /proc/PID/maps shows /usr/lib/…"""
     return [path, path.removeprefix("/usr")] if path.startswith("/usr/") else [path]
 
 

@@ -1,4 +1,4 @@
-"""All checks together: the verdict, the text and the JSON."""
+"""Summarize all checks: the verdict, and the report as text and as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``servers`` holds one list of checks per target, in the same order. ``ignored`` are no servers."""
+    """All results. ``servers`` contains the checks of each target; ``ignored`` processes were not checked."""
 
     host: Sequence[Check]
     targets: Sequence[Target]
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether stacks will work on all servers; the worst one counts."""
+        """Return whether stacks will work on all servers. The server with the worst result decides."""
         if not self.targets:
             return Verdict.NO_SERVER
         if any(_failed(checks, ACCESS) for checks in self.servers):
@@ -48,7 +48,7 @@ class Report:
 
 
 def text(report: Report) -> Iterator[str]:
-    """Return the text, by host and server; each line that is not ok is followed by its remedy."""
+    """Yield the report's lines, by host and server. A line that is not ok is followed by its remedy."""
     yield "Host"
     yield from _lines(report.host)
     for target, checks in zip(report.targets, report.servers, strict=True):
@@ -63,7 +63,7 @@ def text(report: Report) -> Iterator[str]:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return schema 1 of docs/json.md: the verdict, checks of the host and targets, what is ignored."""
+    """Return schema 1 of docs/json.md: the verdict, all checks, and the ignored processes."""
     servers = zip(report.targets, report.servers, strict=True)
     return {
         "schema": 1,

@@ -1,4 +1,4 @@
-"""Checks of one server: its state, whether we may look, where names come from, what SQL tells."""
+"""Checks of one server: its state, access to the process, the source of symbols, and SQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
 def examine(target: Target, account: Account, proc: ProcFs | None = None) -> list[Check]:
-    """Run all checks of one server; a server that ends meanwhile is a failed access check."""
+    """Run all checks of one server. If the server ends meanwhile, the access check fails."""
     proc = proc or ProcFs()
     checks = [_state(proc, target), _executable(target)]
     try:
@@ -53,7 +53,7 @@ def examine(target: Target, account: Account, proc: ProcFs | None = None) -> lis
 
 
 def _state(proc: ProcFs, target: Target) -> Check:
-    """Stopped (T), stopped by a tracer (t) or traced: State and TracerPid of /proc/PID/status."""
+    """Check State and TracerPid in /proc/PID/status: is the server stopped (T, t) or traced?"""
     try:
         status = proc.status(target.pid)
     except (ProcessLookupError, PermissionError) as error:
@@ -91,14 +91,14 @@ def _executable(target: Target) -> Check:
 
 
 def _modules(proc: ProcFs, target: Target) -> list[ModuleInfo]:
-    """Return the mapped files with their symbols. Raises InnoscopeError if the process cannot be read."""
+    """Return the mapped files with their symbols. Raise InnoscopeError if the process cannot be read."""
     with translating(target.pid):
         dirs = debug_dirs(proc, target.pid, target.root, target.container)
         return _native.Process(target.pid, debug_dirs=dirs).modules()
 
 
 def _names(proc: ProcFs, target: Target, modules: list[ModuleInfo]) -> list[Check]:
-    """Check where names of the server and of libc come from, and which files cannot be unwound or named."""
+    """Check the source of the server's and libc's symbols, and which files lack symbols or unwind tables."""
     base = _base(target.executable)
     checks = []
     for module in modules:
@@ -131,7 +131,7 @@ def _base(path: str) -> str:
 
 
 def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
-    """Return a note on DWARF, which only ``--inlines`` needs."""
+    """Return a note on whether DWARF is available, which only ``--inlines`` needs."""
     if module.symbols_from == "symbol-pack":
         return ""
     is_server = _base(module.path) == _base(target.executable)
@@ -150,7 +150,7 @@ def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
 
 
 def _sql(proc: ProcFs, target: Target, account: Account) -> Check:
-    """Check whether ``--queries`` would work. Stacks never need SQL, so nothing here is a failure."""
+    """Check whether ``--queries`` would work. Stacks do not need SQL, so this check never fails."""
     try:
         connection = sql.connect(target, account.defaults_file, account.user, proc=proc)
         try:

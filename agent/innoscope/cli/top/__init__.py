@@ -1,1 +1,1 @@
-"""The live view: where all threads of a server are, once a second, and the same over a recording."""
+"""The live view of all threads of a server, updated once per second, and its replay from a recording."""

@@ -1,4 +1,4 @@
-"""The pages behind the view: one stack in full, the notes of a snapshot, the keys."""
+"""Pages opened from the view: one complete stack, the notes of a snapshot, the key bindings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Page(ModalScreen[None]):
-    """A full page of text to scroll; any of Esc, Enter and q goes back."""
+    """A scrollable page of text. Esc, Enter and q close it."""
 
     CSS = """
     Page { align: left top; }
@@ -43,25 +43,25 @@ class Page(ModalScreen[None]):
         self._lines = [sanitize.line(line) for line in lines]
 
     def compose(self) -> ComposeResult:
-        """A title, the text, the keys."""
+        """Yield the title, the text and the key hints."""
         yield Static(Text(self._title, no_wrap=True, overflow="ellipsis"), id="title")
         with VerticalScroll():
             yield Static(Text("\n".join(self._lines)))
         yield Static("↑ ↓ PgUp PgDn scroll · Esc back", id="foot", markup=False)
 
     def on_mount(self) -> None:
-        """Scroll keys work at once."""
+        """Focus the text, so that the scroll keys work."""
         self.query_one(VerticalScroll).focus()
 
 
 def stack_page(row: Row, label: str, dump: Dump) -> Page:
-    """One stack: frames, statements, threads."""
+    """Return the page of one stack: its frames, statements and threads."""
     title = f"{row.count:,} threads · {label} · {server(dump)} at {clock(dump.taken_at)}"
     return Page(clean(title), stack_text(row))
 
 
 def stack_text(row: Row) -> Iterator[str]:
-    """Return all that is known of one stack, as lines."""
+    """Yield the lines with all details of one stack."""
     yield "STACK, innermost function first"
     for number, frame in enumerate(row.frames):
         yield f"{number:>4}  {_frame(frame)}"

@@ -1,4 +1,4 @@
-"""The content of one snapshot: its distinct stacks, filtered and sorted as the user chose."""
+"""The contents of one snapshot: its distinct stacks, filtered and sorted by the user's choice."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.model import Dump, Frame, Thread
 
-#: Wait classes of threads that have nothing to do.
+#: Wait classes of idle threads.
 IDLE = frozenset({"idle", "background_idle"})
 
-#: A wait class and the labels of the frames, innermost first: what makes two stacks the same one.
+#: Identity of a stack: its wait class and the labels of its frames, innermost first.
 Key = tuple[str, tuple[str, ...]]
 
 
 class Order(StrEnum):
-    """How the stacks are sorted."""
+    """Sort orders of the stacks."""
 
     THREADS = "threads"
     CHANGE = "change"
@@ -33,14 +33,14 @@ class Order(StrEnum):
 
     @property
     def next(self) -> Order:
-        """Return the next order, and the first after the last."""
+        """Return the next order; the last is followed by the first."""
         orders = list(Order)
         return orders[(orders.index(self) + 1) % len(orders)]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which stacks are shown, and in which order."""
+    """The user's choice of which stacks are shown, and in which order."""
 
     wait: str | None = None
     text: str = ""
@@ -50,26 +50,26 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """One distinct stack and the threads that are in it."""
+    """One distinct stack and the threads that have it."""
 
     key: Key
     frames: tuple[Frame, ...]
     threads: tuple[Thread, ...]
-    change: int = 0  # threads more (or fewer) than at the look before
+    change: int = 0  # difference of the thread count from the previous snapshot
 
     @property
     def wait(self) -> str:
-        """Return the wait class, an id of the catalog."""
+        """Return the id of the stack's wait class."""
         return self.key[0]
 
     @property
     def count(self) -> int:
-        """Return how many threads are in this stack."""
+        """Return the number of threads with this stack."""
         return len(self.threads)
 
     @cached_property
     def group(self) -> Group:
-        """Return the threads folded: statements, trust."""
+        """Return the threads folded into a group, with their statements and trust."""
         group = Group(self.wait, self.frames)
         for thread in self.threads:
             group.add(thread)
@@ -77,7 +77,7 @@ class Row:
 
     @property
     def queries(self) -> Counter[str]:
-        """Return the statements (digests) that these threads run, with the number of threads in each."""
+        """Return the statement digests that these threads run, with the number of threads of each."""
         return self.group.queries
 
     @cached_property
@@ -90,10 +90,10 @@ class Row:
 
 
 class Picture:
-    """One snapshot, folded: equal stacks become one row."""
+    """A snapshot with its threads folded: threads with equal stacks form one row."""
 
     def __init__(self, dump: Dump, before: Picture | None = None) -> None:
-        """Fold ``dump``; changes are counted from ``before``."""
+        """Fold ``dump``. Changes of thread counts are relative to ``before``."""
         self.dump = dump
         groups = _group(dump)
         self.counts: dict[Key, int] = {key: len(threads) for key, threads in groups.items()}
@@ -117,7 +117,7 @@ class Picture:
 
 
 def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
-    """Return the wait classes with their threads, most first, without idle ones if so chosen."""
+    """Return wait classes and thread counts, highest first, without idle ones if ``choice`` hides them."""
     shown = [(wait, count) for wait, count in counts.items() if not (choice.hide_idle and wait in IDLE)]
     return sorted(shown, key=lambda item: (-item[1], item[0]))
 

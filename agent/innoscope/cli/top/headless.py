@@ -1,4 +1,4 @@
-"""Record without a screen: ``innoscope top --record FILE`` without a terminal."""
+"""Record without a screen, for ``innoscope top --record FILE`` without a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def record(looker: Looker, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]) -> int:
-    """Take snapshots until the time is up, a signal arrives or the server ends; return their number."""
+    """Record snapshots until the time is over, a signal arrives or the server exits; return their number."""
     looks = late = 0
     begun = due = time.monotonic()
     said_at = begun
@@ -54,7 +54,7 @@ def record(looker: Looker, *, interval_s: float, duration_s: float | None, say: 
 
 @contextmanager
 def _stop_event() -> Iterator[threading.Event]:
-    """Set by SIGINT or SIGTERM: a recording that is stopped ends with a whole line."""
+    """Yield an event that SIGINT and SIGTERM set, so that a recording ends with a complete line."""
     stop = threading.Event()
 
     def stopped(_signum: int, _frame: FrameType | None) -> None:

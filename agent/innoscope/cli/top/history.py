@@ -1,4 +1,4 @@
-"""The last minute of each wait class, for the sparklines."""
+"""Store the thread counts of each wait class in the last minute, and draw sparklines and bars."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class History:
-    """Threads per wait class at each snapshot of the last minute."""
+    """Thread counts per wait class in each snapshot of the last minute."""
 
     def __init__(self, span_s: float = SPAN_S) -> None:
         self.span_s = span_s
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def add(self, taken_at: float, counts: Mapping[str, int]) -> None:
-        """Add one snapshot (Unix seconds) and drop those older than the span; going back starts again."""
+        """Add a snapshot taken at a Unix time, and drop those before the span. An earlier time clears all."""
         if self._looks and taken_at < self._looks[-1][0]:
             self._looks.clear()
         self._looks.append((taken_at, counts))
@@ -45,7 +45,7 @@ class History:
         return _carried(parts, self._longest_gap(columns))
 
     def _longest_gap(self, columns: int) -> int:
-        """Return how many empty parts there can be between two snapshots at the usual pace."""
+        """Return the maximum number of empty parts between two snapshots at the usual interval."""
         times = [taken_at for taken_at, _ in self._looks]
         gaps = sorted(after - before for before, after in pairwise(times))
         if not gaps:
@@ -54,7 +54,7 @@ class History:
 
 
 def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
-    """Fill the parts between two slow snapshots with the earlier one, so that the line is not dotted."""
+    """Fill up to ``longest`` empty parts with the previous value, so that the line has no short gaps."""
     filled: list[int | None] = []
     last: int | None = None
     age = 0
@@ -66,7 +66,7 @@ def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
 
 
 def sparkline(series: Sequence[int | None]) -> str:
-    """Return one character per value, scaled to the highest; blank for None, the lowest only for 0."""
+    """Return one character per value, scaled to the highest. None is blank; only 0 has the lowest bar."""
     highest = max((value for value in series if value), default=0)
     return "".join(" " if value is None else _LEVELS[_level(value, highest)] for value in series)
 
@@ -78,7 +78,7 @@ def _level(value: int, highest: int) -> int:
 
 
 def bar(value: int, highest: int, columns: int) -> str:
-    """Return a bar of up to ``columns`` characters, in eighths; never empty for a value above 0."""
+    """Return a bar of up to ``columns`` characters, in steps of 1/8; never empty for a value above 0."""
     if value <= 0 or highest <= 0:
         return ""
     eighths = max(1, round(value / highest * columns * 8))

@@ -1,4 +1,4 @@
-"""A list of lines with a cursor. Textual's own lists restyle every line each time: too expensive."""
+"""A list of lines with a cursor. Textual's own lists restyle all lines on each change, which is too slow."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Lines that belong together. Without a ``key`` they cannot be selected."""
+    """An item of one or more lines. It can be selected unless ``key`` is None."""
 
     key: str | None
     lines: tuple[str, ...]
 
 
 class Listing(ScrollView, can_focus=True):
-    """Shows items; ↑ ↓ move, Enter and a click choose. The chosen item stays chosen when the items change."""
+    """Shows items. ↑ ↓ move the cursor; Enter or a click selects. The cursor stays on its item in updates."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up", "move(-1)", "Up"),
@@ -42,7 +42,7 @@ class Listing(ScrollView, can_focus=True):
     ]
 
     class Chosen(Message):
-        """Enter or a click on an item."""
+        """Sent when the user selects an item with Enter or a click."""
 
         def __init__(self, listing: Listing, key: str) -> None:
             super().__init__()
@@ -57,7 +57,7 @@ class Listing(ScrollView, can_focus=True):
 
     @property
     def items(self) -> list[Item]:
-        """What is shown."""
+        """The items that are shown."""
         return self._items
 
     @property
@@ -66,7 +66,7 @@ class Listing(ScrollView, can_focus=True):
         return self._items[self._cursor].key if self._items else None
 
     def fill(self, items: list[Item]) -> None:
-        """Show other items. The cursor stays on its item; at the top, or when that is gone, on its place."""
+        """Replace the items. The cursor stays on its item; at the top, or if the item is gone, at its row."""
         if items == self._items:
             return
         chosen = self.key if self._cursor else None
@@ -81,7 +81,7 @@ class Listing(ScrollView, can_focus=True):
         self.refresh(layout=grown)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return one row per line, for ``height: auto``."""
+        """Return the number of lines, for ``height: auto``."""
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
@@ -99,11 +99,11 @@ class Listing(ScrollView, can_focus=True):
         return self.rich_style + Style(bold=True, reverse=self.has_focus)
 
     def action_move(self, steps: int) -> None:
-        """Move the cursor some items down (or up)."""
+        """Move the cursor down by ``steps`` items (up if negative)."""
         self._go(self._cursor + steps)
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor a page down (or up)."""
+        """Move the cursor one page down (up if ``direction`` is -1)."""
         line = self._first_line(self._cursor) + direction * max(1, self.size.height - 1)
         inside = min(max(line, 0), len(self._lines) - 1)
         if self._lines:
@@ -115,7 +115,7 @@ class Listing(ScrollView, can_focus=True):
             self.post_message(self.Chosen(self, key))
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to a click; select the item if the cursor is there already."""
+        """Move the cursor to the clicked item; select the item if the cursor was already on it."""
         number = event.y + self.scroll_offset.y
         if number < len(self._lines):
             item = self._lines[number][1]
@@ -125,11 +125,11 @@ class Listing(ScrollView, can_focus=True):
                 self.action_choose()
 
     def on_focus(self) -> None:
-        """Show the cursor here only."""
+        """Show the cursor in this list, which now has the focus."""
         self.refresh()
 
     def on_blur(self) -> None:
-        """Hide the cursor: it is elsewhere now."""
+        """Hide the cursor in this list, which has lost the focus."""
         self.refresh()
 
     def _go(self, item: int) -> None:

@@ -1,4 +1,4 @@
-"""``innoscope top`` on a terminal: a snapshot a second in a worker thread, never two at a time."""
+"""``innoscope top`` on a terminal: one snapshot per interval in a worker thread, never two at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Looked(Message):
-    """A snapshot ended, or failed."""
+    """Sent when a snapshot is complete or has failed."""
 
     def __init__(self, result: Sight | InnoscopeError) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Looked(Message):
 
 
 class TopApp(StacksApp):
-    """The live view. It ends after ``duration_s``."""
+    """The live view. It exits after ``duration_s`` seconds, if set."""
 
     TITLE = "innoscope top"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "freeze", "Freeze", priority=True)]
@@ -68,7 +68,7 @@ class TopApp(StacksApp):
         self.run_worker(self._look, thread=True, exit_on_error=True)
 
     def _look(self) -> None:
-        """Runs in a worker thread."""
+        """Take a snapshot in a worker thread, and send the result as a message."""
         result: Sight | InnoscopeError
         try:
             result = self._looker.look()
@@ -77,7 +77,7 @@ class TopApp(StacksApp):
         self.post_message(Looked(result))
 
     def on_looked(self, message: Looked) -> None:
-        """Show a look, or say why there is none."""
+        """Show a snapshot, or the error that prevented it."""
         self._looking = False
         self._percent = self._cost.mark()
         if isinstance(message.result, InnoscopeError):
@@ -102,14 +102,14 @@ class TopApp(StacksApp):
         self.draw_head()
 
     def action_freeze(self) -> None:
-        """Freeze the view, or catch up."""
+        """Freeze the view, or resume with the newest snapshot."""
         self.frozen = not self.frozen
         if not self.frozen and self._newest:
             self.picture = self._newest
         self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Type a space into the filter if it has the focus."""
+        """Disable the key for freezing while a filter is typed, which may contain spaces."""
         typing = self.focused is not None and self.focused.id == "filter"
         return not (action == "freeze" and typing)
 
@@ -123,7 +123,7 @@ class TopApp(StacksApp):
         return " · ".join(words)
 
     def messages(self) -> list[str]:
-        """Return the messages: the end of the server, a freeze, failures, notes."""
+        """Return the messages on the server's exit, a frozen view and failures, and the notes."""
         texts = []
         if self.ended_at is not None:
             ended = f"THE SERVER ENDED at {clock(self.ended_at)}; this is the last picture, q quits"

@@ -1,4 +1,4 @@
-"""Snapshots of a live server, one after the other, with statements and a recording if wanted."""
+"""Take snapshots of a live server one at a time, optionally with statements and a recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SQL_PATIENCE_S = 0.2
 
 
 class Eyes(Protocol):
-    """The stack engine, which takes a snapshot."""
+    """The part of the stack engine that takes snapshots."""
 
     def look(self) -> Dump:
         """Return one snapshot."""
@@ -29,7 +29,7 @@ class Eyes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One snapshot, and what failed beside it."""
+    """One snapshot, and the errors of SQL and of the recording."""
 
     dump: Dump
     sql_problem: str | None = None
@@ -37,7 +37,7 @@ class Sight:
 
 
 class Looker:
-    """Takes one look at a time. Not thread-safe: the caller never lets two overlap."""
+    """Takes one snapshot at a time. Not thread-safe: the caller must not let two overlap."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Looker:
         recorder: Recorder | None = None,
         patience_s: float = SQL_PATIENCE_S,
     ) -> None:
-        """Set up; a snapshot waits ``patience_s`` for SQL."""
+        """Create the loop. A snapshot waits up to ``patience_s`` seconds for the SQL result."""
         self._patience_s = patience_s
         self._eyes = eyes
         self._feed = feed
@@ -55,7 +55,7 @@ class Looker:
         self._record_problem: str | None = None
 
     def look(self) -> Sight:
-        """Take a snapshot. Errors of the engine are raised; those of SQL and the recording become notes."""
+        """Take a snapshot. Raise the engine's errors; return those of SQL and the recording in the result."""
         if self._feed:
             self._feed.ask()
         dump = self._eyes.look()
@@ -74,14 +74,14 @@ class Looker:
 
 
 class OwnCost:
-    """CPU time of this process over the last seconds."""
+    """Measures the CPU time of this process over the last ``span_s`` seconds."""
 
     def __init__(self, span_s: float = 10.0) -> None:
         self._span_s = span_s
         self._marks: deque[tuple[float, float]] = deque()
 
     def mark(self) -> float | None:
-        """Return percent of one core since the oldest mark; None before there is one."""
+        """Add a mark. Return the percentage of one core used since the oldest mark; None for the first."""
         times = os.times()
         now, used = time.monotonic(), times.user + times.system
         percent = None

@@ -1,4 +1,4 @@
-"""The state of a replay: position, speed, playing or not. Pure; the screen shows its snapshot."""
+"""The state of a replay: its position, its speed, and whether it is playing. It performs no output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFSET = re.compile(r"([+-])(\d+(?:\.\d+)?)s?")
 
 
 class Player:
-    """A clock that runs over a recording. ``moment`` is the time replayed, in Unix seconds."""
+    """A clock that runs through a recording. ``moment`` is the Unix time that is being replayed."""
 
     def __init__(self, recording: Recording, start: float | None = None) -> None:
         self.recording = recording
@@ -28,7 +28,7 @@ class Player:
 
     @property
     def index(self) -> int:
-        """Return the number of the snapshot that is shown, from 0."""
+        """Return the index of the snapshot that is shown."""
         return self.recording.at(self.moment)
 
     @property
@@ -38,41 +38,41 @@ class Player:
 
     @property
     def speed(self) -> float:
-        """Return recorded seconds per second."""
+        """Return the speed in recorded seconds per real second."""
         return SPEEDS[self._speed]
 
     def advance(self, elapsed_s: float) -> None:
-        """Let ``elapsed_s`` real seconds pass. The end stops the clock."""
+        """Advance by ``elapsed_s`` real seconds if playing. The clock stops at the end of the recording."""
         if self.playing:
             self.seek(self.moment + elapsed_s * self.speed)
             self.playing = not self.at_end
 
     def seek(self, moment: float) -> None:
-        """Go to a moment, within the recording."""
+        """Go to a Unix time, limited to the time range of the recording."""
         self.moment = min(max(moment, self.recording.times[0]), self.recording.times[-1])
 
     def toggle(self) -> None:
-        """Play or pause; at the end, play from the start."""
+        """Play or pause. At the end, play again from the start."""
         if self.at_end and not self.playing:
             self.seek(self.recording.times[0])
         self.playing = not self.playing
 
     def step(self, looks: int) -> None:
-        """Pause, and go some snapshots forward or back."""
+        """Pause, and go forward by ``looks`` snapshots (back if negative)."""
         self.playing = False
         index = min(max(self.index + looks, 0), len(self.recording) - 1)
         self.moment = self.recording.times[index]
 
     def faster(self, steps: int) -> None:
-        """Change the speed."""
+        """Increase the speed by ``steps`` levels (decrease it if negative)."""
         self._speed = min(max(self._speed + steps, 0), len(SPEEDS) - 1)
 
 
 def parse_moment(text: str, first: float, last: float) -> float:
-    """A moment of a recording that runs from ``first`` to ``last`` (Unix seconds).
+    """Return the Unix time that ``text`` means in a recording from ``first`` to ``last`` (Unix times).
 
-    ``HH:MM[:SS]`` is local time, the first such time not before the start; ``+S`` counts seconds from the
-    start, ``-S`` from the end; anything else must be an ISO date and time.
+    ``HH:MM[:SS]`` is the first such local time after the start; ``+S`` means seconds after the start, ``-S``
+    seconds before the end. Anything else must be an ISO date and time. Raise InnoscopeError if it is not.
     """
     try:
         moment = _moment(text, first, last)
@@ -94,14 +94,14 @@ def _moment(text: str, first: float, last: float) -> float:
 
 def _clock(text: str, first: float) -> float:
     match = _CLOCK.fullmatch(text)
-    assert match  # noqa: S101 - the caller has matched it
+    assert match  # noqa: S101 - the caller has checked that it matches
     begin = datetime.fromtimestamp(first).astimezone()
     seconds = float(match[3] or 0)
     moment = begin.replace(
         hour=int(match[1]), minute=int(match[2]), second=int(seconds), microsecond=int(seconds % 1 * 1e6)
     )
     if moment.timestamp() < int(first):
-        # A minute without seconds may name the very minute the recording begins in.
+        # A time without seconds may mean the minute in which the recording begins.
         if match[3] is None and moment.timestamp() + 60 > first:
             return first
         moment += timedelta(days=1)

@@ -1,4 +1,4 @@
-"""``innoscope replay`` on a terminal: the live view over a recording."""
+"""``innoscope replay`` on a terminal: show a recording in the live view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_WHILE_TYPING = frozenset({"play", "step", "jump", "speed"})
 
 
 class ReplayApp(StacksApp):
-    """The view over a recording."""
+    """The live view, showing a recording."""
 
     TITLE = "innoscope replay"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,7 +48,7 @@ class ReplayApp(StacksApp):
         self._damage: str | None = None
 
     def on_mount(self) -> None:
-        """Show the first look and start the clock."""
+        """Show the first snapshot and start the clock."""
         self._turn()
         self.set_interval(TICK_S, self._tick)
 
@@ -60,7 +60,7 @@ class ReplayApp(StacksApp):
             self._turn()
 
     def _turn(self) -> None:
-        """Show the look the player stands at, if it is not the one that is shown."""
+        """Show the snapshot at the player's position, unless it is already shown."""
         index = self._player.index
         if index == self._shown:
             self.draw_head()
@@ -87,12 +87,12 @@ class ReplayApp(StacksApp):
         self._turn()
 
     def action_step(self, looks: int) -> None:
-        """Go some snapshots forward or back."""
+        """Go forward by ``looks`` snapshots (back if negative)."""
         self._player.step(looks)
         self._turn()
 
     def action_jump(self, seconds: int) -> None:
-        """Go some seconds forward or back."""
+        """Go forward by ``seconds`` (back if negative)."""
         self._player.seek(self._player.moment + seconds)
         self._turn()
 
@@ -102,7 +102,7 @@ class ReplayApp(StacksApp):
         self.draw_head()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys typed into the filter are text; on a page behind the view they scroll or do nothing."""
+        """Disable replay keys while a filter is typed or another page is open."""
         typing = self.focused is not None and self.focused.id == "filter"
         return not (action in _NOT_WHILE_TYPING and (typing or len(self.screen_stack) > 1))
 
@@ -113,7 +113,7 @@ class ReplayApp(StacksApp):
         return f"{state} {player.speed:g}× · look {player.index + 1:,} of {len(player.recording):,}"
 
     def messages(self) -> list[str]:
-        """Return the messages: the time line, damage, notes."""
+        """Return the messages: the timeline, an error for a damaged snapshot, and the notes."""
         times = self._player.recording.times
         texts = [f"{clock(times[0])} {self._line(self.columns - 20)} {clock(times[-1])}"]
         if self._damage:

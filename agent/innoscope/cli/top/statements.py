@@ -1,4 +1,4 @@
-"""Statements beside the stacks, queried in a thread of their own: SQL can fail or hang alone."""
+"""Query the statements of threads in a separate thread: if SQL fails or hangs, the view continues."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Query, Target
 
-RETRY_S = 5.0  # after a failure; doubled with each further one, up to MAX_RETRY_S
+RETRY_S = 5.0  # pause after a failure; doubled after each further one, up to MAX_RETRY_S
 MAX_RETRY_S = 60.0
 
 
 class Ask(Protocol):
-    """One query of the server."""
+    """A function that queries the server."""
 
     def __call__(self) -> Mapping[int, Query]:
         """Return the statement of each thread, by thread id in the server's pid namespace."""
@@ -29,7 +29,7 @@ class Ask(Protocol):
 
 
 class SqlAsk:
-    """Asks over one connection that is kept, and made anew after a failure."""
+    """Queries over one persistent connection, and reconnects after a failure."""
 
     def __init__(self, target: Target, *, options_file: str | None = None, user: str | None = None) -> None:
         self._target = target
@@ -38,7 +38,7 @@ class SqlAsk:
         self._connection: Connection | None = None
 
     def __call__(self) -> Mapping[int, Query]:
-        """Ask; any failure closes the connection and is raised."""
+        """Query the statements. Close the connection and raise on any failure."""
         if self._connection is None:
             self._connection = sql.connect(self._target, self._options_file, self._user)
         try:
@@ -51,7 +51,7 @@ class SqlAsk:
 
 
 class QueryFeed:
-    """Runs ``ask`` on a daemon thread, at most one at a time; a server that hangs leaves the caller free."""
+    """Runs ``ask`` in a daemon thread, one at a time. A server that hangs does not block the caller."""
 
     def __init__(
         self, ask: Ask, *, retry_s: float = RETRY_S, clock: Callable[[], float] = time.monotonic
@@ -67,19 +67,19 @@ class QueryFeed:
         threading.Thread(target=self._run, name="innoscope-sql", daemon=True).start()
 
     def ask(self) -> None:
-        """Start a question, unless one is still under way."""
+        """Start a query, unless one is still running."""
         if self._asked_at is None:
             self._asked_at = self._clock()
             self._done.clear()
             self._wanted.set()
 
     def take(self, patience_s: float) -> Mapping[int, Query] | None:
-        """Return the answer to the last query if it arrives within ``patience_s``, otherwise None."""
+        """Return the result of the last query if it arrives within ``patience_s`` seconds, otherwise None."""
         return self._answer if self._done.wait(patience_s) else None
 
     @property
     def problem(self) -> str | None:
-        """Return why there are no statements, if so."""
+        """Return the reason why statements are missing; None if they are not."""
         asked_at = self._asked_at
         if self._failure is None and asked_at is not None and (waited_s := self._clock() - asked_at) > 1:
             return f"the server has not answered SQL for {waited_s:.0f} s"
@@ -94,7 +94,7 @@ class QueryFeed:
                 self._answer, self._failure = self._ask(), None
             except InnoscopeError as error:
                 self._answer, self._failure = None, _sentence(error)
-            except Exception as error:  # whatever a driver raises must not end the view
+            except Exception as error:  # no exception of a driver may end the view
                 self._answer, self._failure = None, f"no statements: {type(error).__name__}: {error}"
             self._done.set()
             if self._failure is None:

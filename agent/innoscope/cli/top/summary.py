@@ -26,9 +26,10 @@ MOST_STACKS = 20
 def summary(
     recording: Recording, columns: int = 110, progress: Callable[[int], None] | None = None
 ) -> Iterator[str]:
-    """When, whom, the wait classes over time, the stacks most seen, the statements most seen.
+    """Yield lines with the time, the server, the wait classes over time, and the top stacks and statements.
 
-    Every look is parsed, which takes some 50 ms at 1,000 threads; ``progress`` is told how many are done.
+    Every snapshot is parsed, which takes about 50 ms for 1,000 threads. ``progress`` is called with the
+    number of parsed snapshots.
     """
     totals: Counter[Key] = Counter()
     frames: dict[Key, tuple[Frame, ...]] = {}
@@ -81,7 +82,7 @@ def _local(moment: float) -> str:
 
 
 def look(recording: Recording, moment: float, columns: int = 110) -> Iterator[str]:
-    """Return the snapshot at ``moment`` (Unix seconds): its wait classes and stacks, most threads first."""
+    """Yield the lines of the snapshot at a Unix time: its wait classes and stacks, most threads first."""
     index = recording.at(moment)
     picture = Picture(recording.dump(index), Picture(recording.dump(index - 1)) if index else None)
     widths = Widths.of(columns, map(label, picture.dump.waits))

@@ -1,4 +1,4 @@
-"""The screen: headline, wait classes, most frequent stacks; independent of their source."""
+"""The screen with headline, wait classes and most frequent stacks, independent of the data's source."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Listing { scrollbar-size-vertical: 1; overflow-x: hidden; }
 
 
 class StacksApp(App[None]):
-    """The view that ``top`` and ``replay`` share. They call ``show`` with each one and add keys."""
+    """The view that ``top`` and ``replay`` share. Both call ``show`` with each snapshot, and add keys."""
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
@@ -79,15 +79,15 @@ class StacksApp(App[None]):
         yield Static(self.FOOT, id="foot", markup=False)
 
     def status(self) -> str:
-        """Return the text beside the trust tally."""
+        """Return the status that is shown next to the trust tally."""
         return ""
 
     def messages(self) -> list[str]:
-        """Return the messages, most important first."""
+        """Return the messages, the most important first."""
         return []
 
     def run_to_end(self) -> int:
-        """Take the terminal until the person quits; returns the exit code. A bug is raised, not drawn."""
+        """Run the view until the user quits, and return the exit code. Raise unexpected exceptions."""
         self.run()
         if self._broken is not None:
             raise self._broken
@@ -98,16 +98,16 @@ class StacksApp(App[None]):
         super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
-        """Textual would print a traceback with our variables; ``run_to_end`` raises instead."""
+        """Prevent Textual from printing a traceback with variables; ``run_to_end`` raises the error."""
         self._close_messages_no_wait()
 
     def show(self, picture: Picture) -> None:
-        """Make ``picture`` the one that is shown."""
+        """Show ``picture``."""
         self.picture = picture
         self.draw()
 
     def draw(self) -> None:
-        """Draw everything again: after a look, a key, a change of size."""
+        """Redraw the screen after a snapshot, a key or a change of size."""
         self.draw_head()
         if self.ready and self.picture is not None:
             self._draw_waits(self.picture)
@@ -120,7 +120,7 @@ class StacksApp(App[None]):
 
     @property
     def columns(self) -> int:
-        """Return the cells of a line, without the margin of one on each side and the scroll bar."""
+        """Return the width of a line in cells, without the margins of one cell and the scroll bar."""
         return max(20, self.size.width - 3)
 
     def draw_head(self) -> None:
@@ -183,22 +183,22 @@ class StacksApp(App[None]):
         return self.screen_stack[0].query_one(selector, Listing)
 
     def on_resize(self, _: events.Resize) -> None:
-        """Lines are made to measure."""
+        """Redraw, because the lines are formatted for the width of the screen."""
         self.call_after_refresh(self.draw)
 
     def on_listing_chosen(self, event: Listing.Chosen) -> None:
-        """Enter: a class filters, a stack opens."""
+        """Filter by the selected wait class, or open the selected stack."""
         if event.listing.id == "waits":
             self._choose_class(event.key)
         elif (row := self._rows.get(event.key)) and self.picture:
             self.push_screen(stack_page(row, label(row.wait), self.picture.dump))
 
     def action_sort(self) -> None:
-        """Change to the next order."""
+        """Change to the next sort order."""
         self._choose(replace(self.choice, order=self.choice.order.next))
 
     def action_class(self) -> None:
-        """Show only the class of the highlighted line, or all again."""
+        """Show only the wait class of the highlighted line, or all classes again."""
         waits, stacks = self._list("#waits"), self._list("#stacks")
         row = self._rows.get(stacks.key or "")
         self._choose_class(waits.key if waits.has_focus else row.wait if row else None)
@@ -214,17 +214,17 @@ class StacksApp(App[None]):
         self._choose(replace(self.choice, wait=None, text="", hide_idle=False))
 
     def action_find(self) -> None:
-        """Ask for the text to look for."""
+        """Show and focus the input field of the filter."""
         field = self.query_one("#filter", Input)
         field.add_class("shown")
         field.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while typing."""
+        """Apply the filter while the user is typing."""
         self._choose(replace(self.choice, text=event.value))
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
-        """Keep the filter, go back to the stacks."""
+        """Keep the filter, and return the focus to the stacks."""
         self._close_find()
 
     def action_notes(self) -> None:
@@ -233,7 +233,7 @@ class StacksApp(App[None]):
         self.push_screen(Page("Notes", map(clean, notes or ["Nothing to note."])))
 
     def action_help(self) -> None:
-        """The keys."""
+        """Show the key bindings."""
         self.push_screen(Page("Keys", [*self.KEYS, *_KEYS]))
 
     def _choose_class(self, wait: str | None) -> None:

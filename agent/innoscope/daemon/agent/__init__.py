@@ -1,1 +1,4 @@
-"""The unprivileged process: SQL, the hour of profiles, HTTP. It imports no code that can change a server."""
+"""The unprivileged process, which queries SQL, stores an hour of profiles and serves HTTP.
+
+It imports no code that can change a server.
+"""

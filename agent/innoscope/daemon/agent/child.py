@@ -1,4 +1,7 @@
-"""A sensor as a child process, for an agent that is started by hand as root. It ends when the agent ends."""
+"""Run a sensor as a child process of an agent that is started by hand as root.
+
+The sensor exits when the agent exits.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from innoscope.daemon.protocol.client import SensorClient, SensorDown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds until the sensor has to listen.
+#: Seconds within which the sensor must accept connections after its start.
 _START_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 0.6
 
-#: Ends the sensor when its standard input is closed, however the agent ended. The agent cannot signal
-#: it after becoming a user that may not signal root's processes. PDEATHSIG fails for the same reason.
+#: Shell script that runs the sensor, and terminates it when standard input is closed. The kernel closes the
+#: agent's end of the pipe however the agent exits. After dropping root, the agent is not permitted to signal
+#: the sensor; PDEATHSIG fails for the same reason.
 _GUARD: Final = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -45,7 +49,7 @@ def answers(path: str) -> bool:
 
 
 class OwnSensor:
-    """The child process. It ends on ``end``, or when the agent exits."""
+    """A sensor as a child process. It exits after a call of ``end``, or when the agent exits."""
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self._path = path
@@ -54,11 +58,11 @@ class OwnSensor:
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "sh", *command],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C reaches only the agent, which then ends the sensor
+            start_new_session=True,  # Ctrl-C reaches only the agent, which then stops the sensor
         )
 
     def wait_ready(self) -> None:
-        """Wait until the sensor answers. Raise InnoscopeError if it ends or takes too long."""
+        """Wait until the sensor answers. Raise InnoscopeError if it exits or takes too long."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not answers(self._path):
             code = self._process.poll()
@@ -75,7 +79,7 @@ class OwnSensor:
             time.sleep(_POLL_S)
 
     def end(self) -> None:
-        """Close its standard input, which ends it, and wait up to 0.6 s."""
+        """Stop the sensor by closing its standard input, and wait up to 0.6 s for its exit."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""One scrape: query the sensor and all servers in parallel, and merge the results to one value per series."""
+"""Scrape: query the sensor and all servers in parallel, and merge the results into one value per series."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from innoscope.metrics.merge import Series
     from innoscope.metrics.registry import Registry
 
-#: Scrapes that arrive within this many seconds of another share its result.
+#: A scrape requested within this many seconds of the previous one returns the same result.
 _SHARED_S: Final = 0.25
-#: Seconds that a server gets to answer, even if less time is left.
+#: Minimum timeout of SQL queries in seconds, even if less time is left for the scrape.
 _MIN_TIMEOUT_S: Final = 0.05
-#: Collectors reported as failed for a server that the sensor has not reported yet.
+#: Collectors to report as failed if the sensor has not yet listed the collectors of a server.
 _DEFAULT_COLLECTORS: Final = ("process", "memory", "probes", "waits")
 
 
@@ -41,22 +41,22 @@ class CollectApi(Protocol):
     """The part of ``SensorClient`` that a scrape uses."""
 
     def collect(self) -> Reply:
-        """Run all collectors of the sensor once."""
+        """Run all collectors of the sensor once, and return their results."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """State of one server for the pages: its collectors, and why each of the others failed."""
+    """State of one server for the live page: its identity, and the result of each collector."""
 
     name: str
     what: str  # flavour, version and pid
     up: bool | None
-    collectors: tuple[tuple[str, str | None], ...]  # (collector, None or the reason of its failure)
+    collectors: tuple[tuple[str, str | None], ...]  # (collector, None or the reason for its failure)
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """Result of one scrape. ``at`` is monotonic time."""
+    """Result of one scrape. ``at`` is the monotonic time at which it was made, in seconds."""
 
     at: float
     series: tuple[Series, ...]
@@ -64,7 +64,7 @@ class Scrape:
 
 
 class _SensorCollector:
-    """The sensor as a collector, so that a Runner gives it a thread and a timeout."""
+    """Makes the sensor a collector, so that a Runner can query it in a thread with a timeout."""
 
     name = "sensor"
 
@@ -83,7 +83,7 @@ class _SensorCollector:
 
 
 class Gatherer:
-    """Run scrapes, at most one at a time."""
+    """Runs scrapes, at most one at a time."""
 
     def __init__(
         self,
@@ -108,7 +108,10 @@ class Gatherer:
         self.latest: Scrape | None = None
 
     def gather(self, budget: float) -> Scrape | None:
-        """Return a scrape made within ``budget`` seconds. If another runs, return the latest or None."""
+        """Run a scrape within ``budget`` seconds, unless the latest one is recent enough to share.
+
+        If another scrape is still running after ``budget`` seconds, return the latest complete one, or None.
+        """
         if not self._lock.acquire(timeout=budget):
             return self.latest
         try:
@@ -129,7 +132,7 @@ class Gatherer:
         return self._clock() - self.latest.at if self.latest else 0.0
 
     def maintain(self) -> None:
-        """Find servers ourselves while the sensor is unavailable, and forget those that ended long ago."""
+        """Search for servers if the sensor is unavailable, and remove those that ended long ago."""
         targets = () if self.state.up else find_all(ProcFs())
         with self._lock:
             self._servers.register(targets)
@@ -183,7 +186,7 @@ class Gatherer:
                 known.collectors = tuple(one.collector for one in entry.outcomes)
 
     def _outcomes(self, server: ObservedServer) -> tuple[Outcome, ...]:
-        """Return all outcomes of a server, and those derived from them."""
+        """Return the outcomes of a server's collectors, and an outcome with metrics derived from them."""
         outcomes = [*server.outcomes]
         if server.channel is not None:
             outcomes.append(self._sql(server, server.channel))
@@ -211,7 +214,7 @@ class Gatherer:
 
 
 def _failed_outcomes(server: ObservedServer, seconds: float) -> tuple[Outcome, ...]:
-    """Return a failure for each collector of the sensor, so that the server's series do not vanish."""
+    """Return a failed outcome for each of the sensor's collectors, so that none is missing in the metrics."""
     if server.target is None:
         return ()
     names = server.collectors or _DEFAULT_COLLECTORS

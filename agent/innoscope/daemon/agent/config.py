@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: The sensor stores three minutes of snapshots.
+#: Maximum of ``before_seconds``. The sensor stores three minutes of snapshots, including those of the stall.
 MOST_BEFORE_S: Final = 60.0
 _EXPLAINED = "packaging/agent.toml explains all keys"
 
@@ -26,7 +26,7 @@ class Web(schema.Entry, frozen=True):
     """The HTTP server."""
 
     listen_address: str = "127.0.0.1:9977"
-    #: A path other than ``/``, which is the live page.
+    #: Path of the metrics. It must not be ``/``, which serves the live page.
     telemetry_path: Annotated[str, Meta(pattern="^/.")] = "/metrics"
     config_file: str | None = None
 
@@ -35,13 +35,13 @@ class Sensor(schema.Entry, frozen=True):
     """The privileged process."""
 
     socket: str = "/run/innoscope/sensor.sock"
-    #: A scrape answers within a second.
+    #: Less than a second, because a scrape must be complete within one second.
     timeout_seconds: Annotated[float, Meta(ge=0.01, le=0.8)] = 0.5
     start: bool = True
 
 
 class Sql(schema.Entry, frozen=True):
-    """How to query servers over SQL."""
+    """Whether and how servers are queried over SQL."""
 
     enabled: bool = True
     defaults_file: str | None = None
@@ -57,14 +57,14 @@ class Stacks(schema.Entry, frozen=True):
 
 
 class Own(schema.Entry, frozen=True):
-    """CPU budget of the agent as a share of one core; 0 is none. It logs a warning if it uses more."""
+    """CPU budget of the agent, as a share of one core. Exceeding it logs a warning; 0 disables the check."""
 
     cpu_budget: Annotated[float, Meta(ge=0, le=1)] = 0.05
     window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60
 
 
 class Watch(schema.Entry, frozen=True):
-    """Triggers that capture a stall, and where the files go. Without triggers nothing is captured."""
+    """Triggers that start captures, and limits of the files. Without triggers, nothing is captured."""
 
     triggers: tuple[str, ...] = ()
     for_seconds: Annotated[float, Meta(ge=0, le=30)] = 3
@@ -111,7 +111,7 @@ class Server(schema.Entry, frozen=True):
 
 
 class Config(schema.Entry, frozen=True):
-    """All sections, with their defaults."""
+    """The whole configuration. Sections missing from the file have their defaults."""
 
     web: Web = field(default_factory=Web)
     sensor: Sensor = field(default_factory=Sensor)
@@ -132,7 +132,7 @@ class Config(schema.Entry, frozen=True):
 
 
 def load(path: Path) -> Config:
-    """Read and check the file. Raises BadFile."""
+    """Read and validate a configuration file. Raise BadFile if it cannot be read or is invalid."""
     try:
         return schema.read_toml(path, Config)
     except BadFile as error:
@@ -140,7 +140,10 @@ def load(path: Path) -> Config:
 
 
 def changed(config: Config, options: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Return the configuration with options of the command line that are not None. Raises BadFile."""
+    """Return the configuration, overridden by the command line options that are not None.
+
+    Raise BadFile if an option is invalid.
+    """
     document = msgspec.to_builtins(config)
     for section, values in options.items():
         document[section] |= {name: value for name, value in values.items() if value is not None}

@@ -23,9 +23,9 @@ class CpuBudget:
         self._over = False
 
     def check(self, now: float, used: float) -> None:
-        """Warn if the window is complete and over the budget, and the previous one was not.
+        """Log a warning if the window is complete and over the budget, unless the previous one was too.
 
-        ``now`` is monotonic time, ``used`` the total CPU time so far, both in seconds.
+        ``now`` is monotonic time, ``used`` is the agent's total CPU time so far, both in seconds.
         """
         began, before = self._start = self._start or (now, used)
         if now - began < self._settings.window_seconds:

@@ -1,4 +1,4 @@
-"""Serve the findings of a server: its last minute, diagnosed on request."""
+"""Serve the findings of a server: a diagnosis of its last minute, made on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
 
 SCHEMA: Final = 1
-#: Seconds that a diagnosis covers, and for which its result is cached.
+#: Time range that a diagnosis covers, and time for which its result is cached, both in seconds.
 _WINDOW_S: Final = 60.0
 _CACHE_S: Final = 5.0
 _NO_DATA: Final = "no data yet, or the server is on another host, where its threads cannot be sampled"
@@ -39,7 +39,7 @@ class Findings:
         self._cache: dict[str, tuple[float, Evidence, Verdict]] = {}
 
     def answer(self, request: Request) -> Response:
-        """Serve ``/api/findings?server=``: what ``innoscope diagnose`` prints, as JSON or ``format=text``."""
+        """Serve ``/api/findings?server=``: the output of ``innoscope diagnose``, as JSON or text."""
         if not request.trusted:
             return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
         scrape = self._gatherer.latest

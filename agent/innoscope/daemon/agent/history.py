@@ -1,4 +1,7 @@
-"""An hour of a few numbers of each server, for the live page. It is recorded without any scrapes too."""
+"""Store the last hour of selected metrics of each server, for the live page.
+
+Recording does not depend on scrapes by Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ METRICS: Final = (
     "checkpoint_age_bytes",
     "checkpoint_age_max_bytes",
 )
-#: Significant digits: more are not visible in a chart. /metrics has the exact values.
+#: Significant digits of the values in responses. More are not visible in a chart; /metrics has exact values.
 _DIGITS: Final = 5
 
 
 class Ring:
-    """Time series in columns by name: 4 bytes per value and 8 per row.
+    """Stores time series as named columns. It uses 4 bytes per value, and 8 bytes per row for the time.
 
-    Rows older than ``span_s`` are dropped. ``missing`` is stored where a row has no value for a column.
+    Rows older than ``span_s`` seconds are dropped. ``missing`` is stored if a row has no value for a column.
     """
 
     def __init__(self, span_s: float, missing: float) -> None:
@@ -48,7 +51,7 @@ class Ring:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Return the size of all arrays in bytes."""
         return sum(len(one) * one.itemsize for one in (self._at, *self._columns.values()))
 
     def add(self, at: float, row: Mapping[str, float]) -> None:
@@ -65,7 +68,7 @@ class Ring:
             del column[end:], column[:first]
 
     def since(self, at: float) -> tuple[list[float], dict[str, list[float | None]]]:
-        """Return the times of the rows after ``at``, and the columns with at least one value in them."""
+        """Return the times of the rows after ``at``, and the columns that have a value in these rows."""
         first = bisect_right(self._at, at)
         columns = {
             name: [_rounded(value) for value in column[first:]] for name, column in self._columns.items()
@@ -77,7 +80,7 @@ class Ring:
 
 
 class _ServerHistory:
-    """One server: mean threads per wait class for each profile chunk, and gauges for each scrape."""
+    """One server's history: mean threads per wait class of each profile chunk, gauges of each scrape."""
 
     def __init__(self, span_s: float) -> None:
         self.waits = Ring(span_s, 0.0)
@@ -98,7 +101,7 @@ class History:
         self._servers: dict[str, _ServerHistory] = {}
 
     def add_profiles(self, server: str, chunks: Iterable[Chunk]) -> None:
-        """Add a row for each chunk, timed at the start of the chunk's ten seconds."""
+        """Add a row for each chunk. Its time is the start of the chunk's ten-second interval."""
         for chunk in chunks:
             threads: Counter[str] = Counter()
             for stack, count in chunk.counts.items():
@@ -123,7 +126,7 @@ class History:
             }
 
     def rows_since(self, server: str, since: float = 0.0) -> dict[str, Any]:
-        """Return the rows after ``since`` as ``waits`` and ``gauges``, each with ``at`` and its columns."""
+        """Return the rows after ``since``: ``waits`` and ``gauges``, each with ``at`` and its columns."""
         with self._lock:
             history = self._servers.get(server) or _ServerHistory(self._span_s)
             threads, gauges = history.waits.since(since), history.gauges.since(since)
@@ -139,7 +142,7 @@ class History:
             return history.newest if history else 0.0
 
     def used_bytes(self) -> int:
-        """Return the bytes of all histories."""
+        """Return the size of all histories in bytes."""
         with self._lock:
             return sum(one.waits.used_bytes + one.gauges.used_bytes for one in self._servers.values())
 

@@ -1,4 +1,4 @@
-"""``[watch]`` of the configuration: evaluate all triggers each second, and write incident files of stalls."""
+"""Evaluate the triggers of the section ``[watch]`` each second, and write incident files of stalls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCRAPE_S: Final = 0.8
 
 
 def settings(watch: Watch) -> Settings:
-    """Convert the configuration to settings of a Watcher."""
+    """Convert the section ``[watch]`` to the settings of a Watcher."""
     return Settings(
         tuple(parse(rule) for rule in watch.triggers),
         watch.for_seconds,

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-#: Server, trigger and first finding of each file. If it is lost, the list has names and times only.
+#: Index with the server, trigger and first finding of each file. If it is lost, the list contains only the
+#: names, times and sizes of the files.
 _INDEX: Final = "incidents.json"
 _MAX_INDEX_BYTES: Final = 1 << 20
 
 
 class Incidents:
-    """The folder with the incident files of all servers. Thread-safe."""
+    """Manages the folder with the incident files of all servers. Thread-safe."""
 
     def __init__(self, watch: Watch) -> None:
         self._folder = IncidentFolder(Path(watch.directory), Bounds(watch.max_files, watch.max_bytes))
@@ -38,11 +39,11 @@ class Incidents:
         self._about = _index(self._folder.folder / _INDEX)
 
     def prepare(self) -> None:
-        """Create the folder. Raise CannotWrite."""
+        """Create the folder. Raise CannotWrite if that fails."""
         self._folder.prepare()
 
     def put(self, server: str, stalled: Stalled) -> tuple[Path, Verdict]:
-        """Write a capture to a file. Raise CannotWrite."""
+        """Write a capture to a file. Return its path and the verdict. Raise CannotWrite if that fails."""
         capture, verdict = stalled.capture()
         path = self._folder.save(capture)
         first = verdict.findings[0] if verdict.findings else None
@@ -72,7 +73,7 @@ class Incidents:
         return compressed(request, as_json({"schema": SCHEMA, "incidents": rows}))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per file: time, name, size, and its entry of the index."""
+        """Return one row per file, newest first: time, name, size, and the file's index entry."""
         with self._lock:
             about = dict(self._about)
         return [
@@ -81,7 +82,7 @@ class Incidents:
         ]
 
     def _file(self, name: str) -> Response:
-        """Serve a file of the list. A name that the client sent is never used as a path."""
+        """Serve an incident file. Only names of existing incident files are accepted, not paths."""
         names = {file.name for file in self._folder.incidents()}
         if name not in names:
             return plain("no such file; /api/incidents lists all files", HTTPStatus.NOT_FOUND)

@@ -47,20 +47,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Timeout of a request for profiles. The first reply may contain an hour of them.
+#: Timeout of a request for profiles, in seconds. The first reply may contain an hour of profiles.
 _PROFILES_S: Final = 5.0
 _SCRAPE_S: Final = 0.8
-#: Timeout of a request for the snapshots of one minute.
+#: Timeout of a request for the snapshots of one minute, in seconds.
 _SNAPSHOTS_S: Final = 2.0
-#: The page's numbers are recorded once per step. A scrape younger than this share of a step is used again.
+#: The live page's metrics are recorded once per step. A scrape younger than this share of a step is reused.
 _MAX_SCRAPE_AGE: Final = 0.9
-#: Seconds without a heartbeat after which a thread counts as hung. The polling thread's pause is added.
+#: Seconds without a heartbeat after which a thread counts as hung. For the polling thread, the pause between
+#: two polls is added.
 _HANGS_S: Final = 60.0
 _POLL_HANGS_S: Final = 90.0
-#: malloc.h. By default each connection's thread gets its own heap, which keeps the memory of its response.
+#: M_ARENA_MAX of malloc.h, and its value. By default each connection's thread gets its own heap, which holds
+#: the memory of the response even after it was sent.
 _M_ARENA_MAX: Final = -8
 _HEAPS: Final = 2
-#: At shutdown: seconds to send the remaining profiles, and then for all threads to end.
+#: Seconds allowed at shutdown for sending the remaining profiles, and then for the exit of all threads.
 _LAST_PUSH_S: Final = 3.0
 _END_S: Final = 0.5
 
@@ -133,7 +135,7 @@ class Agent:
             self._pusher.take(server, target, chunks)
 
     def run(self) -> None:
-        """Serve until ``ended`` is set. Raise GaveUp."""
+        """Serve until ``ended`` is set. Raise GaveUp if a thread keeps failing."""
         start = self._supervisor.start
         start("workers", self._servers.workers.run, _HANGS_S)
         start("web", self.web.serve, _HANGS_S)
@@ -157,13 +159,13 @@ class Agent:
     def _start_incident_watch(self) -> None:
         try:
             self.incidents.prepare()
-        except InnoscopeError as error:  # the agent works without it
+        except InnoscopeError as error:  # the agent can run without capturing incidents
             _log.error("cannot capture incidents", extra={"error": error.what, "remedy": error.remedy})
             return
         self._supervisor.start("watch", partial(self._incident_watch.run, self.ended), _HANGS_S)
 
     def _poll(self, beat: Beat) -> None:
-        """Fetch profiles, record numbers and look for servers every ``stacks.poll_seconds``."""
+        """Fetch profiles, record metrics and search for servers every ``stacks.poll_seconds``."""
         self._maintain()
         self._gatherer.gather(_SCRAPE_S)
         self._supervisor.ready()
@@ -171,7 +173,7 @@ class Agent:
             beat()
             self._fetch_profiles()
             self._record_numbers()
-            # After the first fetch, which may bring an hour of stacks and is not part of the steady cost.
+            # Check only after the first fetch, which may return an hour of stacks and is not a steady cost.
             self._budget.check(time.monotonic(), cpu_seconds())
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
@@ -186,7 +188,7 @@ class Agent:
             _log.exception("cannot fetch profiles")
 
     def _record_numbers(self) -> None:
-        """Record the numbers that the live page draws, once per step."""
+        """Record the metrics that the live page plots, at most once per step."""
         now = time.monotonic()
         if now - self._recorded_at < self._step_s * _MAX_SCRAPE_AGE:
             return
@@ -203,13 +205,13 @@ class Agent:
     def _maintain(self) -> None:
         try:
             self._gatherer.maintain()
-        except Exception:  # known servers must still be collected
+        except Exception:  # continue to collect from known servers
             _log.exception("cannot search for servers")
 
 
 def run(config: Config) -> None:
-    """Run ``innoscope agent`` until it is signalled. Raise InnoscopeError if it cannot start."""
-    with suppress(AttributeError):  # another C library
+    """Run ``innoscope agent`` until SIGTERM or SIGINT arrives. Raise InnoscopeError if it cannot start."""
+    with suppress(AttributeError):  # a C library without mallopt
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
     agent = Agent(config)
     own = None
@@ -229,8 +231,9 @@ def run(config: Config) -> None:
 def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if none is running, then drop all privileges.
 
-    The agent becomes an unprivileged user if that user can read the option files and we start the sensor
-    ourselves, with a socket that belongs to that user's group. Otherwise it stays root without capabilities.
+    The agent switches to an unprivileged user if that user can read the option files, and if the agent starts
+    the sensor itself: then the socket belongs to the user's group. Otherwise it remains root without
+    capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)
@@ -246,7 +249,7 @@ def _as_root(config: Config) -> child.OwnSensor | None:
         own = child.OwnSensor(config.sensor.socket, [*group, "--log-format", config.log.format])
         try:
             own.wait_ready()
-        except InnoscopeError as error:  # SQL and /proc are still available
+        except InnoscopeError as error:  # SQL and /proc work without a sensor
             _log.warning("no sensor", extra={"reason": error.what, "remedy": error.remedy})
             own = None
     if config.watch.triggers:
@@ -266,9 +269,9 @@ def _create_incident_folder(folder: Path, account: privileges.Account | None) ->
 
 
 def _option_files(config: Config) -> list[Path]:
-    """Return the option files that name a database account.
+    """Return the option files that configure a database account.
 
-    Without any, the agent logs in as the operating-system user it runs as.
+    If there are none, the agent logs in as the operating-system user that it runs as.
     """
     named = {config.sql.defaults_file, *(server.defaults_file for server in config.server)}
     return [path for name in named for path in credentials.files_with_account(name)]

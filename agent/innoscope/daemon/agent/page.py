@@ -1,4 +1,4 @@
-"""Serve the live page and its data: the current state, the hour of numbers, the stacks of a time range."""
+"""Serve the live page and its data: the current state, an hour of metrics, and the stacks of a time range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Version of the documents described in docs/live-page.md.
 SCHEMA: Final = 1
-#: Seconds for a scrape, if the page is requested before the first one.
+#: Time budget in seconds of a scrape for a request that arrives before the first scrape.
 _SCRAPE_S: Final = 0.8
 _LINKS: Final = (
     ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),
@@ -38,9 +38,9 @@ _LINKS: Final = (
 
 
 class Page:
-    """The live page and its data, from the latest scrape, which the agent refreshes.
+    """Handlers for the live page and its data. They use the latest scrape, which the agent refreshes.
 
-    ``step_s`` is the time between two refreshes; the history covers ``keep_s`` seconds.
+    ``step_s`` is the number of seconds between two refreshes; the history covers ``keep_s`` seconds.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: The account that the package creates, or the one that owns no files.
+#: Accounts to switch to, in order of preference: that of the package, then one that owns no files.
 _USERS: Final = ("innoscope", "nobody")
 # linux/prctl.h, linux/capability.h
 _PR_CAPBSET_DROP: Final = 24
@@ -51,9 +51,9 @@ def unprivileged() -> Account:
 
 
 def readable_by(account: Account, files: Sequence[Path]) -> bool:
-    """Return whether the account can read all files, by opening them in a forked child of that account.
+    """Return whether the account can read all files. A forked child switches to the account and opens them.
 
-    The child ends with ``os._exit``, because Python's exit handlers belong to the parent.
+    The child exits with ``os._exit``, because Python's exit handlers must run only in the parent.
     """
     child = os.fork()
     if child == 0:
@@ -68,14 +68,14 @@ def readable_by(account: Account, files: Sequence[Path]) -> bool:
 
 
 def drop(account: Account | None) -> None:
-    """Drop all capabilities, also for programs started later, and switch to ``account`` if given.
+    """Drop all capabilities, including those of programs started later, and switch to ``account`` if given.
 
-    Call it before any thread is started, because capabilities are per thread. Raise NoRights.
+    Call this before any thread is started, because capabilities are per thread. Raise NoRights on failure.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         for number in range(_MAX_CAPABILITIES):
-            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL for numbers that the kernel does not know
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL for numbers that the kernel lacks
         libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         if account is not None:
             _switch_to(account)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Config
     from innoscope.daemon.protocol.client import ServerProfiles
 
-#: Seconds for the sensor's reply, which may contain an hour of profiles.
+#: Timeout of the sensor's reply in seconds. The reply may contain an hour of profiles.
 _SENSOR_TIMEOUT_S: Final = 5.0
 #: Label that distinguishes these profiles from those that the agent pushes, which contain the same snapshots.
 _LABEL: Final = {"try": "by_hand"}
@@ -54,7 +54,7 @@ def push_once(config: Config) -> Iterator[str]:
 
 
 def _newest(sensor: SensorClient) -> dict[str, ServerProfiles]:
-    """Return the last chunk of each server."""
+    """Return the newest chunk of each server."""
     newest: dict[str, ServerProfiles] = {}
     cursor, batch = sensor.profiles({})
     while any(one.chunks for one in batch.values()):

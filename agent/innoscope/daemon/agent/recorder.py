@@ -1,4 +1,4 @@
-"""The last minutes of each server: the agent's scrapes, and the snapshots that the sensor stores."""
+"""Store the last minutes of the agent's scrapes by server, and fetch the snapshots that the sensor stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
-#: Snapshots older than this do not show how many threads are waiting now.
+#: Maximum age in seconds of a snapshot from which the number of waiting threads is taken.
 _RECENT_S: Final = 10.0
 _SQL_TIMEOUT_S: Final = 1.0
 #: Seconds between two baselines of the host's counters. Rates cover one to two of these intervals.
@@ -38,13 +38,13 @@ class SnapshotsApi(Protocol):
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
-        """Return the snapshots between two Unix times."""
+        """Return the snapshots between two Unix times, and their stacks on request."""
 
 
 class Recorder:
-    """Numbers of one server process; its snapshots come from the sensor. Thread-safe.
+    """Records the metrics of one server process, and fetches its snapshots from the sensor. Thread-safe.
 
-    ``sensor_name`` is the sensor's name of the server, None if the sensor has not reported it.
+    ``sensor_name`` is the sensor's name for the server; None if the sensor has not reported the server.
     """
 
     def __init__(
@@ -89,39 +89,39 @@ class Recorder:
                 self._hosts = [self._hosts[-1], (time.monotonic(), Host(self.target.pid))]
 
     def without_sql(self, begin: float, end: float) -> Evidence:
-        """Return the numbers and snapshots of a time range, without stacks."""
+        """Return the metrics and snapshots between two Unix times, without stacks."""
         return self._evidence(begin, end, None, stacks=False)
 
     def between(self, begin: float, end: float, asked: SqlAnswers | None = None) -> Evidence:
-        """Return all evidence of a time range, with the SQL results ``asked`` if given."""
+        """Return all evidence between two Unix times, including the SQL results ``asked`` if given."""
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """Start a capture. It has no lock owners from memory, which the agent cannot read."""
+        """Start a capture. It lacks lock owners from the server's memory, which the agent cannot read."""
         self._fetched = not_fetched(
             "unsupported", "SQL is disabled, or the server ended before it was queried"
         )
 
     def end(self) -> ServerFacts:
-        """End the capture. Return what was queried over SQL."""
+        """End the capture. Return the facts that were queried over SQL."""
         return self._fetched
 
     def query_locks(self) -> SqlAnswers:
-        """Query the lock holders, InnoDB's status and the variables over SQL."""
+        """Query the lock holders, InnoDB's status and the variables over SQL. Return the lock holders."""
         channel = self._server.channel
         if channel is not None:
             self._fetched = fetch(channel.connect, self._waiting())
         return self.query_blockers()
 
     def query_blockers(self) -> SqlAnswers:
-        """Query the lock holders over SQL, with a timeout of 1 s per statement."""
+        """Return the lock holders, queried over SQL with a timeout of 1 s per statement."""
         channel = self._server.channel
         if channel is None:
             return SqlAnswers()
         return query_all(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
 
     def _waiting(self) -> int:
-        """Return how many threads waited for row locks in the last snapshot."""
+        """Return how many client threads wait for row locks in the newest snapshot; 0 if it is too old."""
         now = time.time()
         looks = self.without_sql(now - _RECENT_S, now).looks
         return looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
@@ -160,7 +160,7 @@ class Recorder:
 
 
 class Recorders:
-    """Recorders of all servers of this host, by the agent's name. Scrapes are stored for ``span_s``."""
+    """Recorders of this host's servers, by the agent's names. Scrapes are stored for ``span_s`` seconds."""
 
     def __init__(self, servers: Servers, sensor: SnapshotsApi, span_s: float) -> None:
         self._servers, self._sensor, self._span_s = servers, sensor, span_s
@@ -184,7 +184,7 @@ class Recorders:
                 recorder.add_scrape(at, values[name], missing.get(name, {}))
 
     def of(self, name: str) -> Recorder | None:
-        """Return the recorder of a server; None if it is on another host or was not scraped yet."""
+        """Return the recorder of a server; None if it is on another host or has not been scraped yet."""
         with self._lock:
             return self._known.get(name)
 
@@ -194,7 +194,7 @@ class Recorders:
             return dict(self._known)
 
     def _of(self, server: ObservedServer) -> Recorder:
-        """Return the server's recorder: a new one if another process has its name now."""
+        """Return the server's recorder. Create one if its process or the sensor's name has changed."""
         target: Any = server.target
         sensor_name = self._servers.sensor_name_of(server.name)
         known = self._known.get(server.name)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.page import Page
     from innoscope.daemon.agent.stack_history import ProfileStore
 
-#: Seconds that a scrape may take, and the part of Prometheus' timeout that is reserved for the transfer.
+#: Maximum duration of a scrape, and the part of Prometheus' timeout reserved for the transfer, in seconds.
 _BUDGET_S: Final = 0.8
 _TRANSFER_S: Final = 0.15
 _TIMEOUT_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
@@ -68,13 +68,13 @@ class Routes:
         return Response(*self._texts.of(scrape.series, request.headers.get("Accept", "")))
 
     def ready(self, _: Request) -> Response:
-        """Serve the readiness check: ready after the first scrape. It does not start one."""
+        """Serve the readiness check, which succeeds after the first scrape. It does not start a scrape."""
         if self._gatherer.latest is None:
             return plain("Innoscope is not ready.", HTTPStatus.SERVICE_UNAVAILABLE)
         return plain("Innoscope is ready.")
 
     def probes(self, request: Request) -> Response:
-        """Serve ``{server: [probe, …]}`` as reported by the sensor."""
+        """Serve the status of all probes, as reported by the sensor: ``{server: [probe, …]}``."""
         try:
             statuses = self._sensor.probes()
         except SensorDown as error:
@@ -84,7 +84,7 @@ class Routes:
 
 
 def budget(header: str | None) -> float:
-    """Return the seconds for a scrape, from Prometheus' timeout header (None if it is missing)."""
+    """Return the time budget of a scrape in seconds. ``header`` is Prometheus' timeout; None if missing."""
     try:
         timeout = float(header or "inf")
     except ValueError:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _REMEMBER_S: Final = 3600.0
 #: Maximum number of ended servers to report. The sensor reports fewer.
 _MAX_ENDED: Final = 64
-#: Threads for SQL queries, for all servers. A server that does not respond occupies one for
-#: ``sql.timeout_seconds``.
+#: Number of threads for the SQL queries of all servers. A server that does not respond occupies one thread
+#: for ``sql.timeout_seconds``.
 _SQL_THREADS: Final = 32
 _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -58,7 +58,7 @@ class SqlChannel:
         self._runner.start()
 
     def outcome(self) -> Outcome:
-        """Return the result. Missing privileges of the account make it a failure with samples."""
+        """Return the result. If the account lacks privileges, it is a failure that still contains samples."""
         (outcome,) = self._runner.outcomes()
         shortfall = self._collector.shortfall
         if outcome.success and shortfall is not None:
@@ -66,13 +66,13 @@ class SqlChannel:
         return outcome
 
     def close(self) -> None:
-        """Close the connection. A running query ends by its own timeout."""
+        """Close the connection. A running query ends at its timeout."""
         self._runner.close()
 
 
 @dataclass(slots=True)
 class ObservedServer:
-    """One server. ``name`` is its label ``server``. ``target`` is None if it is on another host."""
+    """An observed server. ``name`` is its ``server`` label; ``target`` is None if it is on another host."""
 
     name: str
     target: Target | None
@@ -135,7 +135,7 @@ class Servers:
         return server
 
     def _drop_others(self, name: str, target: Target) -> None:
-        """Drop this process under other names, which we gave it before the sensor reported its name."""
+        """Remove entries of this process under other names, assigned before the sensor reported its name."""
         for server in self:
             if server.name != name and server.target is not None and same(server.target, target):
                 self.close(server)
@@ -160,11 +160,11 @@ class Servers:
         return self._own_names.get(name)
 
     def sensor_name_of(self, name: str) -> str | None:
-        """Look up the sensor's name of a server; None if the sensor has not reported it."""
+        """Look up the sensor's name for a server; None if the sensor has not reported the server."""
         return next((theirs for theirs, own in list(self._own_names.items()) if own == name), None)
 
     def forget_ended(self) -> None:
-        """Drop servers that ended long ago, and the oldest ones if there are too many."""
+        """Remove servers that ended long ago, and the oldest ended ones if there are too many."""
         ended = [server for server in self if server.up is False]
         ended.sort(key=lambda server: server.seen_at, reverse=True)
         for number, server in enumerate(ended):
@@ -180,7 +180,7 @@ class Servers:
             server.channel.close()
 
     def _named(self, target: Target) -> ConfiguredServer | None:
-        """Return the configured server that matches the target's socket or port."""
+        """Return the configured server that has the target's socket or port; None if there is none."""
         for named in self.config.server:
             if named.socket is not None and named.socket == target.socket:
                 return named
@@ -196,7 +196,7 @@ class Servers:
         user = (named and named.user) or settings.user
         connect: Callable[[float], Connection]
         if named is not None and named.host is not None and named.port is not None:
-            chosen = replace(target, chosen=True) if target else None  # configured with host and port
+            chosen = replace(target, chosen=True) if target else None  # chosen by its host and port
             connect = partial(sql.connect_tcp, named.host, named.port, file, user, target=chosen)
         elif target is not None:
             connect = partial(_connect, target, named, file, user)

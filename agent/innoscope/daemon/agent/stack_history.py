@@ -53,7 +53,7 @@ class _ServerProfiles:
 
 
 class _Refused(Exception):
-    """The request cannot be answered; ``response`` says why."""
+    """The request is refused; ``response`` contains the status and the reason."""
 
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)
@@ -61,10 +61,10 @@ class _Refused(Exception):
 
 
 class ProfileStore:
-    """The profiles of all servers.
+    """Stores the profiles of all servers for ``keep_s`` seconds.
 
-    ``own_name`` maps a sensor's server name to the configured one. ``on_new`` is called once for each new
-    chunk. Only one thread may call ``poll``; the other methods are thread-safe.
+    ``own_name`` maps a sensor's server name to the configured one. ``on_new`` receives each new chunk exactly
+    once. Only one thread may call ``poll``; the other methods are thread-safe.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ProfileStore:
         self._stored: dict[str, _ServerProfiles] = {}
 
     def poll(self) -> None:
-        """Fetch and store all new chunks. Raise SensorDown."""
+        """Fetch and store all new chunks. Raise SensorDown if the sensor does not reply."""
         while True:
             self._cursor, new = self._sensor.profiles(self._cursor)
             for sensor_name, one in new.items():
@@ -106,13 +106,13 @@ class ProfileStore:
                 return
 
     def _drop_expired(self) -> None:
-        """Drop servers without a new chunk for ``keep_s``."""
+        """Remove servers whose newest snapshot is older than ``keep_s`` seconds."""
         since = self._clock() - self._keep_s
         with self._lock:
             self._stored = {name: stored for name, stored in self._stored.items() if stored.newest >= since}
 
     def answer(self, request: Request) -> Response:
-        """Serve ``/api/stacks?server=&from=&to=&format=``."""
+        """Serve ``/api/stacks?server=&from=&to=&format=``: the stacks of a time range."""
         try:
             _require_trust(request)
             output_format = _choice("format", request.query.get("format") or "text", list(FORMATS))
@@ -123,7 +123,7 @@ class ProfileStore:
         return Response(encode(profile, output_format), _TYPES.get(output_format, TEXT), headers=headers)
 
     def flame(self, request: Request) -> Response:
-        """Serve ``/api/flame?server=&from=&to=``: the same stacks in a compact form with a table of names."""
+        """Serve ``/api/flame?server=&from=&to=``: the stacks, with each name sent only once."""
         try:
             _require_trust(request)
             name, profile = self._requested(request)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     _Values = Mapping[tuple[str, ...], float]
 
-#: Gauges (without labels) in the document.
+#: Gauges (without labels) in each server's document.
 _NOW: Final = (
     "buffer_pool_pages", "buffer_pool_free_pages", "buffer_pool_data_pages", "buffer_pool_dirty_pages",
     "buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio", "checkpoint_age_bytes",
@@ -28,7 +28,7 @@ _OWN: Final = {"own_cpu_seconds": "cpu_seconds", "own_resident_memory_bytes": "r
 
 
 class Numbers:
-    """Finite numbers of a scrape by server and metric. Innoscope's own metrics have the server "" (none)."""
+    """Finite numbers of a scrape, by server and metric. The server of Innoscope's own metrics is ""."""
 
     def __init__(self, series: Iterable[Series]) -> None:
         self._values: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
@@ -38,11 +38,11 @@ class Numbers:
                 values[one.labels] = one.value
 
     def of(self, server: str, metric: str) -> _Values:
-        """Return a metric's values by labels; empty if there are none."""
+        """Return a metric's values by labels; an empty mapping if there are none."""
         return self._values.get(server, {}).get(metric, {})
 
     def one(self, server: str, metric: str) -> float | None:
-        """Return the value of a metric without labels."""
+        """Return the value of a metric without labels; None if it is missing."""
         return self.of(server, metric).get(())
 
 
@@ -55,7 +55,7 @@ def servers(scrape: Scrape | None) -> list[dict[str, Any]]:
 
 
 def own(scrape: Scrape | None) -> dict[str, dict[str, float]]:
-    """Return what our processes use: ``{"agent": {"cpu_seconds": …, "resident_bytes": …}, "sensor": …}``."""
+    """Return the CPU time and memory of our processes: ``{"agent": {"cpu_seconds": …, …}, "sensor": …}``."""
     numbers = Numbers(scrape.series if scrape else ())
     costs: dict[str, dict[str, float]] = {}
     for metric, key in _OWN.items():

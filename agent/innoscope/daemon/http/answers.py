@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.daemon.http.server import Request
 
 JSON: Final = "application/json"
-#: Smaller bodies are not compressed. Higher levels than 5 cost more time than they save bytes.
+#: Bodies smaller than this are not compressed. Levels above 5 cost more time than the saved bytes are worth.
 _MIN_BYTES: Final = 1_000
 _LEVEL: Final = 5
 
@@ -50,7 +50,7 @@ DATA_HEADERS: Final[Mapping[str, str]] = {
 
 
 def as_json(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """Return the document as one line of JSON. Raise ValueError for numbers that are not finite."""
+    """Return a response with the value as one line of JSON. Raise ValueError if a number is not finite."""
     text = sanitize.dumps(value, separators=(",", ":"), allow_nan=False)
     return Response(text.encode() + b"\n", JSON, status, DATA_HEADERS)
 

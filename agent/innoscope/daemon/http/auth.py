@@ -18,19 +18,19 @@ from innoscope.common.errors import BadFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: bcrypt ignores further bytes. Longer passwords are refused, as newer libraries do.
+#: bcrypt ignores all bytes after these. Longer passwords are refused, as newer bcrypt libraries do.
 _MAX_PASSWORD_BYTES: Final = 72
-#: Cached results, of correct and of wrong passwords each: wrong guesses do not evict correct ones.
+#: Size of each of two caches, for correct and for wrong passwords: wrong guesses do not evict correct ones.
 _MAX_CACHED: Final = 256
-#: Pause after a wrong password, as a multiple of the CPU time of its hash: guessing uses a tenth of a core.
+#: Pause after a wrong password, as a multiple of the hash's CPU time: guessing uses at most 10 % of a core.
 _PAUSE_FACTOR: Final = 9
-#: Passwords waiting to be hashed, per client and in total.
+#: Maximum number of passwords waiting to be hashed, per client and in total.
 _MAX_PER_CLIENT: Final = 2
 _MAX_WAITING: Final = 8
 
 
 class TooManyGuesses(Exception):
-    """Too many unknown passwords are waiting; this one is not checked."""
+    """Too many unknown passwords are waiting to be hashed; this one is not checked."""
 
 
 class Verifier:
@@ -113,7 +113,7 @@ def parse(header: str | None) -> tuple[str, bytes] | None:
 
 
 def require_bcrypt() -> None:
-    """Raise BadFile if the package is missing. Called at start, before the first scrape."""
+    """Raise BadFile if the package bcrypt is missing. Call this at startup, before the first scrape."""
     try:
         import bcrypt  # noqa: F401 - optional: only needed with basic_auth_users
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The open connections of the HTTP server. Their number is limited; the client with the most loses one."""
+"""Limit the open connections of the HTTP server. Above the limit, the client with the most loses one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_CONNECTIONS: Final = 64
-#: IPv6 prefix that counts as one client: a single site has 2**64 addresses.
+#: Length of the IPv6 prefix that counts as one client: a single site has 2**64 addresses.
 _SITE_BITS: Final = 64
 
 
@@ -42,11 +42,11 @@ class OpenConnection:
 
 
 class Connections:
-    """Tracks the open connections, each of which has a thread, and which of them have a request.
+    """Tracks the open connections, and which of them are serving a request. Each connection has a thread.
 
-    If there are too many, a connection of the client with the most is ended: the one that has had no complete
-    request for the longest time, or the oldest if all of them have one. So a client that opens many
-    connections only displaces its own.
+    If there are too many, a connection of the client with the most connections is ended: the one whose last
+    request ended longest ago, or the oldest one if all of them are serving a request. So a client that opens
+    many connections only displaces its own.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
@@ -63,7 +63,7 @@ class Connections:
         return len(self._open) > self._limit // 2
 
     def add(self, wire: socket.socket, client: str, seconds: float) -> OpenConnection:
-        """Add a connection with ``seconds`` to send its request. If there are too many, end another one."""
+        """Add a connection. Its client has ``seconds`` to send a request. If there are too many, end one."""
         connection = OpenConnection(wire, client, seconds)
         with self._lock:
             if len(self._open) >= self._limit:
@@ -80,7 +80,7 @@ class Connections:
 
     @contextmanager
     def answering(self, connection: OpenConnection) -> Iterator[None]:
-        """Mark the connection as having a request; afterwards it is the most recently used one."""
+        """Mark the connection as serving a request; afterwards it is the most recently used one."""
         connection.busy = True
         try:
             yield
@@ -92,7 +92,7 @@ class Connections:
                     self._open[connection] = None
 
     def end_expired(self) -> None:
-        """End connections past their deadline, even if they still send single bytes."""
+        """End connections whose deadline has passed, even if their clients still send single bytes."""
         now = time.monotonic()
         with self._lock:
             for connection in self._open:

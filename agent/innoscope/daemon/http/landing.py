@@ -1,4 +1,4 @@
-"""The page at ``/``, filled in by scripts. Without scripts it shows the state of sensor and collectors."""
+"""Build the page at ``/``. Scripts fill it in; without them it shows the state of sensor and collectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from innoscope.daemon.http import page_files
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-#: A server: name, description, whether it is up, ``(collector, None or the reason of its failure)``.
+#: A server: name, description, whether it is up, ``(collector, None or the reason for its failure)``.
 ServerRow = tuple[str, str, "bool | None", "Sequence[tuple[str, str | None]]"]
 
 

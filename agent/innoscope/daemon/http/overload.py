@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Responses generated at a time. An hour of 2,000 distinct stacks as HTML takes 1 s and 90 MB.
+#: Responses that may be generated at a time. An hour of 2,000 distinct stacks as HTML takes 1 s and 90 MB.
 MAX_GENERATING: Final = 1
 #: Seconds that a request waits for its turn.
 PATIENCE_S: Final = 2.0
-#: Bytes of generated responses that clients have not received yet.
+#: Maximum bytes of generated responses that clients have not received yet.
 MAX_UNSENT: Final = 24 << 20
 
 
 class Overloaded(Exception):
-    """A limit is reached; the request is refused."""
+    """A limit is reached; the request must be refused."""
 
 
 class ExpensiveResponses:
@@ -34,7 +34,7 @@ class ExpensiveResponses:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """Hold a turn to generate a response. Raise Overloaded after ``patience_s``."""
+        """Wait for a turn to generate a response, and hold it. Raise Overloaded after ``patience_s``."""
         if not self._turns.acquire(timeout=self._patience_s):
             raise Overloaded
         try:
@@ -44,7 +44,7 @@ class ExpensiveResponses:
 
     @contextmanager
     def sending(self, size: int) -> Iterator[None]:
-        """Count ``size`` bytes as unsent. A single response is always allowed. Raise Overloaded."""
+        """Count ``size`` bytes as unsent. Raise Overloaded above the limit, unless nothing else is unsent."""
         with self._lock:
             if self._unsent and self._unsent + size > self._max_unsent:
                 raise Overloaded

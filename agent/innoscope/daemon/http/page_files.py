@@ -1,4 +1,4 @@
-"""Serve the files of the live page. Addresses contain a digest, so browsers cache the files forever."""
+"""Serve the files of the live page. Their URLs contain a digest, so browsers can cache the files forever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 @cache
 def digest() -> str:
-    """Return a digest of all files together. With one prefix, modules can import each other."""
+    """Return a digest of all files. They share one URL prefix, so that modules can import each other."""
     hasher = hashlib.sha256()
     for name, file in _files():
         hasher.update(name.encode() + b"\0" + file.read_bytes())
@@ -40,12 +40,12 @@ def digest() -> str:
 
 
 def base() -> str:
-    """Return the address prefix of the files."""
+    """Return the URL prefix of the files."""
     return f"/page/{digest()}"
 
 
 def routes() -> dict[str, Callable[[Request], Response]]:
-    """Return the handler of each address."""
+    """Return the handler of each file's path."""
     return {f"{base()}/{name}": _handler(name, file) for name, file in _files()}
 
 

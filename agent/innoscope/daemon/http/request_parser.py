@@ -1,7 +1,7 @@
-"""Strict parser of the head of an HTTP request.
+"""Parse the request line and the headers of an HTTP request strictly.
 
-It refuses everything that a proxy in front of the agent could interpret differently: other line ends, folded
-headers, duplicate lengths, bodies.
+Everything that a proxy in front of the agent could interpret differently is refused: other line endings,
+folded headers, duplicate Content-Length headers, and bodies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("GET", "HEAD")
 LINE_BYTES: Final = 8 << 10
-#: All headers together. Browsers also send the cookies of other services on this host.
+#: Limit of all headers together. Browsers also send the cookies of other services on this host.
 HEADER_BYTES: Final = 32 << 10
 HEADERS: Final = 100
 
@@ -50,7 +50,7 @@ def check_line(line: bytes) -> None:
 def read(source: BufferedIOBase, *, needs_host: bool) -> bytes:
     """Read and check the header lines. Return them unchanged, with the empty line that ends them.
 
-    Raise Refused, or OSError.
+    Raise Refused if they are malformed or too large, and OSError if the connection fails.
     """
     lines: list[bytes] = []
     names: list[bytes] = []

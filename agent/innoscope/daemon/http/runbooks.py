@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def routes() -> dict[str, Callable[[Request], Response]]:
-    """Return a route for each existing page. A path that a client sends is never used as a file name."""
+    """Return a route for each existing page. Paths sent by clients are never used as file names."""
     pages = {page.stem: page for page in sorted(folder("runbooks").glob("*.md"))}
     listing = "\n".join(f"/runbooks/{name}" for name in pages)
     return {

@@ -1,4 +1,4 @@
-"""The HTTP server: one thread per connection, a limited number of connections, fair between clients."""
+"""The HTTP server: one thread per connection, and a limit on connections that is fair between clients."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds to receive a request, including the TLS handshake, and to generate and send its response.
+#: Timeouts in seconds: receiving a request, including the TLS handshake; generating and sending its response.
 _REQUEST_S: Final = 10
 _RESPONSE_S: Final = 30
 #: Seconds that a connection may be idle: Prometheus reuses its connection for a scrape every 15 to 60 s.
 _IDLE_S: Final = 75
-#: Pause of a connection between two requests if there are many connections, so that none uses all CPU time.
+#: Pause in seconds between two requests on a connection while many are open, so that none uses all CPU time.
 _PAUSE_S: Final = 0.25
 #: Seconds between two checks for expired connections.
 _SWEEP_S: Final = 1.0
-#: The kernel's accept queue: a thousand simultaneous connections must not make it drop that of Prometheus.
+#: Length of the kernel's accept queue. A thousand simultaneous connections must not crowd out Prometheus.
 _BACKLOG: Final = 1024
 #: Responses below this path are expensive to generate; all others are cached or shared.
 _EXPENSIVE: Final = "/api/"
 _RETRY_AFTER_S: Final = "2"
-#: Headers that a proxy adds. With them, the client may be on another host although the proxy is on this one.
+#: Headers that a proxy adds. If one is present, the client may be remote although the proxy is local.
 _FORWARDED: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
 TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
@@ -53,7 +53,7 @@ HTML: Final = "text/html; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. ``trusted``: the client is authenticated, or local and we listen on loopback only."""
+    """A request. ``trusted``: the client is authenticated, or it is local and we listen on loopback only."""
 
     path: str
     query: Mapping[str, str]
@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response."""
+    """A response. ``headers`` are sent in addition to those of every response."""
 
     body: bytes
     content_type: str = TEXT
@@ -149,12 +149,12 @@ class WebServer:
                 if self._stopping.is_set():
                     return
                 _log.warning("cannot accept a connection", extra={"error": error.strerror})
-                self._stopping.wait(0.1)  # out of descriptors, until other connections end
+                self._stopping.wait(0.1)  # out of file descriptors: wait until other connections end
                 continue
             opened = self.connections.add(wire, client_of(client[0]), _REQUEST_S)
             try:
                 threading.Thread(target=self._handle, args=(opened, client), name="http", daemon=True).start()
-            except (RuntimeError, MemoryError):  # systemd's TasksMax is reached, until other threads end
+            except (RuntimeError, MemoryError):  # no thread can be started, for example at TasksMax
                 self.connections.remove(opened)
                 wire.close()
                 self._stopping.wait(0.01)
@@ -177,7 +177,7 @@ class WebServer:
                 )
                 if (
                     opened.ended.is_set()
-                ):  # only the plain socket was shut down
+                ):  # it was ended before the TLS socket replaced the plain one
                     return
                 opened.socket.do_handshake()
             _Handler(opened, client, self, config)
@@ -232,12 +232,12 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that the library could not parse. The text quotes nothing of it."""
+        """Refuse a request that the library could not parse. The response does not quote it."""
         self._reset()
         self._send(plain(HTTPStatus(code).phrase, HTTPStatus(code)))
 
     def _reset(self) -> None:
-        """Reset the state of the request. Close the connection afterwards, unless parsing succeeds."""
+        """Reset the state of the request. The connection is closed afterwards, unless parsing succeeds."""
         self.requestline, self.request_version, self.command = "", "HTTP/1.1", "GET"
         self.headers = Message()
         self.close_connection = True
@@ -302,7 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, response: Response) -> None:
         if "Content-Length" in self.headers:
             self.close_connection = (
-                True  # what follows may be a body: ignore it
+                True  # the next bytes may be a body
             )
         headers = {**_HEADERS, **response.headers, **self.config.headers}
         self.send_response(response.status)
@@ -335,7 +335,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a ``Host`` header names this machine: a DNS rebinding attack has another name."""
+    """Return whether a ``Host`` header names this machine. In a DNS rebinding attack, it does not."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

@@ -1,6 +1,6 @@
-"""The web configuration file, in the format of Prometheus' exporter-toolkit: TLS, users, headers.
+"""Read the web configuration file, in the format of Prometheus' exporter-toolkit: TLS, users, headers.
 
-Unsupported settings are errors, not ignored: otherwise a file could promise more security than it provides.
+Unsupported settings are errors, because a file whose settings are ignored would promise too much security.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-#: exporter-toolkit's types that request a certificate without verifying it are not supported by OpenSSL.
+#: exporter-toolkit's other types request a certificate without verifying it, which OpenSSL does not support.
 _CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
@@ -48,7 +48,7 @@ _ClientAuth: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(_CLIENT_AUT
 
 
 class _TlsFile(schema.Entry, frozen=True):
-    """The section ``tls_server_config``; an empty value of the optional keys is the default."""
+    """The section ``tls_server_config``. Optional keys that are empty have their default values."""
 
     cert_file: str = ""
     key_file: str = ""
@@ -83,7 +83,7 @@ class _HttpFile(schema.Entry, frozen=True):
 
 
 class _File(schema.Entry, frozen=True):
-    """The file as it is written."""
+    """The contents of the file, before conversion to WebConfig."""
 
     tls_server_config: _TlsFile | None = None
     http_server_config: _HttpFile | None = None
@@ -114,7 +114,7 @@ class Tls:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:
                 context.load_verify_locations(self.client_ca_file)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             raise BadFile(
                 f"cannot use {self.cert_file} and {self.key_file}: {error.strerror or error}",
                 remedy=f"openssl x509 -noout -in {self.cert_file}",
@@ -138,7 +138,7 @@ class WebConfig:
 
 
 def load(path: Path) -> WebConfig:
-    """Read and check the file. Raises BadFile."""
+    """Read and validate the file. Raise BadFile if it cannot be read or is invalid."""
     try:
         file = schema.read_yaml(path, _File | None) or _File()  # type: ignore[arg-type]
     except BadFile as error:
@@ -162,7 +162,7 @@ def _tls(file: _TlsFile, folder: Path) -> Tls:
 
 
 class Watched:
-    """The current configuration. It is reloaded if the file or a certificate changes."""
+    """Holds the current configuration, and reloads it if the file or a certificate changes."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -174,7 +174,7 @@ class Watched:
             self._read(path)
 
     def current(self) -> tuple[WebConfig, ssl.SSLContext | None]:
-        """Return the configuration and its TLS context."""
+        """Return the configuration and its TLS context, reloaded if necessary."""
         if self._path is not None:
             with self._lock:
                 if self._fingerprint(self._path) != self._seen:

@@ -30,7 +30,7 @@ Cursor = dict[str, int]
 
 
 class SensorDown(InnoscopeError):
-    """The sensor does not reply, or its reply is an error or is malformed."""
+    """The sensor does not reply, or it sends an error or a malformed reply."""
 
     exit_code = ExitCode.SENSOR_DOWN
 
@@ -46,7 +46,7 @@ class ServerProfiles:
 class SensorClient:
     """Opens one connection per request, so a restart of the sensor needs no handling.
 
-    ``timeout`` is seconds for a whole request. The methods raise SensorDown, and nothing else.
+    ``timeout`` limits a whole request, in seconds. The methods raise SensorDown on every failure.
     """
 
     def __init__(self, path: str = DEFAULT_SOCKET, timeout: float = 1.0) -> None:
@@ -63,12 +63,12 @@ class SensorClient:
         return reply
 
     def collect(self) -> Reply:
-        """Run all collectors on all servers once."""
+        """Run all collectors on all servers once, and return their results."""
         with self._bad_message_as_down():
             return messages.decode_reply(self._call({"call": "collect"}))
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
-        """Return ``(new cursor, profiles by server)``. Repeat until no server has a chunk."""
+        """Return the new cursor, and profiles by server. Call again until no server has chunks."""
         with self._bad_message_as_down():
             return _profiles(self._call({"call": "profiles", "cursor": cursor}))
 
@@ -77,7 +77,7 @@ class SensorClient:
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         """Return a server's snapshots between two Unix times, with stacks on request.
 
-        ``server`` is the sensor's name of it.
+        ``server`` is the sensor's name for the server.
         """
         request = {"call": "looks", "server": server, "from": begin, "to": end, "stacks": stacks}
         with self._bad_message_as_down():
@@ -134,7 +134,7 @@ class SensorClient:
 
 
 def _timeval(seconds: float) -> bytes:
-    """Return the kernel's struct timeval."""
+    """Convert seconds to the kernel's struct timeval."""
     return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 

@@ -1,6 +1,7 @@
-"""What travels over the sensor's socket: one request and one reply, each a length of 4 bytes and JSON.
+"""Encode and decode the messages on the sensor's socket.
 
-Both sides believe nothing: lengths are bounded before a byte of the body is read, and values are checked.
+A connection carries one request and one reply. Each consists of a 4-byte length and JSON. Neither side trusts
+the other: the length is checked before any byte of the body is read, and all values are validated.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-#: Grows when an old client could not understand a reply any more.
+#: Protocol version. It must be incremented if older clients cannot decode the replies any more.
 VERSION: Final = 2
 REQUEST_BYTES: Final = 64 << 10
 REPLY_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("!I")
 _PIECE: Final = 1 << 18
-#: Buckets are powers of two of nanoseconds: 64 of them reach over 500 years.
+#: Maximum number of histogram buckets. Their bounds are powers of two in nanoseconds, so 64 of them cover
+#: more than 500 years.
 _BUCKETS: Final = 64
 _PLAIN: Final = frozenset({int, float})
 #: A metric and the values of its labels.
@@ -36,16 +38,16 @@ _Numbers: TypeAlias = dict[_Series, int]
 
 
 class BadMessage(BadFile):
-    """A frame that is too long, cut short, or not what it should be."""
+    """A message that is too long, truncated or malformed."""
 
 
 class TooSlow(Exception):
-    """The other side did not send or take a whole frame in time."""
+    """The peer did not send or receive a whole message before the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """One server as the sensor sees it. A server that ended stays for a while, with mysqld_up 0."""
+    """The sensor's report on one server. Servers that ended are reported for a while, with mysqld_up 0."""
 
     name: str
     target: Target
@@ -54,7 +56,7 @@ class ServerReply:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to ``collect``. ``boot_id`` and ``pid`` tell one sensor from the next."""
+    """The reply to ``collect``. ``boot_id`` and ``pid`` identify the sensor's process, to detect restarts."""
 
     boot_id: str
     pid: int
@@ -67,7 +69,7 @@ class Reply:
 
 
 def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None:
-    """Write one frame before the moment ``deadline`` (monotonic). Raises TooSlow, BadMessage or OSError."""
+    """Send one message before the monotonic time ``deadline``. Raise TooSlow, BadMessage or OSError."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > limit:
         raise BadMessage(f"a message of {len(body):,} bytes is over the limit of {limit:,}")
@@ -81,7 +83,7 @@ def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None
 
 
 def receive(wire: socket.socket, limit: int, deadline: float) -> Any:
-    """Read one frame before the moment ``deadline``. Raises TooSlow, BadMessage or OSError."""
+    """Receive one message before the time ``deadline``. Raise TooSlow, BadMessage or OSError."""
     (length,) = _LENGTH.unpack(_exactly(wire, _LENGTH.size, deadline))
     if length > limit:
         raise BadMessage(f"a message of {length:,} bytes is announced, over the limit of {limit:,}")
@@ -113,7 +115,7 @@ def _set_timeout(wire: socket.socket, deadline: float) -> None:
 
 
 def encode_servers(servers: Iterable[ServerReply]) -> dict[str, Any]:
-    """Return ``series`` and ``servers``. Most series are those of all servers, so each is sent once."""
+    """Return ``series`` and ``servers``. All servers have mostly the same series, so each is sent once."""
     numbers: _Numbers = {}
     told = [
         {
@@ -179,7 +181,7 @@ def _outcome(data: Any, series: Sequence[_Series]) -> Outcome:
 
 
 def _samples(data: Sequence[Any], series: Sequence[_Series]) -> tuple[Sample, ...]:
-    """Check all numbers together: a host with a hundred servers has tens of thousands of samples."""
+    """Decode samples. All indices are checked in one pass: 100 servers have tens of thousands of samples."""
     if len(data) != 2 or len(expect(data[0], list)) != len(expect(data[1], list)):
         raise BadMessage("samples are not as many numbers of series as values")
     numbers, values = data
@@ -201,11 +203,11 @@ def _histogram(data: Any) -> Histogram:
 
 
 def encode_target(target: Target) -> dict[str, Any]:
-    """A target as plain values."""
+    """Convert a target to values that JSON can represent."""
     return target.document() | {"version": list(target.version)}
 
 
-#: The types that a field of a target may have.
+#: The types that each field of a target may have; fields that are not listed must be strings.
 _TARGET: Final[dict[str, tuple[type, ...]]] = {
     "pid": (int,), "start_time": (int,), "threads": (int,), "port": (int, type(None)),
     "version": (list,), "deleted": (bool,),
@@ -214,7 +216,7 @@ _TARGET: Final[dict[str, tuple[type, ...]]] = {
 
 
 def decode_target(data: Any) -> Target:
-    """The reverse; raises BadMessage. Keys that we do not know are passed over, and nothing is ``chosen``."""
+    """Decode a target. Unknown keys are ignored; ``chosen`` is never set. Raise BadMessage if invalid."""
     names = [field.name for field in fields(Target) if field.name != "chosen"]
     values = {name: expect(data, dict).get(name) for name in names}
     for name, value in values.items():
@@ -225,7 +227,7 @@ def decode_target(data: Any) -> Target:
 
 
 def decode_reply(data: Any) -> Reply:
-    """The answer to ``collect``; raises BadMessage."""
+    """Decode the reply to ``collect``. Raise BadMessage if it is invalid."""
     return Reply(
         boot_id=part(data, "boot_id", str),
         pid=part(data, "pid", int),
@@ -239,20 +241,20 @@ def decode_reply(data: Any) -> Reply:
 
 
 def _trouble(data: Any) -> Trouble:
-    """Read what went wrong in the sensor; counts that it does not send are 0."""
+    """Decode the counts of failures in the sensor. Counts that it does not send are 0."""
     told = expect(data.get("trouble", {}), dict)
     return Trouble(**{field.name: expect(told.get(field.name, 0), int) for field in fields(Trouble)})
 
 
 def part(data: Any, name: str, kind: type) -> Any:
-    """A value of an object, checked; raises BadMessage."""
+    """Return the value of a key. Raise BadMessage if it is missing or does not have the type ``kind``."""
     if name not in expect(data, dict):
         raise BadMessage(f"{name} is missing")
     return expect(data[name], kind)
 
 
 def expect(value: Any, kind: type) -> Any:
-    """The value if it is of that kind (an int will do for a float); raises BadMessage."""
+    """Return the value if its type is ``kind``; an int is also a valid float. Else raise BadMessage."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
-#: Names whose owner is stored; the oldest are dropped first.
+#: Maximum number of names whose owner is stored; the oldest are dropped first.
 _MAX_NAMES: Final = 1024
 
 
 class ServerNames:
-    """Assigns names. ``configured`` maps a pid or a socket's path, as text, to a name.
+    """Assigns names. The keys of ``configured`` are pids (as strings) and socket paths.
 
-    A name belongs to the data directory of the server that had it. Another server gets it only if it listens
-    on that port, not because its options name the port.
+    A name belongs to the data directory of the server that had it. A server with another data directory gets
+    the name of a port only if it listens on that port; the option ``--port`` alone is not enough.
     """
 
     def __init__(self, configured: Mapping[str, str], proc: ProcFs) -> None:
@@ -60,7 +60,7 @@ class ServerNames:
         return self._provisional_name(target, taken, home)
 
     def owners(self) -> dict[str, DataDirectory]:
-        """Return the home that each name belongs to."""
+        """Return the data directory that each name belongs to."""
         return dict(self._owners)
 
     def _provisional_name(self, target: Target, taken: Collection[str], home: DataDirectory | None) -> str:
@@ -99,7 +99,7 @@ class ServerNames:
         return name
 
     def _port_option(self, target: Target) -> str | None:
-        """Return the port of its command line: a server that is starting does not listen on it yet."""
+        """Return the port in the command line of a server that is starting and does not listen yet."""
         try:
             port = endpoints.option_port(self._proc.cmdline(target.pid))
         except OSError:

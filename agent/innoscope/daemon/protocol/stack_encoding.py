@@ -1,4 +1,4 @@
-"""Chunks of profiles, and single looks, as plain values: each frame and each stack is told once a reply."""
+"""Encode and decode profile chunks and snapshots. Each frame and each stack is sent once per reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
-    """``frames``, ``stacks`` (by number of frame) and ``chunks`` (by number of stack)."""
+    """Return ``frames``, ``stacks`` (with indices into frames) and ``chunks`` (with indices into stacks)."""
     frames: dict[Frame, int] = {}
     stacks: dict[Stack, int] = {}
     told = [
@@ -47,7 +47,7 @@ def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
 
 
 def decode_chunks(data: Any) -> list[Chunk]:
-    """The reverse; raises BadMessage."""
+    """Decode the result of ``encode_chunks``. Raise BadMessage if it is invalid."""
     frames = [_frame(item) for item in part(data, "frames", list)]
     stacks = [_stack(item, frames) for item in part(data, "stacks", list)]
     return [_chunk(item, stacks) for item in part(data, "chunks", list)]
@@ -99,7 +99,7 @@ def _at(items: Sequence[Any], number: Any) -> Any:
 
 
 def encode_looks(looks: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]) -> dict[str, Any]:
-    """``looks``, ``functions``, ``seen``: ``[kind, wait, count, [thread, …], function, …]``."""
+    """Return ``looks``, ``functions``, ``seen``: ``[kind, wait, count, [tid, …], function index, …]``."""
     functions: dict[str, int] = {}
     stacks = [
         [
@@ -119,7 +119,7 @@ def encode_looks(looks: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]
 
 
 def decode_looks(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
-    """The reverse; raises BadMessage."""
+    """Decode the result of ``encode_looks``. Raise BadMessage if it is invalid."""
     functions = [expect(name, str) for name in part(data, "functions", list)]
     looks = tuple(_look(item) for item in part(data, "looks", list))
     return looks, tuple(_seen(item, functions) for item in part(data, "seen", list))

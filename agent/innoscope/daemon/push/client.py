@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from innoscope.daemon.push.formats import PushRequest
     from innoscope.daemon.push.settings import Push
 
-#: Bytes of an error response that are read, and characters of it that are logged.
+#: Maximum bytes to read of an error response, and maximum characters of it to log.
 _MAX_BODY: Final = 65_536
 _MAX_LOGGED: Final = 200
 _MAX_SECRET: Final = 65_536
-#: Longest Retry-After that is respected.
+#: Maximum delay in seconds that a Retry-After header can request.
 _MAX_WAIT_S: Final = 600.0
 
 #: Status: (reason, whether to retry). Other 4xx are "refused", other 5xx "unavailable".
@@ -72,11 +72,11 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds left, at least 1 ms: a socket timeout of 0 would make it non-blocking."""
+        """Seconds left, at least 0.001, because a timeout of 0 would make a socket non-blocking."""
         return max(0.001, self._end - time.monotonic())
 
     def guard(self, wire: socket.socket) -> None:
-        """Set the socket to shut down."""
+        """Set the socket that is shut down at the deadline."""
         with self._lock:
             self._socket = wire
             if self.expired:
@@ -135,7 +135,7 @@ class PushClient:
         self._push = push
 
     def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
-        """Send a profile and return when the receiver has accepted it. Raise PushFailed."""
+        """Send a profile, and return when the receiver has accepted it. Raise PushFailed if it does not."""
         authorization, secrets = self._authorization()
         with _Deadline(timeout_s or self._push.timeout_seconds) as deadline, self._explained(deadline):
             status, headers, body = self._exchange(request, deadline, authorization)
@@ -147,7 +147,7 @@ class PushClient:
             raise PushFailed("protocol", what, remedy=remedy, again=False)
 
     def check(self) -> None:
-        """Check that the configured files can be read. Raise BadFile."""
+        """Check that the configured files can be read. Raise BadFile if one cannot."""
         try:
             self._authorization()
             self._tls()
@@ -199,7 +199,7 @@ class PushClient:
         return context
 
     def _authorization(self) -> tuple[str | None, tuple[str, ...]]:
-        """Return the header's value, and the secrets in it, which must not be logged."""
+        """Return the Authorization header, and the secrets that it contains, which must not be logged."""
         push = self._push
         if push.bearer_token_file is not None:
             token = self._secret(push.bearer_token_file)
@@ -289,7 +289,7 @@ def retry_after(header: str | None, now: float) -> float:
 
 
 def _error_body(response: http.client.HTTPResponse) -> bytes:
-    """Read the body of an error response. It is not needed for success, and optional otherwise."""
+    """Read the body of an error response. Return b"" for a success, or if the body cannot be read."""
     if 200 <= response.status < 300:
         return b""
     try:

@@ -14,7 +14,7 @@ REASONS: Final = (
 
 
 class PushFailed(InnoscopeError):
-    """One attempt failed.
+    """One attempt to push a profile failed.
 
     ``again``: whether to retry the same profile. ``after_s``: the delay in seconds that the receiver
     requested (Retry-After).

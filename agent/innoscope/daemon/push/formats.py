@@ -1,4 +1,4 @@
-"""The receivers' formats: path, query, headers and body of the request for one profile.
+"""Build the request for one profile in the receiver's format: path, query, content type and body.
 
 Pyroscope: ``POST /ingest`` with the pprof file as the body (``format=pprof`` in its server API reference). It
 creates a series for each value of a sample label. Parca: ``POST /profiles/writeraw``, the JSON gateway of

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between attempts after failures: doubled each time, with jitter over the upper half.
+#: First and maximum pause after a failure, in seconds. It doubles each time, with jitter over the upper half.
 _FIRST_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 60.0
-#: Seconds to send the remaining profiles when the agent ends.
+#: Seconds to send the remaining profiles before the agent exits.
 _LAST_S: Final = 2.0
-#: Chunks of one server that wait for a profile: more than an hour, which the sensor may send at once.
+#: Maximum number of chunks of one server that wait to be merged. The sensor may send an hour of them at once.
 _MAX_CHUNKS: Final = 400
 #: A profile covers at most this many intervals.
 _MAX_INTERVALS: Final = 1.5
-#: Responses with status 500 to the same profile, before it is dropped.
+#: Number of responses with status 500 after which a profile is dropped.
 _MAX_ERRORS: Final = 30
 #: Seconds between two checks for work: at most the time until the first profile of a new server is due.
 _SLEEP_S: Final = 5.0
@@ -53,22 +53,22 @@ class Sender(Protocol):
     """The part of ``PushClient`` that the pusher uses."""
 
     def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
-        """Send a profile. Raise PushFailed."""
+        """Send a profile. Raise PushFailed if the receiver does not accept it."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """Chunks of one server without a profile, and the monotonic time when their profile is due."""
+    """Chunks of one server to be merged into a profile, and the monotonic time at which it is due."""
 
     due: float
     chunks: list[TargetChunk] = field(default_factory=list)
 
 
 class Pusher:
-    """Merges chunks to profiles and sends them. ``take`` is thread-safe and never waits for the network.
+    """Merges chunks into profiles and sends them. ``take`` is thread-safe and never waits for the network.
 
-    The other methods belong to the pushing thread. ``clock`` is monotonic. Chunks from before the start are
-    not sent: the previous agent sent them.
+    Only the pushing thread may call the other methods. ``clock`` is monotonic. Chunks recorded before the
+    start of this agent are not sent, because the previous agent sent them.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Pusher:
         self._beat: Beat = lambda: None
 
     def take(self, server: str, target: Target, chunks: Iterable[Chunk]) -> None:
-        """Add new chunks of a server; ``server`` is the value of its label."""
+        """Add new chunks of a server. ``server`` is the value of the label ``server``."""
         new = [chunk for chunk in chunks if chunk.end >= self._since]
         if not new:
             return
@@ -129,7 +129,7 @@ class Pusher:
         self._send_remaining()
 
     def end(self) -> None:
-        """Let ``run`` try once to send the remaining profiles, and return."""
+        """Make ``run`` return, after one attempt to send the remaining profiles."""
         self._ending = True
         self._wake.set()
 
@@ -163,7 +163,7 @@ class Pusher:
                 pending = self._pending[name]
                 pending.due, pending.chunks = now + self._push.interval_seconds, []
                 if not new_chunks:
-                    del self._pending[name]  # the server ended, or the sensor sends nothing about it
+                    del self._pending[name]  # the server ended, or the sensor does not report it any more
         for name, new_chunks in ready:
             for target, chunks in _split(new_chunks, _MAX_INTERVALS * self._push.interval_seconds):
                 self._queue.put(queued_profile(name, target, chunks))
@@ -204,7 +204,7 @@ class Pusher:
         return False
 
     def _send_remaining(self) -> None:
-        """Send the remaining profiles when the agent ends: one attempt each, 2 s for all."""
+        """Send the remaining profiles before the agent exits: one attempt each, within 2 s in total."""
         deadline = self._clock() + _LAST_S
         self._queue_due(self._clock(), force=True)
         while (oldest := self._queue.oldest) is not None and (left := deadline - self._clock()) > 0:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-#: Bytes of an entry besides its profile: the object, its strings, its place in the queue.
+#: Estimated bytes of an entry in addition to its profile: the object, its strings, its place in the queue.
 _OVERHEAD: Final = 512
 
 
@@ -50,7 +50,7 @@ class ProfileQueue:
 
     @property
     def oldest(self) -> QueuedProfile | None:
-        """The next entry to send, without removing it."""
+        """The next entry to send, which stays in the queue; None if the queue is empty."""
         return self._entries[0] if self._entries else None
 
     def take(self) -> QueuedProfile:

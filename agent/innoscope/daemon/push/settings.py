@@ -1,4 +1,4 @@
-"""The section ``[push]`` of the agent's configuration: where profiles go, how often, and as whom."""
+"""The section ``[push]`` of the agent's configuration: the receiver, the interval and the credentials."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from innoscope.common.schema import Entry
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-#: What each kind of receiver is, and where it takes profiles when the URL has no path.
+#: Kinds of receivers, each with the path that is used if the URL has none.
 PATHS: Final = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
-#: What Parca (Prometheus' label names) and Pyroscope both take.
+#: Label names that both Parca (which has Prometheus' rules) and Pyroscope accept.
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-#: Labels that we give, or that the receivers keep for themselves.
+#: Labels that we set, or that the receivers reserve.
 _OURS: Final = ("server", "flavour", "version", "wait", "trust", "service_name", "__name__")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-#: Headers that have settings of their own (so that secrets stay out of this file), or that are ours to set.
+#: Headers that have their own settings, to keep secrets out of this file, or that the client sets itself.
 _HEADERS_ELSEWHERE: Final = {
     "authorization": "bearer_token_file or basic_auth_file",
     "x-scope-orgid": "tenant",
@@ -32,11 +32,11 @@ _HEADERS_ELSEWHERE: Final = {
 
 
 class Push(Entry, frozen=True):
-    """Nothing is sent while ``url`` is None. Times are seconds."""
+    """Settings of the push client. Nothing is sent if ``url`` is None. Times are in seconds."""
 
     url: str | None = None
     kind: Annotated[str, Meta(pattern=rf"\A({'|'.join(PATHS)})\Z")] = "pyroscope"
-    #: Pyroscope's service names; a Parca ``__name__`` may have no other characters either.
+    #: Characters that Pyroscope allows in service names. Parca's ``__name__`` is limited to the same ones.
     name: Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_./-]+\Z")] = "mysqld"
     labels: dict[str, str] = field(default_factory=dict)
     interval_seconds: Annotated[float, Meta(ge=10, le=3600)] = 60
@@ -64,19 +64,19 @@ class Push(Entry, frozen=True):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that it names."""
+        """Return all files that the settings refer to."""
         named = (self.bearer_token_file, self.basic_auth_file, self.ca_file, self.cert_file, self.key_file)
         return tuple(Path(file) for file in named if file is not None)
 
     @property
     def target(self) -> SplitResult:
-        """The URL with the path that its kind of receiver has, unless it names one."""
+        """Return the URL. If it has no path, add the default path of the kind of receiver."""
         parts = urlsplit(self.url or "")
         return parts if parts.path.strip("/") else parts._replace(path=PATHS[self.kind])
 
 
 def _check_url(url: str) -> None:
-    """Raise ValueError for a URL that profiles cannot be sent to."""
+    """Raise ValueError if profiles cannot be sent to the URL."""
     try:
         parts = urlsplit(url)
         port_is_valid = parts.port != 0

@@ -1,6 +1,6 @@
 """Continue counters across restarts of their source, which starts again from zero.
 
-The sensor uses it for restarts of a server. Pure: no clock, no input or output.
+The sensor uses this for restarts of a server. The code is pure: it has no clock and performs no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _Series: TypeAlias = tuple[str, tuple[str, ...]]
 
-#: A persistent counter has recovered from a restart when it reaches this share of its previous maximum.
+#: A persistent counter counts as recovered from a restart at this share of its previous maximum.
 _RECOVERED_SHARE: Final = 0.9
 
 
@@ -37,8 +37,8 @@ class _Source:
 class Accumulator:
     """Adds the values of earlier epochs to each counter, so that it never decreases.
 
-    ``counters`` are the names of all counters. ``persistent`` are those that continue after a restart by
-    themselves (log sequence numbers); nothing is added to them.
+    ``counters`` are the names of all counters. ``persistent`` are those that the source itself continues
+    after a restart (log sequence numbers), so values of earlier epochs are not added to them.
     """
 
     def __init__(self, counters: Collection[str], persistent: Collection[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Accumulator:
     def update(self, source: Hashable, epoch: Hashable, samples: Iterable[Sample]) -> tuple[Sample, ...]:
         """Return the samples with earlier epochs added. A new ``epoch`` starts from zero.
 
-        A counter that decreases within an epoch keeps its value instead: its source was reset.
+        If a counter decreases within an epoch, its source was reset; then the result keeps its value.
         """
         known = self._sources.setdefault(source, _Source(epoch))
         if known.epoch != epoch:
@@ -81,9 +81,10 @@ class Accumulator:
 
 
 def _continue_persistent(known: _Source, series: _Series, value: float) -> float:
-    """Return the value as it is once it has recovered: a crash loses its end, and recovery starts near zero.
+    """Return a persistent counter's value with an offset that prevents it from decreasing.
 
-    With a new data directory it does not recover; then the previous maximum is added.
+    A crash loses the end of the log, and during recovery the value starts near zero. The offset is removed
+    when the value has recovered. With a new data directory it never recovers, and the offset remains.
     """
     reached, before = known.reached.get(series, value), known.before.get(series, 0)
     if value >= _RECOVERED_SHARE * reached or isinstance(before, Histogram):
@@ -96,7 +97,7 @@ def _continue_persistent(known: _Source, series: _Series, value: float) -> float
 
 
 def added(raw: Iterable[Sample], updated: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Return the difference that ``update`` added to each number, without those it did not change."""
+    """Return what ``update`` added to each number. Unchanged numbers and histograms are omitted."""
     return tuple(
         now._replace(value=now.value - one.value)
         for one, now in zip(raw, updated, strict=True)
@@ -108,19 +109,19 @@ def _decreased(value: Value, last: Value) -> bool:
     if isinstance(value, Histogram) and isinstance(last, Histogram):
         return value.count < last.count
     if isinstance(value, Histogram) or isinstance(last, Histogram):
-        return False  # a number became a histogram or the reverse: not comparable
+        return False  # a number became a histogram or vice versa: not comparable
     return value < last
 
 
 def _offset_after_reset(before: Value | None, last: Value, value: Value) -> Value:
-    """Return the offset to add after a reset: numbers keep their value, histograms add to it."""
+    """Return the offset to add after a reset: numbers keep their last result, histograms are summed."""
     if isinstance(last, Histogram) or isinstance(value, Histogram):
         return _sum(before, last)
     return _sum(before, last - value)
 
 
 def _sum(before: Value | None, value: Value) -> Value:
-    """Add both; return ``value`` alone if one is a number and the other a histogram."""
+    """Return the sum; ``value`` alone if there is nothing to add or the types differ."""
     if isinstance(before, Histogram) and isinstance(value, Histogram):
         return before.plus(value)
     if before is None or isinstance(before, Histogram) or isinstance(value, Histogram):

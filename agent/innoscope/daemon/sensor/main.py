@@ -41,18 +41,18 @@ _log = logging.getLogger(__name__)
 DISCOVER_S: Final = 2.0
 #: Seconds for which a server that ended is reported as down, unless a new server gets its name.
 REMEMBER_S: Final = 3600.0
-#: Maximum number of ended servers to report, the last to end: test hosts start thousands.
+#: Maximum number of ended servers to report; the oldest are dropped. Test hosts start thousands of servers.
 MAX_ENDED: Final = 16
 _END_S: Final = 0.5
-#: Chunks of profiles in one reply, of all servers together.
+#: Maximum number of profile chunks in one reply, for all servers together.
 _MAX_CHUNKS: Final = 60
-#: First pause before a server that does not listen is identified again; doubled each time.
+#: First pause in seconds before a server that does not listen is identified again. It doubles each time.
 _RETRY_S: Final = 2.0
-#: Longest pause before a server that could not be watched is tried again.
+#: Longest pause in seconds before the next attempt to watch a server that could not be watched.
 _MAX_RETRY_S: Final = 60.0
-#: Threads per kind of job, where not 4: a compiler needs 100 MB, and all servers are detached together.
+#: Threads per kind of job, if not 4. A compiler needs 100 MB; at shutdown all servers are detached at once.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
-#: Seconds until a job counts as stuck: attaching one server's probes can take tens of seconds.
+#: Seconds after which a job counts as stuck. Attaching one server's probes can take tens of seconds.
 _STUCK_AFTER: Final = {ATTACHING: 120.0}
 #: Seconds without a heartbeat after which a thread counts as hung. Identifying one server may take seconds.
 _HANGS_S: Final = 60.0
@@ -60,11 +60,11 @@ _HANGS_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to watch, and how.
+    """Which servers to watch, and how.
 
-    ``names`` maps a pid or a socket's path, as text, to a server's name. ``only`` limits watching to those
-    pids and sockets, unless it is empty. Without ``probes`` no uprobes are attached. ``rule`` says who may
-    own a server.
+    ``names`` maps pids (as strings) and socket paths to server names. ``only`` limits watching to these pids
+    and sockets, unless it is empty. Without ``probes`` no uprobes are attached. ``rule`` defines which users
+    may own a server.
     """
 
     interval_s: float = 1.0
@@ -85,7 +85,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Failing:
-    """A process that could not be watched; it is tried again at ``retry_at``. ``reason`` was logged."""
+    """A process that could not be watched. The next attempt is at ``retry_at``; ``reason`` was logged."""
 
     reason: str
     retry_s: float
@@ -93,7 +93,7 @@ class _Failing:
 
 
 class Sensor:
-    """All watched servers. Only one thread may call ``tick``; the other methods are thread-safe."""
+    """Watches all servers. Only one thread may call ``tick``; the other methods are thread-safe."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Sensor:
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def run(self, ended: threading.Event) -> None:
-        """Find servers every two seconds until ``ended``, and feed systemd's watchdog. Raise GaveUp."""
+        """Search for servers every 2 s until ``ended`` is set; notify systemd's watchdog. Raise GaveUp."""
         self._supervisor.start("workers", self._workers.run, _HANGS_S)
         self._supervisor.start("discovery", partial(self._discover, ended), _HANGS_S)
         self._supervisor.watch(ended)
@@ -133,7 +133,7 @@ class Sensor:
             beat()
             try:
                 self.tick(beat)
-            except Exception:  # servers that are already watched must not be affected
+            except Exception:  # must not affect servers that are already watched
                 _log.exception("cannot search for servers")
             else:
                 self._supervisor.ready()
@@ -141,7 +141,7 @@ class Sensor:
                 return
 
     def tick(self, beat: Beat = lambda: None) -> None:
-        """Start watching new servers, and stop watching those that ended. Skip one that fails."""
+        """Start watching new servers, and stop watching those that ended. Skip servers that fail."""
         now = time.monotonic()
         resting = {pid for pid, failing in self._failing.items() if now < failing.retry_at}
         pids = self._admission.pids(self._known.keys(), self._excluded, resting)
@@ -157,7 +157,7 @@ class Sensor:
             if (known is None or now >= known.retry_at) and (failing is None or now >= failing.retry_at):
                 try:
                     self._identify(pid, known, now)
-                except BaseException as error:  # also a panic of the Rust core: watch the other servers
+                except BaseException as error:  # including panics of the Rust core: watch the other servers
                     self._failed(pid, error, now)
                 else:
                     self._failing.pop(pid, None)
@@ -180,7 +180,7 @@ class Sensor:
         )
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer one request from the socket. Raise BadMessage."""
+        """Return the reply to one request from the socket. Raise BadMessage if the request is invalid."""
         calls: dict[str, Callable[[], dict[str, Any]]] = {
             "hello": self.hello,
             "collect": self.collect,
@@ -213,7 +213,7 @@ class Sensor:
         }
 
     def profiles(self, cursor: Any) -> dict[str, Any]:
-        """Return the chunks after the cursor, which has a position per server; all chunks without one."""
+        """Return the chunks after the cursor, which maps servers to positions; without it, all chunks."""
         begun = messages.expect(cursor or {}, dict)
         with self._lock:
             slots = list(self._slots.items())
@@ -232,7 +232,7 @@ class Sensor:
     def looks(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the snapshots of ``server`` between two Unix times, with ``stacks`` on request.
 
-        Return none for a server that is not watched.
+        For a server that is not watched, the lists are empty.
         """
         name = messages.part(request, "server", str)
         begin, end = messages.part(request, "from", float), messages.part(request, "to", float)
@@ -254,7 +254,7 @@ class Sensor:
     def close(self) -> None:
         """Stop watching all servers in parallel, and wait up to 0.5 s for all threads.
 
-        What takes longer ends with the process: the kernel detaches the remaining probes.
+        Work that takes longer is abandoned: the kernel detaches the remaining probes when the process exits.
         """
         with self._lock:
             slots = list(self._slots.items())
@@ -322,7 +322,7 @@ class Sensor:
         target = discover.identify(self._proc, pid)
         only = self._settings.only
         if only and only.isdisjoint({str(pid), target.socket}):
-            if target.socket is not None:  # without a socket it does not listen yet: identify it again
+            if target.socket is not None:  # without a socket it does not listen yet; it is identified again
                 self._excluded.add(pid)
             return
         admitted = self._admission.admit(target, {number: one.name for number, one in self._known.items()})
@@ -376,7 +376,7 @@ def _outcomes(slot: ServerSlot, watch: WatchedServer | None, target: Target) -> 
 
 
 def _alive(watch: WatchedServer) -> bool:
-    """Return whether the process still runs; True if /proc cannot be read now."""
+    """Return whether the process is still running; True if /proc cannot be read."""
     try:
         return watch.alive
     except OSError:

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Clients served at a time, of all users and per user: a user with slow clients does not lock out the others.
+#: Maximum number of clients in total and per user: a user with slow clients must not lock out the others.
 MAX_CLIENTS: Final = 16
 MAX_PER_USER: Final = 12
-#: Seconds that a client has to send its request, and to receive the reply.
+#: Seconds within which a client must send its request and receive the reply.
 REQUEST_S: Final = 2.0
 REPLY_S: Final = 5.0
 _UMASK: Final = 0o117  # read and write for the owner and the group
 _UCRED: Final = struct.Struct("iII")
-_SO_PEERGROUPS: Final = 59  # asm-generic/socket.h, since Linux 4.13; the socket module does not name it
+_SO_PEERGROUPS: Final = 59  # asm-generic/socket.h, since Linux 4.13; missing in the socket module
 _GROUPS_BYTES: Final = 1024  # Python's limit for getsockopt: 256 groups
 _SUN_PATH: Final = 107
 _BACKLOG: Final = 128
 _ANSWERS_S: Final = 0.5
-#: Seconds between two heartbeats of the accepting thread, and without one until it counts as hung.
+#: Interval of the accepting thread's heartbeats, and the time without one after which it counts as hung.
 _BEAT_S: Final = 1.0
 _HANGS_S: Final = 30.0
 
@@ -50,7 +50,7 @@ class SocketServer:
     """Listens on ``path`` and answers requests with the result of ``handle``.
 
     Root, the sensor's own user and members of ``group`` may connect. An exception of ``handle`` becomes an
-    error reply. Raises SocketTaken, or NoRights.
+    error reply. Creation raises SocketTaken or NoRights.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SocketServer:
                 self._path.unlink()
 
     def _listen(self) -> socket.socket:
-        """Create the socket, with its permissions set before a client can connect."""
+        """Return a listening socket, whose permissions are set before any client can connect."""
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         if len(os.fsencode(partial)) > _SUN_PATH:
             raise SocketTaken(
@@ -134,14 +134,14 @@ class SocketServer:
             except OSError:
                 if self._wire.fileno() < 0:
                     return
-                time.sleep(0.1)  # for example out of descriptors, until other clients disconnect
+                time.sleep(0.1)  # for example, out of file descriptors: wait until other clients disconnect
                 continue
             self._handle_client(client)
 
     def _handle_client(self, client: socket.socket) -> None:
         try:
             uid, allowed = self._authorize(client)
-        except OSError:  # it has disconnected
+        except OSError:  # the client has disconnected
             client.close()
             return
         if not allowed:
@@ -165,9 +165,9 @@ class SocketServer:
         client.close()
 
     def _admit(self, client: socket.socket, uid: int) -> bool:
-        """Reserve a place and return whether there was one.
+        """Reserve a place for the client, and return whether one was available.
 
-        If all are taken, the client that has waited longest without sending its request is disconnected.
+        If all are taken, disconnect the client that has been connected longest without sending a request.
         """
         with self._lock:
             if self._clients[uid] >= MAX_PER_USER:
@@ -261,14 +261,15 @@ def _has_listener(path: Path) -> bool:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether the process is running, not exiting.
+    """Return whether the process is running and not exiting.
 
-    After a kill, the processes that detach its probes still hold its descriptors, including the socket.
+    If a sensor was killed, the processes that detach its probes still hold its descriptors, including the
+    listening socket.
     """
     try:
         Path(f"/proc/{pid}/exe").readlink()
     except FileNotFoundError:
-        return pid == 0  # in another pid namespace: unknown, so assume that it runs
+        return pid == 0  # pid 0: it is in another pid namespace, so assume that it runs
     except OSError:
         return True
     return True

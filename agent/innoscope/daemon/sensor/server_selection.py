@@ -1,4 +1,4 @@
-"""Decide which of the host's servers are watched, and under which name."""
+"""Decide which of the host's servers are watched, and under which names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds until a process that neither listens nor has entered its data directory counts as a server.
-#: One that dies earlier, as in a crash loop, gets no series.
+#: Seconds until a process that neither listens nor has entered its data directory is treated as a server.
+#: A process that exits earlier, as in a crash loop, gets no series.
 _SETTLE_S: Final = 10.0
-#: Seconds until a second server on a data directory is identified again: it waits for the lock of the first.
+#: Seconds until a second server on a data directory is identified again: it is waiting for the first one.
 _DUPLICATE_S: Final = 10.0
-#: Seconds for which the place of a server that ended is reserved for the next one on its data directory.
+#: Seconds for which a place is reserved after its server ended, for the next server on its data directory.
 _RESERVED_S: Final = 60.0
 #: Seconds until a server that lost its place to another owner's server may get one again.
 _EVICTED_S: Final = 10.0
@@ -54,18 +54,18 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """The place of a server that ended, reserved ``until`` then for a new server on its data directory."""
+    """The place of an ended server, reserved for its successor until the monotonic time ``until``."""
 
     tenant: str
     until: float
 
 
 class Admission:
-    """Decides for one sensor. Only the discovery thread may use it.
+    """Decides which servers one sensor watches. Only the discovery thread may use it.
 
-    Places are shared fairly. The tenant with the fewest places comes first; of its servers, the one that was
-    offered a place longest ago. If all places are taken, the tenant with the most gives one to a tenant with
-    fewer. The place of a server that ended is reserved for its successor.
+    Places are shared fairly. The next place is offered to the tenant with the fewest places, and to that
+    server of the tenant that was offered one longest ago. If all places are taken, the tenant with the most
+    places gives one to a tenant with fewer. The place of a server that ended is reserved for its successor.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Admission:
     def pids(
         self, watched: Collection[int], excluded: Collection[int], failed: Collection[int] = ()
     ) -> list[int]:
-        """Return the watched servers, and those to be identified now.
+        """Return the pids of the watched servers, and of those to be identified now.
 
         Together they are at most ``max_servers``, plus one that may replace a watched one. Servers
         ``excluded`` by configuration and those waiting after they ``failed`` are included, and need no place.
@@ -113,7 +113,7 @@ class Admission:
         return sorted(decided + offered)
 
     def admit(self, target: Target, watched: Mapping[int, str]) -> Admitted | None:
-        """Return the server's name, or None if it cannot be watched now; retry when ``pids`` has it again.
+        """Return the server's name, or None if it cannot be watched now; retry when ``pids`` returns its pid.
 
         ``watched`` maps the pids of the watched servers to their names.
         """
@@ -159,7 +159,7 @@ class Admission:
         self._logged &= servers
 
     def _offer(self, candidates: Iterable[int]) -> list[int]:
-        """Choose the servers that are offered a place: first those with a reservation, then the others."""
+        """Choose the servers to offer a place to: first those with a reservation, then the others."""
         in_turn = sorted(candidates, key=lambda pid: (self._offered.get(pid, 0), pid))
         returning = {home: pid for pid in reversed(in_turn) if (home := self._reserved_home(pid)) is not None}
         offered = list(returning.values())
@@ -188,7 +188,7 @@ class Admission:
                 del waiting[tenant]
 
     def _has_place(self, pid: int, home: DataDirectory | None, watched: int, now: float) -> bool:
-        """Return whether a place is free. If none is, mark a server of the largest tenant for eviction."""
+        """Return whether a place is available. If not, mark a server of the largest tenant for eviction."""
         if home is not None and self._reserved.pop(home, None) is not None:
             return True
         if watched + len(self._reserved) < self._rule.max_servers:
@@ -216,7 +216,7 @@ class Admission:
         return watched + Counter(reservation.tenant for reservation in self._reserved.values())
 
     def _reserved_home(self, pid: int) -> DataDirectory | None:
-        """Return the process's data directory if a place is reserved for it."""
+        """Return the process's data directory if a place is reserved for that directory."""
         home = working_directory_of(self._proc, pid) if self._reserved else None
         return home if home in self._reserved else None
 

@@ -1,4 +1,4 @@
-"""A watched server: its collectors, and the state that is preserved when the server is restarted."""
+"""A watched server: its collectors, and the state that is preserved across restarts of the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a reply is sent even if a collector still runs. The agent waits for 0.5 s.
+#: Seconds after which a reply is sent even if a collector is still running. The agent waits for 0.5 s.
 PATIENCE_S: Final = 0.35
 #: Seconds until the probes of an ended server are detached. Detaching holds the kernel's lock on all probes
 #: for up to 5 s, and probes of a dead process cost nothing, so a restarted server gets its probes first.
@@ -40,7 +40,7 @@ LINGER_S: Final = 10.0
 #: Kinds of jobs: compile and attach probes; detach them.
 ATTACHING: Final = "attach"
 ENDING: Final = "end"
-#: Seconds for which single snapshots are stored. A capture includes the minute before a stall.
+#: Seconds for which individual snapshots are stored. A capture includes the minute before a stall.
 SNAPSHOTS_S: Final = 180.0
 #: Counters that the server continues by itself after a restart: log sequence numbers.
 PERSISTENT: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
@@ -89,7 +89,7 @@ class WatchedServer:
             if probes is not None:
                 self._collectors.append(self._prober(probes, waits.thread_kinds))
             self._runner = Runner(self._collectors, workers, str(target.pid))
-        except BaseException:  # the sensor tries again, so this attempt must not go on taking snapshots
+        except BaseException:  # the sensor tries again: this attempt must not continue taking snapshots
             self._close_collectors()
             raise
 
@@ -117,7 +117,7 @@ class WatchedServer:
         return next((latest() for latest in found if latest is not None), {})
 
     def start(self) -> None:
-        """Start one run of all collectors."""
+        """Start a run of all collectors."""
         self._runner.start()
 
     def outcomes(self) -> list[Outcome]:
@@ -127,7 +127,7 @@ class WatchedServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the process is still running."""
         return still_same(self.target)
 
     def probes(self) -> list[dict[str, Any]]:
@@ -177,7 +177,7 @@ class ServerSlot:
             self._workers.submit_at(time.monotonic() + LINGER_S, job)
 
     def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
-        """Return the outcomes of the run that ``watch`` started, with continued counters; "down" without one.
+        """Return the outcomes of ``watch`` with continued counters; a "down" outcome if it is None.
 
         ``watch`` and ``target`` were read together: the server may be replaced during the call.
         """
@@ -212,7 +212,7 @@ class _FailedCollector:
 def _create(factory: Factory, target: Target) -> Collector:
     try:
         return factory(target)
-    except Exception as error:  # the other collectors do not need it
+    except Exception as error:  # the other collectors work without it
         name = str(getattr(factory, "name", getattr(factory, "__name__", "collector")))
         _log.warning(
             "cannot create a collector", extra={"collector": name, "pid": target.pid, "reason": str(error)}

@@ -3,7 +3,7 @@
 import { color, onScheme, styled } from "./colors.js";
 import { bytes, clock, number, percent } from "./format.js";
 
-const MIN_SPAN = 600; // shortest time axis in seconds
+const MIN_SPAN = 600; // minimum length of the time axis in seconds
 const ZONES = [
   [0.5, 0.75, "--zone-steady"],
   [0.75, 0.875, "--zone-aggressive"],
@@ -22,7 +22,7 @@ export class Charts {
     onScheme(() => this.redo());
     const watcher = new ResizeObserver(() => this.resize());
     Object.values(places).forEach((place) => watcher.observe(place));
-    // uPlot hides the selection on a click without a drag: show it again.
+    // uPlot hides the selection after a click without a drag, so it must be shown again.
     document.addEventListener("mouseup", () => requestAnimationFrame(() => this.mark(this.marked)));
   }
 
@@ -137,7 +137,7 @@ function axis(more) {
   };
 }
 
-/** Stack the columns, the last class at the bottom: each series is the upper edge of its class. */
+/** Stack the columns, the first one at the bottom. Each series is the upper edge of a column; the topmost is first. */
 function stacked([at, ...columns]) {
   const found = [];
   let below = new Array(at.length).fill(0);
@@ -229,7 +229,7 @@ function zones(plot) {
   ctx.restore();
 }
 
-/** Select by touch as with a mouse. Vertical moves scroll the page (touch-action in the style sheet). */
+/** Let touch select a time range like the mouse. Vertical swipes scroll the page (touch-action in the style sheet). */
 function selectByTouch(plot, done) {
   let began = null;
   const place = (event) => event.clientX - plot.over.getBoundingClientRect().left;

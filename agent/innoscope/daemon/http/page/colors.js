@@ -53,7 +53,7 @@ function parts(wait) {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** Return the colour of a class, less bright in dark mode. */
+/** Return the colour of a wait class, which is darker in dark mode. `lighter` is added to its lightness. */
 export function color(wait, lighter = 0) {
   const [hue, saturation, lightness] = parts(wait);
   return dark.matches
@@ -61,7 +61,7 @@ export function color(wait, lighter = 0) {
     : `hsl(${hue} ${saturation}% ${lightness + lighter}%)`;
 }
 
-/** Return the colour of a function in a stack of the class: a lightness that depends on its name. */
+/** Return the colour of a function in a stack of the class. Its lightness depends on the function's name. */
 export function shade(wait, name) {
   return color(wait, hashed(name) % 7);
 }

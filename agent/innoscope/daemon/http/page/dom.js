@@ -3,7 +3,7 @@
 /** Return the element with that id. */
 export const by = (id) => document.getElementById(id);
 
-/** Create an element with properties by name ("class", "onclick", aria-…). Children are elements or text. */
+/** Create an element with the given properties ("class", "onclick", aria-…). Children are elements or strings. */
 export function el(name, properties = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -18,7 +18,7 @@ export function el(name, properties = {}, ...children) {
 
 const plain = (child) => (child instanceof Node ? child : String(child));
 
-/** Replace the children, unless they are equal to the present ones, which preserves focus and selection. */
+/** Replace the children unless the new ones are equal, so that focus and selection are preserved. */
 export function fill(place, ...children) {
   const next = el("div", {}, ...children);
   if (next.childNodes.length === place.childNodes.length) {
@@ -28,7 +28,7 @@ export function fill(place, ...children) {
   place.replaceChildren(...next.childNodes);
 }
 
-/** Set the text only if it changed, so that screen readers do not repeat it. */
+/** Set an element's text only if it has changed, so that screen readers do not repeat it. */
 export function say(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }

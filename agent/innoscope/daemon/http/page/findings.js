@@ -9,7 +9,7 @@ const FUNCTIONS = 7;
 const unfolded = new Set(); // names of findings that are open; they stay open when the list is redrawn
 let shownServer = ""; // the server whose findings are shown
 
-/** Show the findings of a server's last minute, or the reason `why` there are none. */
+/** Show the findings of a server's last minute, or `why`, the reason why they are missing. */
 export function findings(place, about, verdict, why) {
   if (verdict?.name !== shownServer) unfolded.clear();
   shownServer = verdict?.name ?? "";

@@ -32,7 +32,7 @@ function listed(node) {
 }
 
 export class Flame {
-  /** `details` shows the frame under the pointer, `found` the result of a search. */
+  /** `details` is the element that shows the frame under the pointer; `found` shows the result of a search. */
   constructor(place, details, found) {
     Object.assign(this, { place, details, found, here: null, term: "", zoomed: false });
     place.addEventListener("keydown", (event) => this.key(event));
@@ -40,7 +40,7 @@ export class Flame {
     new ResizeObserver(() => this.fit()).observe(place);
   }
 
-  /** Whether the user is interacting with the graph; then it is not redrawn. */
+  /** Whether the user is interacting with the graph, which must not be redrawn meanwhile. */
   get used() {
     return this.zoomed || this.term !== "" || this.place.matches(":hover, :focus");
   }

@@ -2,7 +2,7 @@
 
 const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
 
-/** Format as 1,234 or 12.3 or 0.45: at most three significant digits after the point. */
+/** Format a number as 1,234 or 12.3 or 0.45. */
 export function number(value) {
   if (!known(value)) return "–";
   const size = Math.abs(value);
@@ -10,7 +10,7 @@ export function number(value) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
-/** Format as 1,234 or 12.3 or 4.0, for columns of averages. */
+/** Format an average as 1,234 or 12.3 or 4.0, so that the values of a column are comparable. */
 export function average(value) {
   if (!known(value)) return "–";
   const digits = Math.abs(value) >= 99.95 ? 0 : 1;

@@ -1,6 +1,6 @@
 // The last hour of one server: merge the agent's responses, and prepare them for the charts.
 
-/** Seconds that a row of thread counts averages. Intervals without snapshots have no row. */
+/** Seconds over which the thread counts of a row are averaged. Intervals without snapshots do not have a row. */
 export const STEP = 10;
 
 export class Hour {
@@ -24,7 +24,7 @@ export class Hour {
     return Math.max(this.waits.at.at(-1) ?? 0, this.gauges.at.at(-1) ?? 0);
   }
 
-  /** Start of the next request. Threads arrive later than gauges; rows already present are skipped. */
+  /** Unix time from which to request rows. Threads arrive later than gauges; duplicate rows are skipped. */
   get since() {
     const newest = [this.waits, this.gauges].map((rows) => rows.at.at(-1) ?? 1);
     return Math.min(...newest) - 1;
@@ -52,7 +52,7 @@ export class Hour {
     return this.classes[wait]?.about ?? "";
   }
 
-  /** Return {now, mean, peak} of a class. */
+  /** Return the number of threads of a wait class as {now, mean, peak}. */
   summary(wait) {
     const values = this.waits.columns.get(wait) ?? [];
     const sum = values.reduce((total, value) => total + value, 0);
@@ -63,13 +63,13 @@ export class Hour {
     };
   }
 
-  /** Return the row of thread counts at a Unix time, -1 if there is none. */
+  /** Return the index of the row of thread counts at a Unix time; -1 if it is missing. */
   rowAt(unix) {
     const start = Math.floor(unix / STEP) * STEP;
     return this.waits.at.indexOf(start);
   }
 
-  /** Return the middle of each step and the values by column, with a null where rows are missing. */
+  /** Return the middle of each step and the values of each column, with nulls for missing rows. */
   spaced(kind, names) {
     const rows = this[kind];
     const columns = names.map((name) => rows.columns.get(name) ?? []);

@@ -78,7 +78,7 @@ function arrived() {
   document.body.classList.remove("stale");
   const loaded = new URL(import.meta.url).pathname.split("/")[2];
   if (page.status.page !== loaded && !sessionStorage.getItem(page.status.page)) {
-    sessionStorage.setItem(page.status.page, "seen"); // reload once only: a proxy may keep serving an old page
+    sessionStorage.setItem(page.status.page, "seen"); // reload only once, because a proxy may still serve the old page
     location.reload();
   }
   const names = page.status.servers.map((one) => one.name);

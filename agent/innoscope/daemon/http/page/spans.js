@@ -10,10 +10,10 @@ const LAST = [
   [900, "15 min"],
   [3600, "1 hour"],
 ];
-const PAUSE_MS = 350; // between the last key press and the request for stacks
+const PAUSE_MS = 350; // delay of the request for stacks after the last key press
 
 export class Spans {
-  /** Calls `heard.marked` while the range changes and `heard.changed` when it is final. */
+  /** `heard.marked` is called while the range changes, `heard.changed` when it is final. */
   constructor(place, heard) {
     this.heard = heard;
     this.last = 300;
@@ -73,7 +73,7 @@ export class Spans {
     return this.times ? [this.times[0], this.times[1] - 0.001] : [now - this.last, now];
   }
 
-  /** The range as text, for the page's URL. */
+  /** Return the range as a string, for the page's URL. */
   get text() {
     return this.times ? this.times.join("-") : String(this.last);
   }

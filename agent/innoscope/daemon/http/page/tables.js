@@ -4,7 +4,7 @@ import { IDLE, color } from "./colors.js";
 import { el, fill, table } from "./dom.js";
 import { average, moment, number, percent, span } from "./format.js";
 
-const STACKS = 20; // stacks shown at first, and added by each press of the button
+const STACKS = 20; // number of stacks shown at first, and added by each click on the button
 
 const swatch = (wait) => {
   const made = el("span", { class: "swatch", "aria-hidden": "true" });
@@ -12,7 +12,7 @@ const swatch = (wait) => {
   return made;
 };
 
-/** Show the wait classes of the hour. A press on one hides or shows it. `row` is the cursor's row or -1. */
+/** Show the wait classes of the hour. A click on one hides or shows it. `row` is the row under the cursor, or -1. */
 export function classes(place, hour, hidden, row, heading, press) {
   const rows = hour
     .seen()
@@ -203,7 +203,7 @@ export function probes(place, reports) {
   );
 }
 
-/** Show the changes by `innoscope toggle` that are in force. */
+/** Show the changes made with `innoscope toggle` that are in force. */
 export function toggles(place, server, now) {
   const rows = server.toggles.map((one) => [
     one.toggle,
@@ -225,7 +225,7 @@ export function toggles(place, server, now) {
   );
 }
 
-/** Show the state of each collector, with the reason of its failure. */
+/** Show the state of each collector, and the reason for its failure. */
 export function collectors(place, server) {
   const rows = server.collectors.map((one) => [
     one.name,

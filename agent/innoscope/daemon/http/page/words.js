@@ -41,7 +41,7 @@ export function age(server) {
   return `${bytes(now)}, ${percent(ratio)} of ${bytes(most)}: ${zone}${soon}`;
 }
 
-/** Return why a number is missing. */
+/** Return the reason why a number is missing. */
 function missing({ collectors }) {
   const failing = collectors.some((collector) => !collector.ok);
   return failing ? "unknown: a collector fails, see below" : "not reported by this server";
