@@ -175,9 +175,7 @@ class WebServer:
                 opened.socket = context.wrap_socket(
                     opened.socket, server_side=True, do_handshake_on_connect=False
                 )
-                if (
-                    opened.ended.is_set()
-                ):  # it was ended before the TLS socket replaced the plain one
+                if opened.ended.is_set():  # it was ended before the TLS socket replaced the plain one
                     return
                 opened.socket.do_handshake()
             _Handler(opened, client, self, config)
@@ -301,9 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, response: Response) -> None:
         if "Content-Length" in self.headers:
-            self.close_connection = (
-                True  # the next bytes may be a body
-            )
+            self.close_connection = True  # the next bytes may be a body
         headers = {**_HEADERS, **response.headers, **self.config.headers}
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)

@@ -100,9 +100,7 @@ class SocketServer:
                     f"another sensor listens on {self._path}", remedy="use that one, or --sensor-socket OTHER"
                 )
             partial.unlink(missing_ok=True)
-            before = os.umask(
-                _UMASK
-            )  # a chmod afterwards could follow a symbolic link that replaced the socket
+            before = os.umask(_UMASK)  # a chmod afterwards could follow a link that replaced the socket
             try:
                 wire.bind(str(partial))
             finally:

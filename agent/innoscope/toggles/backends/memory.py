@@ -114,9 +114,7 @@ class MemoryWriter:
         place = self._known[setting]
         if isinstance(place, InnoscopeError):
             raise place
-        step = Step(
-            setting.name, None, raw, place.address, place.size, place.type, place.origin
-        )  # the step to read
+        step = Step(setting.name, None, raw, place.address, place.size, place.type, place.origin)
         if raw is not None:
             number_bytes.encode(setting.name, raw, place.type, place.size)
         old = self.read(step)
