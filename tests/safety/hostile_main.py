@@ -31,10 +31,16 @@ def file(path: str) -> list[object]:
         attempt(lambda: _native.elf_info(path).build_id),
         attempt(lambda: _native.elf_info(path).debuglink),
         attempt(lambda: _native.find_debug_file(path, [str(Path(path).parent)])),
-        attempt(lambda: _native.symbol_in_file(path, ["server_version"])),
-        attempt(lambda: _native.members_in_file(path, ["log_sys.lsn"])),
+        attempt(lambda: sorted(_native.symbol_in_file(path, ["server_version"]))),
+        attempt(lambda: members(path)),
         attempt(lambda: len(_native.pack_payload(path, b"{}", b"{}"))),
     ]
+
+
+def members(path: str) -> list[str]:
+    """Return why a member was not found, and the members that were."""
+    found = _native.members_in_file(path, ["log_sys.lsn"])
+    return [] if found is None else [*found.found, *found.missing.values()]
 
 
 def process(pid: str) -> list[object]:

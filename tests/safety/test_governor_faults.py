@@ -115,7 +115,7 @@ _CALLS: Final = (
     "collecting.site_names", "descriptors.kinds", "selftest.compare", "collector._kinds",
     "collector._own_counters",
     "map counters.array", "map histograms.array", "map hits.array", "map windows.update", "map dropped.array",
-    "map thread_kinds.update", "map thread_kinds.delete", "map files.items", "map sites.items",
+    "map thread_kinds.update", "map thread_kinds.delete", "map files.entries", "map sites.entries",
 )  # fmt: skip
 #: If these fail each time, the process ends (test_a_process_that_cannot_detach_probes_ends).
 _ONCE: Final = frozenset({"attachment.detach", "attachment.disable"})

@@ -37,11 +37,10 @@ def server() -> Iterator[Server]:
 def test_a_trace_ends_with_its_server_and_prints_its_results() -> None:
     with Server("mysql-5.6.24") as server:
         with (
-            Fsync(server, 2) as load,
+            Fsync(server, 2),
             Tracing(server, FUNCTION, "--callers", "--seconds", 60, *ANY) as tracing,
         ):
-            before = load.throughput()
-            until(lambda: load.throughput() > before + 20)  # each commit calls the function
+            time.sleep(1)  # the trial, which prints nothing, is over
             server.kill()
             code = tracing.finish()
         assert code == NoSuchProcess.exit_code, tracing.err

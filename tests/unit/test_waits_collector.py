@@ -94,7 +94,7 @@ class Stepped:
         self.waits.close()
 
     def snapshot(self, after_s: float = 0.0) -> None:
-        """Take a snapshot, and wait wait_until it is counted."""
+        """Take a snapshot, and wait until it is counted."""
         before = self.profiles.between(0, 1e12).looks
         self.clock.now += after_s
         self.eyes.step.release()
