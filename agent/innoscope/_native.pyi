@@ -179,7 +179,7 @@ class Classifier:
         CPU or runnable. ``stale`` is true if its stack is from an earlier time, which does not prove a wait.
         """
 
-    def from_server(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    def server_frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """Return the frames from the server's own innermost function outwards; all if there is none."""
 
 class KindPatterns(Protocol):

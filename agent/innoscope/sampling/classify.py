@@ -18,14 +18,14 @@ UNEXPLAINED: Final = frozenset({"on_cpu", "runnable", "other"})
 
 
 class Classifier:
-    """A catalog, and the methods of ``_native.Classifier`` that apply it: ``classify``, ``from_server``."""
+    """A catalog, and the methods of ``_native.Classifier`` that apply it: ``classify``, ``server_frames``."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         states = {name: one.state for name, one in catalog.classes.items() if one.state is not None}
         native = _native.Classifier(catalog.rules, states, catalog.libraries)
         self.classify: Final = native.classify
-        self.from_server: Final = native.from_server
+        self.server_frames: Final = native.server_frames
 
 
 @cache

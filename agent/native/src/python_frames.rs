@@ -209,7 +209,7 @@ impl Classifier {
         Ok(PyString::intern(py, wait))
     }
 
-    fn from_server<'py>(
+    fn server_frames<'py>(
         &self,
         py: Python<'py>,
         frames: Bound<'py, PyTuple>,

@@ -93,7 +93,7 @@ def _merged(stacks: Iterable[Group]) -> list[Group]:
     merged: dict[Key, Group] = {}
     for stack in stacks:
         explained = stack.wait not in UNEXPLAINED
-        frames = default_classifier().from_server(stack.frames) if explained else stack.frames
+        frames = default_classifier().server_frames(stack.frames) if explained else stack.frames
         key = (stack.wait, tuple(frame.label for frame in frames))
         merged.setdefault(key, Group(stack.wait, frames)).absorb(stack)
     return most_first(merged.values())
