@@ -57,7 +57,7 @@ class InnoscopeError(Exception):
 
 
 class NoTarget(InnoscopeError):
-    """No running process matches, or several do and none was named."""
+    """No running process matches, or several match and none was selected."""
 
     exit_code = ExitCode.NO_TARGET
 
@@ -93,7 +93,7 @@ class KernelUnable(InnoscopeError):
 
 
 class SqlFailed(InnoscopeError):
-    """The server did not answer over SQL in time, or refused the account."""
+    """The server did not respond over SQL in time, or rejected the account."""
 
     exit_code = ExitCode.SQL_FAILED
 

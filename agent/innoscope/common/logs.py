@@ -20,7 +20,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def set_up(form: str, level: str) -> None:
-    """Send logs to stderr in one of FORMATS. ``level``, one of LEVELS, is the lowest one that is written."""
+    """Send logs to stderr in one of FORMATS. ``level`` (one of LEVELS) is the lowest level to write."""
     logging.basicConfig(level=level.upper(), handlers=[_handler(form)], force=True)
 
 
@@ -35,7 +35,7 @@ def set_up_for_command(*, debug: bool) -> None:
 
 
 def log_uncaught() -> None:
-    """Log uncaught exceptions; Python would print them unescaped."""
+    """Log uncaught exceptions, because Python would print them unescaped."""
     sys.excepthook = _log_exception
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_thread_exception

@@ -96,7 +96,7 @@ class Workers:
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Run the job as soon as a thread is free. Neither blocks nor raises if no thread can be started."""
+        """Run the job as soon as a thread is free. Does not block or raise, even if no thread can start."""
         with self._lock:
             self._queue(job)
 
@@ -187,7 +187,7 @@ class Workers:
         lane.threads[thread] = None
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as error:  # the limit of threads is reached: continue with fewer
+        except (RuntimeError, MemoryError) as error:  # the thread limit is reached; continue with fewer
             del lane.threads[thread]
             if not lane.refused:
                 _log.warning("cannot start a thread", extra={"kind": kind, "error": str(error)})

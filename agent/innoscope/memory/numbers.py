@@ -36,7 +36,7 @@ _POINTER: Final = struct.Struct("<Q")
 
 
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
-    """Return the value of each term, in the given order; None if a pointer on the path is still NULL.
+    """Return the value of each term, in the given order; None if a pointer on the term's path is still NULL.
 
     The values are not from the same point in time: the kernel copies them one after the other, within a few
     microseconds. Raises NoSuchProcess and NoRights.

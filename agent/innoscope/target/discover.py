@@ -59,7 +59,7 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
                     servers.append(pid)
                 else:
                     ignored.append(refused)
-        except (ProcessLookupError, PermissionError):  # it has ended, or is a kernel thread
+        except (ProcessLookupError, PermissionError):  # the process has ended, or is a kernel thread
             continue
     return Scan(tuple(servers), tuple(ignored))
 
@@ -214,7 +214,7 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
 
 
 def _matches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
-    """Return whether the target listens on that socket (by its own path or ours) and that port."""
+    """Return whether the target listens on that socket (a path seen by the server or by us) and port."""
     if port is not None and target.port != port:
         return False
     return socket is None or (

@@ -1,4 +1,4 @@
-"""Find where a server listens and where its data is, from /proc and its command line."""
+"""Find a server's socket, port and data directory from /proc and the server's command line."""
 
 from __future__ import annotations
 

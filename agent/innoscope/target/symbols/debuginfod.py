@@ -1,8 +1,8 @@
 """Fetch debug files from debuginfod servers, before a dump and only if DEBUGINFOD_URLS is set.
 
 The cache is shared with elfutils' client (debuginfod_find_debuginfo(3)), which gdb and eu-stack use:
-``<cache>/<build-id>/debuginfo``. An empty file means that the servers have no such debug file. It is valid
-for ``cache_miss_s`` seconds.
+``<cache>/<build-id>/debuginfo``. An empty file means that the debuginfod servers do not have the debug
+file, and is valid for ``cache_miss_s`` seconds.
 """
 
 from __future__ import annotations
