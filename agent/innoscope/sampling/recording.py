@@ -133,7 +133,7 @@ class Recording:
         self.notes: tuple[str, ...] = ()
         self.times: list[float] = []
         self.waits: list[dict[str, int]] = []
-        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads takes gigabytes uncompressed
+        self._lines: list[bytes] = []  # compressed, because an hour of 1,000 threads takes gigabytes
         self._parser = _Parser()
         self._allow_headerless = allow_headerless
         try:
@@ -193,7 +193,7 @@ class Recording:
             self.notes = (_CUT_OFF,)
             return b""
         except gzip.BadGzipFile as error:
-            if repr(b"\x1f") in str(error):  # only the first byte of a member: truncated there
+            if repr(b"\x1f") in str(error):  # truncated after the first byte of a member
                 self.notes = (_CUT_OFF,)
                 return b""
             raise self._bad(number, f"damaged: {error}") from error
@@ -243,7 +243,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Parser:
-    """Converts schema 1 documents to records. Equal frames and stacks become one object, as in the engine."""
+    """Converts schema 1 documents to records. Equal frames or stacks become one object, as in the engine."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, Frame] = {}

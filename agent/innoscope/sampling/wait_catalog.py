@@ -80,6 +80,6 @@ def load(path: Path | None = None) -> Catalog:
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raise ValueError if a pattern is malformed, or if they cannot be compiled together."""
+    """Raise ValueError if a pattern is malformed, or if the patterns cannot be compiled together."""
     if problem := _native.pattern_problem(patterns):
         raise ValueError(problem)

@@ -133,7 +133,7 @@ class Tracer:
                 return Trial(hits, now - since, began)
 
     def _judge(self, result: TraceResult) -> None:
-        """Drop the return probe if the cost exceeds the budget. If it still does, detach; raise TooHot."""
+        """Drop the return probe if the cost exceeds the budget. If it still does, detach and raise TooHot."""
         trial, budget = result.trial, self._options.budget
         if self._options.force or self._fits(trial.rate, budget):
             return
@@ -217,7 +217,7 @@ class Tracer:
 def refusal(
     chosen: TracedFunction, options: TraceOptions, cost: costs.Cost, trial: Trial, probed_s: float
 ) -> TooHot:
-    """Return the error with the rate, the cost and the alternatives."""
+    """Return the TooHot error with the rate, the cost and the alternatives."""
     share = cost.share(trial.rate)
     what = (
         f"{chosen.name} is too hot: at least {trial.rate:,.0f} calls a second, "

@@ -1,4 +1,4 @@
-"""Run a profile for a given time, until interrupted or until the server ends."""
+"""Run a profile for a given time. It ends earlier if it is interrupted or the server ends."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _poll_until(
     seconds: float,
     on_progress: Callable[[float, str], None] | None,
 ) -> bool:
-    """Poll for ``seconds``. Return False if the server ended earlier."""
+    """Poll for ``seconds``. Return True, or False if the server ended earlier."""
     watch = select.poll()
     watch.register(process, select.POLLIN)
     reported = 0.0

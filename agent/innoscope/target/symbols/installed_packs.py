@@ -39,7 +39,7 @@ class PackInfo:
 
 @dataclass(frozen=True, slots=True)
 class PackFile:
-    """A file in the pack folder. ``fits``: pids of matching servers. ``problem``: why the pack is not used."""
+    """A file in the pack folder. ``fits`` has the pids of matching servers, ``problem`` the error."""
 
     path: str
     about: PackInfo | None
