@@ -75,7 +75,7 @@ class NotAServer(InnoscopeError):
 
 
 class NoRights(InnoscopeError):
-    """The kernel denied access: not root, or a capability is missing."""
+    """The kernel denied access, because we are not root or lack a capability."""
 
     exit_code = ExitCode.NO_RIGHTS
 
@@ -109,6 +109,6 @@ class NotRead(BadFile):
 
 
 class CannotWrite(InnoscopeError):
-    """The output could not be written: no such folder, permission denied or disk full."""
+    """The output could not be written, for example because the disk is full or permission is denied."""
 
     exit_code = ExitCode.CANNOT_WRITE

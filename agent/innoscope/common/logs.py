@@ -85,7 +85,7 @@ class Structured(logging.Formatter):
 
 
 def _logfmt(value: object) -> str:
-    """Return the value as a logfmt word. Quote it, with JSON escapes, if it is not a plain printable word."""
+    """Return the value for logfmt. Quote it, with JSON escapes, unless it is a plain printable word."""
     text = str(value)
     plain = text.isprintable() and not set(' "=') & set(text)
     return text if text and plain else sanitize.dumps(text)

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/metrics.yaml``: the name and the meaning of every exported metric.
+"""Read ``probes/catalog/metrics.yaml``, which lists the name and meaning of every exported metric.
 
 This module does not depend on the metrics registry, because probes need this file to number their counters.
 """

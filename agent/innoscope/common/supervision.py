@@ -14,7 +14,7 @@ from innoscope.common.sd_notify import notify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: A heartbeat: a supervised function calls it at least once within its deadline.
+    #: A heartbeat function. A supervised function calls it at least once within the deadline.
     Beat: TypeAlias = Callable[[], None]
 
 _log = logging.getLogger(__name__)

@@ -208,7 +208,7 @@ class Workers:
         if lane.waiting:
             self._start_thread_if_needed(lane)
         if lane.waiting or len(lane.threads) - lane.stuck > lane.size:
-            # The thread that was notified may have died. Surplus threads end when they wake up.
+            # Wake all threads: the notified one may have died, and surplus threads end when they wake up.
             lane.wake.notify_all()
         return lost
 

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/memory.yaml``: the location of each value in the memory of each server version."""
+"""Read ``probes/catalog/memory.yaml``, which locates values in the memory of each server version."""
 
 from __future__ import annotations
 

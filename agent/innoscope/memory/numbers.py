@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Number = int | float
 
-#: Limit on the elements behind a pointer: the maximum of innodb_buffer_pool_instances is 64.
+#: Maximum elements behind a pointer, because the maximum of innodb_buffer_pool_instances is 64.
 _MOST_ELEMENTS: Final = 64
 #: Limit on the bytes from the first to the last element of a term: four times the size of 64 buffer pools
 #: in MySQL 5.6.

@@ -182,8 +182,8 @@ class Attachment:
                 self._set_window(point.index, is_open=False)
                 for at in point.placed.site.at:  # entries first: a return without its entry is not counted
                     self._attach_at(point, at)
-                # Open the window last: the kernel already runs the program at breakpoints that exist, while
-                # others are still being attached.
+                # Open the window last, because the kernel already runs the program at the first breakpoints
+                # while others are being attached.
                 self._set_window(point.index, is_open=True)
         except (NoSuchProcess, AttachDisabled):
             self.detach([point])

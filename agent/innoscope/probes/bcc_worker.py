@@ -30,7 +30,7 @@ def main() -> int:
     os.dup2(2, 1)  # LLVM may print to standard output
     request = json.load(sys.stdin)
     try:
-        import bcc  # not at the top: it is a distribution package that may be missing
+        import bcc  # not at the top, because this distribution package may be missing
     except ImportError as error:
         return _failed(str(error), "missing")
     try:

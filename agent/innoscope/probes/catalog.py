@@ -60,7 +60,7 @@ class Site(ServerEntry, frozen=True):
     feeds: tuple[str, ...] = ()  # metrics in addition to ``Probe.feeds``
     absent: str | None = None  # why there is nothing to attach to
     without: str | None = None  # the reason to report if the function is not found
-    instead: str | None = None  # an alternative source if it is absent or not found
+    instead: str | None = None  # an alternative source if the function is absent or not found
 
     def __post_init__(self) -> None:
         """Check that the site is for servers of one flavour. Raises ValueError."""

@@ -52,7 +52,7 @@ _JOIN_S = 5.0
 class Governor:
     """Owns an attachment: attaches its probes, and detaches those that cost too much. Thread-safe.
 
-    It fails safe: any exception detaches everything, is recorded in ``failures``, and leads to a retry later.
+    The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
     An overdue tick has the same effect: ``probes.guard`` compares ``beat_at``, the time when the thread last
     ran, with the clock.
     """

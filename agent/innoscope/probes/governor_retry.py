@@ -1,4 +1,4 @@
-"""Record the failures of one governor: the reason, and when to retry."""
+"""Record the failures of one governor, and decide when to retry."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class _Files:
         self._found: dict[str | None, list[Function]] = {}
 
     def of(self, site: Site) -> _native.CodeFile:
-        """Return the file of a site. Raises NativeError (elf) if it is not mapped."""
+        """Return the file of a site. Raises NativeError (elf) if the file is not mapped."""
         if site.shared_object is None:
             return self.main
         if site.shared_object not in self._libraries:

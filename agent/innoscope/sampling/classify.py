@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Classes of threads without work. The text format hides them by default, and ``top`` on request.
 IDLE: Final = frozenset({"idle", "background_idle"})
-#: Classes that do not say what a thread is doing. Its library functions are shown, because they do.
+#: Classes that do not say what a thread is doing. The thread's library functions are shown instead.
 UNEXPLAINED: Final = frozenset({"on_cpu", "runnable", "other"})
 
 

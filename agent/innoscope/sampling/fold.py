@@ -258,7 +258,7 @@ class Report:
         self.waits[wait] += number
 
     def put(self, thread: Thread, number: int) -> None:
-        """Count ``number`` of the report's unit for a thread. It is folded only if it passes the filter."""
+        """Count ``number`` of the report's unit for a thread, and fold the thread if it passes the filter."""
         self.threads += number
         self.tally[thread.trust] += number
         self.waits[thread.wait] += number

@@ -116,9 +116,10 @@ def _line(value: dict[str, Any]) -> str:
 
 
 class Recording:
-    """A recording opened for reading: an index of its snapshots, each parsed on demand.
+    """A recording opened for reading. Each snapshot is parsed on demand.
 
-    Opening reads the file once and checks each line roughly. ``times`` are Unix seconds, one per snapshot.
+    Opening reads the file once to build an index, and checks each line roughly. ``times`` are the snapshots'
+    times in Unix seconds.
     """
 
     def __init__(

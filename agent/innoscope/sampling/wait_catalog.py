@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/waits.yaml``: the wait classes and the rules that assign them."""
+"""Read ``probes/catalog/waits.yaml``, which defines wait classes and the rules that assign them."""
 
 from __future__ import annotations
 

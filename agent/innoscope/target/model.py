@@ -30,7 +30,7 @@ class Target:
     threads: int
     root: str  # "/", or the chroot as seen from here
     container: str | None  # short container id, or the namespaces that differ from ours ("mnt,pid,user")
-    symbols: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none: the source of names
+    symbols: str  # source of names: symtab, debug-file, symbol-pack, debugdata, dynsym or none
     #: True if the user named this process. If False, SQL is not used for a server in a container (choice.py).
     chosen: bool = field(default=False, compare=False)
 

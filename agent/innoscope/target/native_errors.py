@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: Lock held while Innoscope reads the symbols of a server. That briefly takes up to 30 MB per server, and a
-#: host may have many servers. The lock is not held while a child process reads debug information, because
+#: host may run many servers. The lock is not held while a child process reads debug information, because
 #: that takes seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (

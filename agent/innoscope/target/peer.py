@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _UCRED: Final = struct.Struct("iII")
 #: pid and uid of systemd, which listens for socket-activated services.
 _INIT: Final = (1, 0)
-#: kernel.overflowuid: the user is not mapped into our user namespace, so it may be any user.
+#: kernel.overflowuid stands for all users that are not mapped into our user namespace.
 _UNKNOWN_UID: Final = 65534
 #: Timeout in seconds of a connection that only serves to find the listening process.
 _CONNECT_S: Final = 0.2

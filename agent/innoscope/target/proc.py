@@ -30,7 +30,7 @@ _GONE = {errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EINVAL}
 _REFUSED = {errno.EACCES, errno.EPERM}
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON in include/uapi/linux/net.h: the socket listens
 _TCP_LISTEN = "0A"
-_TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c): the kernel reads no further ahead
+_TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c); prevents reading further ahead
 #: Limits on the data that is read, because a server may have very many descriptors, and other users may fill
 #: the host's socket tables.
 _CMDLINE_BYTES: Final = 1 << 16
@@ -231,7 +231,7 @@ class ProcFs:
                 yield int(fields[9]), int(fields[1].rpartition(":")[2], 16)
 
     def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
-        """Return ``(uid, inode)`` of the other end of a connection; None if it is not on this host.
+        """Return ``(uid, inode)`` of the other end of a connection; None if that end is not on this host.
 
         ``ours`` and ``theirs`` are the addresses from our side; the other end has them swapped.
         """

@@ -74,7 +74,7 @@ def detect(proc: ProcFs, pid: int, executable: str) -> Version:
 
 
 def from_memory(proc: ProcFs, pid: int) -> str | None:
-    """Read the variable ``server_version`` of the process. Return None if it is unreadable or malformed."""
+    """Return the variable ``server_version`` of the process; None if unreadable or malformed."""
     if proc != ProcFs():  # the Rust core reads the real /proc
         return None
     try:

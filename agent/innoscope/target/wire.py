@@ -209,7 +209,7 @@ def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
 def require_greeting(payload: bytes) -> None:
     """Raise SqlFailed unless the payload is an error or a complete Protocol::HandshakeV10.
 
-    PyMySQL misreads an incomplete greeting: it can interpret a truncated nonce as the plugin's name.
+    PyMySQL misreads incomplete greetings. For example, it can take a truncated nonce for the plugin's name.
     """
     if payload[:1] == bytes([_ERROR]):
         return

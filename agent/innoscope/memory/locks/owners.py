@@ -1,6 +1,6 @@
 """Read from a server's memory who owns the locks that the threads of each snapshot wait for.
 
-Memory is only read (process_vm_readv). An owner is accepted only if it is a thread of the snapshot.
+Memory is only read (process_vm_readv). An owner is accepted only if the snapshot contains this thread.
 """
 
 from __future__ import annotations

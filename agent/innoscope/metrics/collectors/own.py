@@ -1,4 +1,4 @@
-"""Collect Innoscope's own metrics (collector ``agent``): its cost, and the state of the sensor."""
+"""Collect Innoscope's own metrics (collector ``agent``), such as its cost and the state of the sensor."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
 
 
 def _open_files(pid: int) -> int:
-    """Return the number of open descriptors: the folder's size since Linux 6.2, else its entries."""
+    """Return the number of open descriptors. Count the entries before Linux 6.2, where the size is 0."""
     path = f"/proc/{pid}/fd"
     return os.stat(path).st_size or len(os.listdir(path))  # noqa: PTH116, PTH208, often and thousands
 

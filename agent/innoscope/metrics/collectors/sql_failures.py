@@ -22,7 +22,7 @@ _REASONS: Final = {
     1203: "refused",  # max_user_connections
     1226: "refused",  # the account's max_user_connections
     1227: "denied",
-    1317: "timeout",  # interrupted: our own max_execution_time
+    1317: "timeout",  # ER_QUERY_INTERRUPTED, caused by our own max_execution_time
     1698: "denied",
     1969: "timeout",  # MariaDB's max_statement_time
     2002: "refused",

@@ -1,4 +1,4 @@
-"""Report the settings that were changed with ``innoscope toggle``, from the status file that it writes.
+"""Report the settings that ``innoscope toggle`` changed, from the status file that this command writes.
 
 The agent only reads this file. It cannot import the code that makes changes.
 """

@@ -1,4 +1,4 @@
-"""Run a profile for a given time. It ends earlier if it is interrupted or the server ends."""
+"""Run a profile for a given time. The profile ends early if it is interrupted or the server exits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _poll_until(
 
 
 def _open(target: Target) -> int:
-    """Return a pidfd of exactly this process, which becomes readable when the process ends."""
+    """Return a pidfd of exactly this server process. The pidfd becomes readable when the process exits."""
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:

@@ -1,4 +1,4 @@
-"""Find the file from which a pack is made, and the server that it belongs to."""
+"""Find the file from which a symbol pack is made, and the server that the file belongs to."""
 
 from __future__ import annotations
 

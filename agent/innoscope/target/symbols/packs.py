@@ -64,7 +64,7 @@ class Layout:
 
 
 def layout(build_id: str | None) -> Layout | None:
-    """Return what the pack of this build contains; None without a pack. Raises BadFile if it is rejected."""
+    """Return the layout in the pack of this build; None without a pack. Raises BadFile if it is rejected."""
     if build_id is None:
         return None
 
