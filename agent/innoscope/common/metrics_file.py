@@ -61,7 +61,7 @@ class Declaration(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of metrics.yaml."""
 
     version: Literal[1]
     metrics: dict[str, Declaration]

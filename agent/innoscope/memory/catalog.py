@@ -76,7 +76,7 @@ class Tables(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``lengths`` is ``{pointer: variable with the number of elements}``."""
+    """The contents of memory.yaml. ``lengths`` is ``{pointer: variable with the number of elements}``."""
 
     version: Literal[1]
     lengths: dict[str, str]

@@ -116,7 +116,7 @@ class Family(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``safe`` maps keys to reasons why no exception can cross a function."""
+    """The contents of probes.yaml. ``safe`` maps keys to reasons why no exception can cross a function."""
 
     version: Literal[1]
     families: dict[str, Family]

@@ -89,7 +89,7 @@ class ProfileHistory:
         self._lock = threading.RLock()
         self._ids: dict[Stack, int] = {}
         self._stacks: dict[int, Stack] = {}
-        self._totals: Counter[int] = Counter()  # threads in all chunks
+        self._totals: Counter[int] = Counter()  # threads per stack, in all chunks
         self._next_id = 0
         self._sealed: deque[_Sealed] = deque()
         self._number = 0

@@ -141,7 +141,7 @@ class SnapshotHistory:
         return number
 
     def _remove(self, entry: _Entry) -> None:
-        """Remove the stacks that only this entry has."""
+        """Remove the stacks that only this entry contains."""
         for number in entry.stacks:
             self._used[number] -= 1
             if not self._used[number]:

@@ -56,7 +56,7 @@ class Rule(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``lists`` contains only YAML anchors."""
+    """The contents of waits.yaml. ``lists`` contains only YAML anchors."""
 
     version: Literal[1]
     classes: dict[_Name, WaitClass]

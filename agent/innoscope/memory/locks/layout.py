@@ -99,7 +99,7 @@ class Generation(ServerEntry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of owners.yaml."""
 
     version: Literal[1]
     servers: tuple[Generation, ...]

@@ -33,7 +33,7 @@ class Names(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file. ``pool`` contains patterns for the functions of thread pools."""
+    """The contents of threads.yaml. ``pool`` contains patterns for the functions of thread pools."""
 
     version: Literal[1]
     kinds: dict[_KindName, Names]

@@ -65,7 +65,7 @@ class SeriesEntry(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of sql.yaml."""
 
     version: Literal[1]
     session: tuple[Annotated[str, Meta(pattern=r"\A\w+ = \w+\Z")], ...]

@@ -162,7 +162,7 @@ class WaitsCollector:
         self._seen.clear()
 
     def _try_to_look(self) -> float:
-        """Try to take one snapshot. Return the seconds from its due time to that of the next one.
+        """Try to take one snapshot. Return the seconds between its due time and the next one.
 
         Does not raise.
         """
@@ -191,8 +191,8 @@ class WaitsCollector:
         kinds = {}
         groups: dict[tuple[str, int], list[int]] = {}
         before = self._kinds
-        # ``tid`` is the thread id on the host. /proc has these ids, unless we share a pid namespace with the
-        # server: then it has those of that namespace.
+        # ``tid`` is the thread id on the host, ``ns_tid`` the one in the server's pid namespace. /proc has
+        # the latter if we share a pid namespace with the server.
         as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
         for thread in dump.threads:
             frames = thread.frames

@@ -26,7 +26,7 @@ class Hot(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of hot.yaml."""
 
     version: Literal[1]
     hot: tuple[Hot, ...]

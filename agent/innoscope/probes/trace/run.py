@@ -177,7 +177,7 @@ class Tracer:
         self._session.sample(self._stacks, (now[1] - last[1]) / max(now[0] - last[0], 1e-9))
 
     def _too_hot(self, now: float, hits: int) -> str | None:
-        """Return why the trace must end, or None. A function may become hotter after the trial."""
+        """Return the reason if the trace must end; else None. The function may become hotter later."""
         self._history.append((now, hits))
         while now - self._history[0][0] > _BURST_S and len(self._history) > 1:
             self._history.popleft()

@@ -34,7 +34,7 @@ REAL, REHEARSED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """``struct control`` of trace.bpf.c."""
+    """The fields of ``struct control`` in trace.bpf.c."""
 
     tgid: int
     since: int = 0

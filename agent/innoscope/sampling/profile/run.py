@@ -1,4 +1,4 @@
-"""Run a profile for a given time. The profile ends early if it is interrupted or the server exits."""
+"""Run a profile for a given time. It ends early on Ctrl-C or if the server exits."""
 
 from __future__ import annotations
 

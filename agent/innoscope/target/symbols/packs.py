@@ -96,7 +96,7 @@ def path_for(build_id: str | None) -> str | None:
 
 
 def problem(target: Target) -> str | None:
-    """Return why the pack of this server cannot be used, with the remedy; None if usable or missing."""
+    """Return why the pack of this server cannot be used, and the remedy; None if it is usable or missing."""
     try:
         path_for(target.build_id)
     except BadFile as error:
