@@ -44,7 +44,7 @@ def cache_key(*inputs: str) -> str:
 
 
 class Cache:
-    """Cached results of one kind: files in the folder ``name`` below ``root`` (default: the cache folder).
+    """Cached results of one kind, in files in the folder ``name`` below ``root`` (default: cache_folder()).
 
     If there are more than ``max_files`` files, the oldest are removed.
     """

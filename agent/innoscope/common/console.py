@@ -1,4 +1,4 @@
-"""Write to standard output and standard error. No other module does (tests/unit/test_one_output.py).
+"""Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
 
 All text is sanitized here. Only ``progress``, ``clear_progress`` and ``Coloured`` lines contain control
 characters.
@@ -117,7 +117,7 @@ def _stream(*, err: bool) -> TextIO:
 
 
 def _has_colours(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal with colours and the user wants them (https://no-color.org)."""
+    """Return whether the stream is a terminal with colours and NO_COLOR is not set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

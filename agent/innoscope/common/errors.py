@@ -57,7 +57,7 @@ class InnoscopeError(Exception):
 
 
 class NoTarget(InnoscopeError):
-    """No running process matches, or several do and none was named."""
+    """No running process matches, or several match and none was selected."""
 
     exit_code = ExitCode.NO_TARGET
 
@@ -75,7 +75,7 @@ class NotAServer(InnoscopeError):
 
 
 class NoRights(InnoscopeError):
-    """The kernel denied access: not root, or a capability is missing."""
+    """The kernel denied access, because we are not root or lack a capability."""
 
     exit_code = ExitCode.NO_RIGHTS
 
@@ -93,7 +93,7 @@ class KernelUnable(InnoscopeError):
 
 
 class SqlFailed(InnoscopeError):
-    """The server did not answer over SQL in time, or refused the account."""
+    """The server did not respond over SQL in time, or rejected the account."""
 
     exit_code = ExitCode.SQL_FAILED
 
@@ -109,6 +109,6 @@ class NotRead(BadFile):
 
 
 class CannotWrite(InnoscopeError):
-    """The output could not be written: no such folder, permission denied or disk full."""
+    """The output could not be written, for example because the disk is full or permission is denied."""
 
     exit_code = ExitCode.CANNOT_WRITE

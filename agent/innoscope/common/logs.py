@@ -20,7 +20,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def set_up(form: str, level: str) -> None:
-    """Send logs to stderr in one of FORMATS. ``level``, one of LEVELS, is the lowest one that is written."""
+    """Send logs to stderr in one of FORMATS. ``level`` (one of LEVELS) is the lowest level to write."""
     logging.basicConfig(level=level.upper(), handlers=[_handler(form)], force=True)
 
 
@@ -35,7 +35,7 @@ def set_up_for_command(*, debug: bool) -> None:
 
 
 def log_uncaught() -> None:
-    """Log uncaught exceptions; Python would print them unescaped."""
+    """Log uncaught exceptions, because Python would print them unescaped."""
     sys.excepthook = _log_exception
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_thread_exception
@@ -85,7 +85,7 @@ class Structured(logging.Formatter):
 
 
 def _logfmt(value: object) -> str:
-    """Return the value as a logfmt word. Quote it, with JSON escapes, if it is not a plain printable word."""
+    """Return the value for logfmt. Quote it, with JSON escapes, unless it is a plain printable word."""
     text = str(value)
     plain = text.isprintable() and not set(' "=') & set(text)
     return text if text and plain else sanitize.dumps(text)

@@ -1,6 +1,6 @@
-"""Read ``probes/catalog/metrics.yaml``: the name and the meaning of every exported metric.
+"""Read ``probes/catalog/metrics.yaml``, which lists the name and meaning of every exported metric.
 
-It does not depend on the metrics registry, because probes need this file to number their counters.
+This module does not depend on the metrics registry, because probes need this file to number their counters.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Declaration(Entry, frozen=True):
                 raise ValueError(f"label {label} has a duplicate value")
         if not self.help.endswith(".") or "\n" in self.help:
             raise ValueError("help is not one line that ends with a full stop")
-        # Metrics of the agent itself have no other source to name.
+        # The help of the agent's own metrics need not name a source.
         if self.sources != ("agent",) and not _FROM.search(self.help):
             raise ValueError("help does not end with where the number comes from, in parentheses")
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of metrics.yaml."""
 
     version: Literal[1]
     metrics: dict[str, Declaration]

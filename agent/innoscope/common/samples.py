@@ -37,7 +37,7 @@ Value: TypeAlias = float | int | Histogram
 
 
 class Sample(NamedTuple):
-    """The current value of one series. It is a tuple, because a scrape creates hundreds per server.
+    """The current value of one series. This is a tuple for speed: a scrape creates hundreds per server.
 
     ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` are its label values in declared
     order, without ``server``. Counters are cumulative since the server or this process started.

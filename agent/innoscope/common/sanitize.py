@@ -24,9 +24,9 @@ _DIGEST: Final = 8
 def line(text: str, limit: int | None = None) -> str:
     r"""Return ``text`` on one line with unprintable characters escaped, cut to ``limit`` characters.
 
-    It escapes all characters that ``str.isprintable`` rejects: C0 (also line feeds and tabs), DEL, C1,
+    This escapes all characters that ``str.isprintable`` rejects: C0 (also line feeds and tabs), DEL, C1,
     format characters (bidirectional controls and isolates, zero-width characters, tags), line and paragraph
-    separators, unusual spaces, surrogates, private and unassigned code points. They become ``\x1b``,
+    separators, unusual spaces, surrogates, private and unassigned code points. The escapes are ``\x1b``,
     ``\u202e``, ``\udcff``. Backslashes are not escaped, so the original text cannot be restored.
     """
     if not text.isprintable():
@@ -77,7 +77,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _json_escaped(match: re.Match[str]) -> str:
-    """Return the character's JSON escape. Only strings need it: the rest of JSON is printable ASCII."""
+    """Return the character's JSON escape. Outside strings, JSON is printable ASCII and needs no escapes."""
     character = match.group()
     return character if character.isprintable() else json.dumps(character)[1:-1]
 

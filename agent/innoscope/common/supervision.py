@@ -14,7 +14,7 @@ from innoscope.common.sd_notify import notify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: A heartbeat: a supervised function calls it at least once within its deadline.
+    #: A heartbeat function. A supervised function calls it at least once within the deadline.
     Beat: TypeAlias = Callable[[], None]
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ MAX_FAILURES: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Numbers of failures in this process so far, and of threads and jobs that hang now."""
+    """Failure counts of this process, and the number of threads and jobs that hang now."""
 
     watch_failures: int = 0  # failed attempts to watch a server
     restarts: int = 0  # threads that were restarted
@@ -152,7 +152,7 @@ class Supervisor:
         task.paused = False
         try:
             task.start()
-        except (RuntimeError, MemoryError) as error:  # the limit of threads is reached
+        except (RuntimeError, MemoryError) as error:  # the thread limit is reached
             _log.error("cannot start a thread", extra={"thread_name": task.name, "error": str(error)})
 
     def _note_failure(self, task: _Task, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Locate the status file of toggles: ``innoscope toggle`` records changed settings there for the agent."""
+"""Locate the status file in which ``innoscope toggle`` records changed settings for the agent."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ VERSION: Final = 1
 
 
 def status_path() -> Path:
-    """Return the file's path: in ``$INNOSCOPE_RUN``, else in /run/innoscope."""
+    """Return the path of the status file, in ``$INNOSCOPE_RUN`` if it is set, else in /run/innoscope."""
     return Path(os.environ.get("INNOSCOPE_RUN") or "/run/innoscope") / "toggles.json"

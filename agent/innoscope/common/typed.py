@@ -27,11 +27,11 @@ _KEY: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mapping in a file: unknown and missing keys, and values of the wrong type, are errors."""
+    """A mapping in a file. Unknown keys, missing keys and values of the wrong type are errors."""
 
 
 class NamedEntry(Entry, frozen=True):
-    """An entry that contains its own key: name_entries() sets ``name`` to its key in the mapping."""
+    """An entry with its own key in the mapping as ``name``, which name_entries() sets."""
 
     name: str = ""
 
@@ -66,7 +66,7 @@ def decode_toml(text: str, kind: type[T], source: object) -> T:
     """Decode TOML from ``source``, which error messages name. Raises BadFile."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises a plain ValueError
         raise BadFile(f"cannot parse {source} as TOML: {error}") from error
     return convert(document, kind, source, lambda keys: _toml_line(text, keys))
 
@@ -87,7 +87,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _parsed_json(text: str | bytes) -> Any:
-    """Return the untyped value, or None: typed decoding stops early, so the rest may be malformed."""
+    """Return the untyped value, or None if the JSON is malformed after the part that was decoded."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -132,7 +132,7 @@ def _where(error: Exception, document: Any, kind: Any) -> tuple[list[Any], str]:
 
 
 def _invalid_key(error: Exception, document: Any, kind: Any, keys: list[Any]) -> Any:
-    """Return the key that an error is about in the mapping at ``keys``. Find it by bisection."""
+    """Find by bisection which key of the mapping at ``keys`` causes the error, and return this key."""
     mapping = document
     try:
         for key in keys:

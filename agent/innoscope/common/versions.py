@@ -9,9 +9,9 @@ _RANGE: Final = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
 
 
 class VersionRange:
-    """The versions from ``first`` up to all that begin with ``last``. If ``last`` is None, there is no end.
+    """The versions from ``first`` to all that begin with ``last``. If ``last`` is None, the range has no end.
 
-    It is not a dataclass, because msgspec would expect a mapping in files, where a range is a string.
+    This class is not a dataclass, because msgspec would then expect a mapping instead of a string in files.
     """
 
     __slots__ = ("first", "last")

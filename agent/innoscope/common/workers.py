@@ -96,7 +96,7 @@ class Workers:
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Run the job as soon as a thread is free. Neither blocks nor raises if no thread can be started."""
+        """Run the job as soon as a thread is free. Does not block or raise, even if no thread can start."""
         with self._lock:
             self._queue(job)
 
@@ -187,7 +187,7 @@ class Workers:
         lane.threads[thread] = None
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as error:  # the limit of threads is reached: continue with fewer
+        except (RuntimeError, MemoryError) as error:  # the thread limit is reached; continue with fewer
             del lane.threads[thread]
             if not lane.refused:
                 _log.warning("cannot start a thread", extra={"kind": kind, "error": str(error)})
@@ -208,7 +208,7 @@ class Workers:
         if lane.waiting:
             self._start_thread_if_needed(lane)
         if lane.waiting or len(lane.threads) - lane.stuck > lane.size:
-            # The thread that was notified may have died. Surplus threads end when they wake up.
+            # Wake all threads: the notified one may have died, and surplus threads end when they wake up.
             lane.wake.notify_all()
         return lost
 

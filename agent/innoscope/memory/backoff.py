@@ -30,7 +30,7 @@ class _Failure:
 
 
 class Backoff:
-    """Store the last failure of each file and each process. Thread-safe."""
+    """Stores the last failure of each file and each process. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/memory.yaml``: the location of each value in the memory of each server version."""
+"""Read ``probes/catalog/memory.yaml``, which locates values in the memory of each server version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source(ServerEntry, frozen=True):
     settled: bool = False
 
     def __post_init__(self) -> None:
-        """Check the constraints that types cannot express."""
+        """Check the rules that the types cannot express. Raises ValueError."""
         if sum(map(bool, (self.paths, self.symbol, self.status, self.variable))) != 1:
             raise ValueError("needs exactly one of paths, symbol, status, variable")
         if (self.symbol is None) != (self.kind is None):
@@ -56,7 +56,7 @@ class StatusTable(Entry, frozen=True):
     copies: frozenset[str]
 
     def __post_init__(self) -> None:
-        """Check that ``types`` and ``live`` have both flavours."""
+        """Check that ``types`` and ``live`` contain both flavours. Raises ValueError."""
         if self.types.keys() != _FLAVOURS or self.live.keys() != _FLAVOURS:
             raise ValueError("types and live need mysql and mariadb, and no others")
 
@@ -76,7 +76,7 @@ class Tables(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``lengths`` is ``{pointer: variable with the number of elements}``."""
+    """The contents of memory.yaml. ``lengths`` is ``{pointer: variable with the number of elements}``."""
 
     version: Literal[1]
     lengths: dict[str, str]
@@ -84,7 +84,7 @@ class Catalog(Entry, frozen=True):
     tables: Tables
 
     def __post_init__(self) -> None:
-        """Check that ``lengths`` has an entry for each pointer to an array."""
+        """Check that ``lengths`` has an entry for each pointer to an array. Raises ValueError."""
         for path in self.paths:
             root, star, _ = path.partition("[*]")
             if star and root.isidentifier() and root not in self.lengths:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 #: Lock held while a child process reads debug information, which briefly takes up to 1.5 GiB of memory, and
-#: the maximum time to wait for the lock.
+#: the maximum seconds to wait for the lock.
 _CHILD: Final = threading.Lock()
 _CHILD_TIMEOUT_S: Final = 5.0
 _FAILED: Final = Backoff()
@@ -78,7 +78,7 @@ def learn(
 ) -> Layout:
     """Return the layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
-    Raises NotRead if reading its debug information failed recently; the file is retried later.
+    Raises NotRead if reading the server's debug information failed recently. Reading is retried later.
 
     ``paths`` begin with a variable, ``types`` with a type. Paths of variables that the server does not have
     are ignored. All others are looked up in the cache, then in the debug information.
@@ -113,7 +113,7 @@ def learn(
 def _one_child() -> Iterator[None]:
     """Let only one child process read debug information at a time.
 
-    Stop waiting after a timeout, because a malicious file can make the other child slow.
+    Stop waiting after a timeout, because a malicious file can make another child slow.
     """
     alone = _CHILD.acquire(timeout=_CHILD_TIMEOUT_S)
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Number = int | float
 
-#: Limit on the elements behind a pointer: the maximum of innodb_buffer_pool_instances is 64.
+#: Maximum elements behind a pointer, because the maximum of innodb_buffer_pool_instances is 64.
 _MOST_ELEMENTS: Final = 64
 #: Limit on the bytes from the first to the last element of a term: four times the size of 64 buffer pools
 #: in MySQL 5.6.
@@ -36,7 +36,7 @@ _POINTER: Final = struct.Struct("<Q")
 
 
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
-    """Return the value of each term, in the given order; None if a pointer on the path is still NULL.
+    """Return the value of each term, in the given order; None if a pointer on the term's path is still NULL.
 
     The values are not from the same point in time: the kernel copies them one after the other, within a few
     microseconds. Raises NoSuchProcess and NoRights.

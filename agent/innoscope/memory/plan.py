@@ -1,4 +1,4 @@
-"""Choose the source of each value: the first source in the catalog that this server build provides."""
+"""Choose the source of each value, which is the first in the catalog that this server build provides."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _Found = TypeVar("_Found")
 
 #: Seconds after a server's start during which the dynamic linker may not have relocated its tables yet.
 _YOUNG_S: Final = 10.0
-#: Seconds until the tables of a server that just started are searched again.
+#: Seconds until the memory of a server that just started is searched for the tables again.
 _AGAIN_S: Final = 1.0
 #: Limit on the bytes read of a string variable.
 _STRING_BYTES: Final = 512
@@ -42,7 +42,7 @@ _STRING_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The ``source`` of a value, or the ``reason`` why it cannot be read and a ``remedy``."""
+    """The ``source`` of a value, or the ``reason`` why the value cannot be read and a ``remedy``."""
 
     value: str
     source: str | None
@@ -59,7 +59,7 @@ class StatusValue:
 
 
 class MemoryReader:
-    """Read values from one server. The first read finds their addresses, which takes seconds.
+    """Reads values from one server. The first read finds the addresses of the values, which takes seconds.
 
     Later reads take 0.1 ms. ``cache`` is the cache folder (default: ``cache_folder()``), ``debug`` has the
     locations of debug files. All methods raise NoSuchProcess, NoRights, NotRead if a limit is exceeded, or
@@ -85,7 +85,7 @@ class MemoryReader:
         #: Time of the last search that found no table shortly after the server's start, else None.
         self._unrelocated: float | None = None
         self._image: Image | None = None
-        #: The error if this process exceeded a limit; then its memory is not searched again.
+        #: The error if the server's process exceeded a limit; its memory is then not searched again.
         self._exceeded: NotRead | None = None
 
     def read(self) -> Mapping[str, Number]:

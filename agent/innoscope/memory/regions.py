@@ -1,4 +1,4 @@
-"""Read and search the server's executable as mapped in its memory, for names, tables and variables."""
+"""Search a server's executable, as mapped into its memory, for names, tables and variables."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _REGIONS: Final = 1024
 #: server (77 MB in MySQL 9.7, 12 MB in MariaDB 11.4.5).
 _IMAGE: Final = 320 << 20
 _DATA: Final = 48 << 20
-#: Limit on the bytes read from a heap that directly follows .bss, as on a host without address
+#: Limit on the bytes read from a heap that directly follows .bss, which happens without address space
 #: randomization. The variables in .bss come first.
 _HEAP: Final = 32 << 20
 #: Limit on the pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
 _ROW: Final = 1024
-#: Limits on the copies of one name and on the pointers to them; real servers have 2 and 3.
+#: Maximum copies of one name, and maximum pointers to these copies; real servers have 2 and 3.
 _COPIES: Final = 16
 _SLOTS: Final = 64
-#: Limit on the CPU time spent on one image, in seconds; real servers need 0.02 to 0.15.
+#: Maximum CPU seconds spent on one image; real servers need 0.02 to 0.15.
 _CPU_S: Final = 0.8
 
 
@@ -51,7 +51,7 @@ class Region:
 
 
 class Image:
-    """Give access to the executable as mapped into the process, relocated by the dynamic linker.
+    """The executable as mapped into the process, relocated by the dynamic linker.
 
     Use an object immediately and in one thread, because its CPU time is limited. Methods raise NotRead if a
     limit is exceeded.

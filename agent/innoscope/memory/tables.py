@@ -95,7 +95,7 @@ def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Va
 
 
 class _Row:
-    """Read adjacent records of ``size`` bytes. ``fits`` returns whether a record is plausible."""
+    """Reads adjacent records of ``size`` bytes. ``fits`` returns whether a record is plausible."""
 
     def __init__(self, image: Image, size: int, fits: Callable[[bytes], bool]) -> None:
         self._image = image

@@ -1,7 +1,7 @@
 """Keep exported counters monotonic when their source changes or restarts.
 
-A probe counts from the time when it was attached, the server's own counters from the server's start. The
-source can change between two scrapes, and the sensor or the server can restart.
+A probe counts from the time when it was attached; the server's own counters count from the server's start.
+The source can change between two scrapes, and the sensor or the server can restart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Track:
 
 
 class Counters:
-    """Store each series' last source value, and the offset from the source value to the exported value."""
+    """Stores each series' last source value, and the offset from the source value to the exported value."""
 
     def __init__(self) -> None:
         self._tracks: dict[Hashable, _Track] = {}
@@ -75,7 +75,7 @@ def _correction(track: _Track, source: str, life: Life, raw: float) -> float:
 
 
 class _HistogramTrack:
-    """Add the counts from before a reset to a histogram's current counts."""
+    """Adds the counts from before a reset to a histogram's current counts."""
 
     def __init__(self, life: Life, raw: Histogram) -> None:
         self._earlier = Histogram((), 0)

@@ -52,7 +52,7 @@ def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
 
 
 class Texts:
-    """Cache the exposition of one collection in each requested format, for concurrent scrapes."""
+    """Caches the exposition of one collection in each requested format, for concurrent scrapes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -61,7 +61,7 @@ class _ServerState:
 
 
 class Merger:
-    """Merge the outcomes of all servers. ``keep_only`` removes the state of servers that no longer exist."""
+    """Merges the outcomes of all servers. ``keep_only`` removes the state of servers that no longer exist."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -80,7 +80,7 @@ class Merger:
         self._servers = {name: state for name, state in self._servers.items() if name in names}
 
     def merge(self, server: ServerOutcomes) -> list[Series]:
-        """Return one value per series from its best source. Labels are bounded and counters are monotonic."""
+        """Return one value per series, from the best source, with bounded labels and monotonic counters."""
         state = self._servers.setdefault(server.server, _ServerState())
         best: dict[tuple[str, tuple[str, ...]], tuple[int, Value]] = {}
         for outcome in server.outcomes:

@@ -1,4 +1,4 @@
-"""Resolve the addresses by which BPF programs count: exported mutexes, and source files with lines."""
+"""Resolve the addresses that BPF programs use as keys, to names of mutexes and to source lines."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ _LOG = logging.getLogger(__name__)
 #: Number of words in ``struct histogram`` of probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
 _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", "dropped")
-#: Keys of the map ``dropped`` in probe.h: the maps that the programs fill themselves.
+#: Maps that the programs fill themselves. Their indexes are the keys of the map ``dropped`` in probe.h.
 _FILLED_BY_PROGRAMS = ("files", "sites")
-#: Keys that count what does not fit into a map. No server produces these keys; they are inserted before the
-#: map can be full.
+#: Keys under which entries that do not fit into a map are counted. No server produces these keys. They are
+#: inserted before the map can be full.
 OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
 OTHER_SITE = struct.pack("=QQ", 0, 0)
-#: The default kind of threads in the programs, which needs no map entry.
+#: The kind of thread that the programs assume without a map entry.
 _USER = THREADS.index("user")
 #: Maps that only some probes need, as (probes, key size in bytes, value size in words).
 _OPTIONAL = {
@@ -121,7 +121,7 @@ class Attachment:
             raise
 
     def _check_same_file(self) -> None:
-        """Raise NoSuchProcess if the mapped executable is not the target's: the process has called exec."""
+        """Raise NoSuchProcess if the process has called exec since the target was identified."""
         if self.build_id != self.target.build_id:
             raise NoSuchProcess(
                 f"process {self.target.pid} now runs another executable "
@@ -180,10 +180,10 @@ class Attachment:
         try:
             with translating(self.target.pid):
                 self._set_window(point.index, is_open=False)
-                for at in point.placed.site.at:  # entries first: returns without entries are not counted
+                for at in point.placed.site.at:  # entries first: a return without its entry is not counted
                     self._attach_at(point, at)
-                # Open the window last: the kernel already runs the program at breakpoints that exist, while
-                # others are still being attached.
+                # Open the window last, because the kernel already runs the program at the first breakpoints
+                # while others are being attached.
                 self._set_window(point.index, is_open=True)
         except (NoSuchProcess, AttachDisabled):
             self.detach([point])
@@ -206,11 +206,11 @@ class Attachment:
                 program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE
             )
             point.probes.append(probe)
-            if self._disabled:  # checked after appending: ``disable`` may have missed this probe
+            if self._disabled:  # checked after appending, because ``disable`` may have missed this probe
                 raise AttachDisabled(f"cannot attach {point.name}: probes are disabled")
 
     def stop_counting(self, point: Point) -> None:
-        """Stop counting hits now, because detaching is slow. Calls in progress are still counted."""
+        """Stop counting new hits at once; detaching is slow. Calls in progress are still counted."""
         self._set_window(point.index, is_open=False)
 
     def _set_window(self, index: int, *, is_open: bool) -> None:
@@ -219,7 +219,7 @@ class Attachment:
         self._map("windows").update(struct.pack("=I", index), struct.pack("=QQ", since, is_open))
 
     def detach(self, points: Iterable[Point] | None = None) -> None:
-        """Detach these probes (default: all). Takes about 100 ms: the kernel waits for running programs.
+        """Detach these probes (default: all). Takes 100 ms, because the kernel waits for running programs.
 
         If this method raises, the points still list the probes that may be attached.
         """

@@ -1,4 +1,4 @@
-"""Compile BPF programs, as the child process of ``build_cache``. Reads a JSON request from standard input.
+"""Compile BPF programs in the child process of ``build_cache``. Reads a JSON request from standard input.
 
 Run as ``python -m innoscope.probes.bcc_worker``. On success it writes ``Compiled.pack`` to standard output.
 On failure, the last line of standard error contains the reason in JSON.
@@ -30,7 +30,7 @@ def main() -> int:
     os.dup2(2, 1)  # LLVM may print to standard output
     request = json.load(sys.stdin)
     try:
-        import bcc  # not at the top: it is a distribution package that may be missing
+        import bcc  # not at the top, because this distribution package may be missing
     except ImportError as error:
         return _failed(str(error), "missing")
     try:
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _collect(module: Any, programs: list[str], maps: list[str]) -> Compiled:
-    """Return the code with map indexes instead of the descriptors of the maps that bcc created."""
+    """Return the code of the programs, with the descriptors of bcc's maps replaced by map indexes."""
     descriptors = {module[name].map_fd: name for name in maps}
     code = {name: module.dump_func(name.encode()) for name in programs}
     for each in code.values():

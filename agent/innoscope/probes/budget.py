@@ -1,7 +1,7 @@
 """Decide what share of the time each probe may be attached.
 
 The decision is a pure function, which the governor calls every second. The cost of a probe is the number of
-its hits times the cost of one hit, measured on this host. While the total is within the budget, all probes
+its hits times the cost of one hit on this host. While the total is within the budget, all probes
 stay attached. Beyond it, the hottest probes get a duty, the share of the time that they are attached, so
 that each of them costs the same. The other probes stay attached.
 """
@@ -37,7 +37,7 @@ class Load:
 def duties(
     loads: Mapping[str, Load], *, budget: float, cpus: float, now: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the duty of each probe: 1 means always attached, 0 detached.
+    """Return the duty of each probe, from 0 (detached) to 1 (always attached).
 
     ``budget`` is a share of the CPU time of ``cpus`` CPUs. ``now`` has the current duties.
     """

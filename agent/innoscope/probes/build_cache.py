@@ -1,8 +1,8 @@
 """Compile C to BPF code in a child process, and cache the result.
 
 ``import bcc`` takes 70 MB and a compilation 120 MB. That is too much for a daemon, so each compilation runs
-in a child process that then exits. Together they take 0.7 s of CPU time. A busy server should not lose
-that each time a tool starts, so the result is cached.
+in a child process that then exits. Together they take 0.7 s of CPU time. The result is
+cached, so that a busy server does not lose this time whenever a tool starts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: A compilation takes about a second of CPU time; on a loaded host it may take many times longer.
+#: Maximum seconds of a compilation. It takes about a second of CPU time, but far longer on a loaded host.
 _TIMEOUT_S: Final = 60.0
-#: Held during a compilation: on a host with many servers, only one compiler runs at a time.
+#: Lock held during a compilation, so that only one compiler runs at a time on a host with many servers.
 _ONE_AT_A_TIME: Final = threading.Lock()
-#: The maximum of 64 files is ample: each build of a server needs a few.
+#: At most 64 files, which is enough because each server build needs only a few.
 _CACHE: Final = Cache("programs", 64)
 
 
@@ -47,7 +47,7 @@ def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> C
     key = _key(text, programs, maps)
     with _ONE_AT_A_TIME:
         cached = _CACHE.read(key)
-        with contextlib.suppress(ValueError):  # the format of another version
+        with contextlib.suppress(ValueError):  # the file was written by another version
             if cached is not None:
                 return Compiled.unpack(cached)
         data = _compile(text, programs, maps)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from innoscope.probes.catalog import Catalog, Probe, Site, Value
 
-#: Kinds of threads in the programs. They are the label values of the metric ``flushed_pages_by_thread``.
+#: Kinds of threads in the programs, and the label values of the metric ``flushed_pages_by_thread``.
 THREADS = ("page_cleaner", "master", "user", "other")
 CALIBRATION = "calibration"
 

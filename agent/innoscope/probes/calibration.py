@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 #: Number of calls; the median is used.
 _CALLS = 201
-#: A busy server loses more than the duration of a hit, because branch predictors are disturbed, the thread
-#: may lose its CPU, and other threads spin for its locks. Paired measurements with and without probes found
-#: 3 to 5 times as much (docs/performance.md).
+#: A busy server loses more than the duration of a hit, because the hit disturbs branch predictors, the thread
+#: may lose its CPU, and other threads spin for the thread's locks. Paired measurements with and without
+#: probes found 3 to 5 times as much (docs/performance.md).
 BUSY_FACTOR = 4.0
-#: Seconds for which a measurement is valid, because a virtual machine may migrate to another host.
+#: Seconds after which the cost is measured again, because a virtual machine may migrate to another host.
 _VALID_S: Final = 86_400
 _CACHE: Final = Cache("hit-costs", 8)
 
@@ -60,13 +60,13 @@ class HitCost:
     def of(self, at: Sequence[str], places: Sequence[Function]) -> float:
         """Return the seconds per call of a function with these probes; the most expensive place counts."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
-        # A return probe needs a breakpoint at the entry too, which it shares with an entry probe.
+        # A return probe also needs a breakpoint at the entry, which an entry probe shares.
         on_return = self.return_ns if LEAVE in at else 0.0
         return (entry if ENTER in at or LEAVE in at else 0.0) / 1e9 + on_return / 1e9
 
 
 def known_cost(attachment: Programs) -> HitCost:
-    """Return the cost that any process has measured on this host today, else the result of ``calibrate``."""
+    """Return the cost that any process measured today (UTC) since boot, else the result of ``calibrate``."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     key = cache_key(boot, str(int(time.time()) // _VALID_S))
     if (cached := _CACHE.read(key)) is not None:

@@ -1,4 +1,4 @@
-"""Explain a missing CAP_SYS_ADMIN: uprobes by perf events need it, but the sensor's unit does not have it."""
+"""Explain a missing CAP_SYS_ADMIN, which uprobes by perf events need but the sensor's unit does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMEDY: Final = (
 
 
 def explain(error: NoRights) -> NoRights:
-    """Return an error that explains the missing uprobe links if this kernel has none, else ``error``."""
+    """Return an error that explains that this kernel lacks uprobe links; ``error`` if it has them."""
     links = _native.probe_uprobe_links()
     if links.works:
         return error

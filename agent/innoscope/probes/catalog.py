@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/probes.yaml``: which function provides which metric, on which server."""
+"""Read ``probes/catalog/probes.yaml``, which lists the functions to probe for each metric and server."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Site(ServerEntry, frozen=True):
     feeds: tuple[str, ...] = ()  # metrics in addition to ``Probe.feeds``
     absent: str | None = None  # why there is nothing to attach to
     without: str | None = None  # the reason to report if the function is not found
-    instead: str | None = None  # an alternative source in these cases
+    instead: str | None = None  # an alternative source if the function is absent or not found
 
     def __post_init__(self) -> None:
         """Check that the site is for servers of one flavour. Raises ValueError."""
@@ -87,7 +87,7 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
     limit: _Positive | None = None
     weight: _Positive = 1
     check: Check | None = None
-    asks: tuple[str, ...] = ()  # other probes: the programs test whether they run inside a call of one
+    asks: tuple[str, ...] = ()  # other probes; the programs test whether they run inside a call of one
 
     def __post_init__(self) -> None:
         """Complete the sites, and check their values. Raises ValueError."""
@@ -116,7 +116,7 @@ class Family(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``safe`` maps keys to reasons why no exception can cross a function."""
+    """The contents of probes.yaml. ``safe`` maps keys to reasons why no exception can cross a function."""
 
     version: Literal[1]
     families: dict[str, Family]

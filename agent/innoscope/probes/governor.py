@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 #: The default budget, as a share of the CPU time that the server may use.
 DEFAULT_BUDGET = 0.01
 _TICK_S = 1.0
-#: The first decision comes early: a hot function must not stay probed for a second.
+#: Seconds until the first decision. It comes early, because a hot function must not stay probed for a second.
 _FIRST_TICK_S = 0.1
 #: Minimum seconds over which a rate is computed.
 _ENOUGH_S = 0.05
@@ -41,7 +41,7 @@ _CYCLE_S = 4.0
 _SPARE_S = 0.2
 #: Maximum duty. With a higher one, the pause would be shorter than the time that detaching takes.
 _MAX_DUTY = 0.95
-#: Seconds after which a detached or refused probe is retried for one window.
+#: Seconds after which a detached or refused probe is attached again for one window.
 _RETRY_S = 60.0
 #: The thread ticks every second. After this many seconds without a tick, it hangs in the kernel or has died.
 OVERDUE_S = 5.0
@@ -52,7 +52,7 @@ _JOIN_S = 5.0
 class Governor:
     """Owns an attachment: attaches its probes, and detaches those that cost too much. Thread-safe.
 
-    It fails safe: any exception detaches everything, is recorded in ``failures``, and leads to a retry later.
+    The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
     An overdue tick has the same effect: ``probes.guard`` compares ``beat_at``, the time when the thread last
     ran, with the clock.
     """
@@ -91,7 +91,7 @@ class Governor:
             raise
 
     def _resume(self) -> None:
-        self.failures.clear()  # first: the guard detaches probes while ``why`` is set
+        self.failures.clear()  # before attaching, because the guard detaches probes while ``why`` is set
         self.attachment.enable()
         with self._lock:
             paused = time.monotonic() - self._stopped_at
@@ -127,11 +127,11 @@ class Governor:
         """Detach everything and end the governor."""
         self._stop.set()
         try:
-            self.attachment.disable()  # first: the thread may hang
+            self.attachment.disable()  # before stopping the thread, which may hang
         finally:
             if self._stop_thread():
                 self.attachment.close()
-            else:  # its descriptors are still in use; the exit of the process closes them
+            else:  # the thread still uses the descriptors; they are closed when the process exits
                 _LOG.error("governor hangs, probes detached", extra={"pid": self.attachment.target.pid})
 
     def _stop_thread(self) -> bool:
@@ -196,7 +196,7 @@ class Governor:
                     self.beat_at = time.monotonic()
                     self._resume()
                 self._govern()
-            except BaseException as error:  # also a panic of the core: detach in any case
+            except BaseException as error:  # also a panic of the core, because probes must always be detached
                 self._fail(error)
 
     def _govern(self) -> None:
@@ -267,10 +267,10 @@ class Governor:
     def _begin_window(self, state: State, due: float | None = None) -> None:
         """Begin a window. The duty is the share of the cycle that the window and the detaching after it take.
 
-        On a busy host, the window begins later than ``due``. Its hits are then extrapolated to the delay too.
+        On a busy host, the window begins later than ``due``. Its hits are extrapolated to the delay too.
         """
         state.window_start = time.monotonic()
-        self._account(self.attachment.read(), state.window_start)  # earlier hits have another scale
+        self._account(self.attachment.read(), state.window_start)  # earlier hits have another factor
         if state.duty <= 0:
             state.scale, state.pause, state.switch_at = 1.0, 0.0, state.window_start + _WINDOW_S
             return

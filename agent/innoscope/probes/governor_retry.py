@@ -1,11 +1,11 @@
-"""Record the failures of one governor: the reason, and when to retry."""
+"""Record the failures of one governor, and decide when to retry."""
 
 from __future__ import annotations
 
 import time
 from typing import Final
 
-#: Pause in seconds before the first retry. It is doubled after each further failure, up to the maximum.
+#: Seconds before the first retry. The pause doubles after each further failure, up to the maximum.
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0
 

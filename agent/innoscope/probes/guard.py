@@ -34,7 +34,7 @@ class Governor(Protocol):
 
 
 class Guard:
-    """The watchdog. It takes no lock that a governor may hold. ``beat_at`` is when its thread last ran."""
+    """The watchdog. It takes no lock that a governor may hold. Its thread last ran at ``beat_at``."""
 
     def __init__(self) -> None:
         self.beat_at = time.monotonic()
@@ -73,18 +73,18 @@ class Guard:
                 try:
                     if governor.check(time.monotonic()):
                         self._start_detaching(key, governor)
-                except BaseException as error:  # also a panic of the core: continue with the others
+                except BaseException as error:  # also a panic of the core; continue with the other governors
                     _LOG.critical("guard of probes failed", extra={"error": repr(error)})
 
     def _start_detaching(self, key: int, governor: Governor) -> None:
-        """Detach on a separate thread, because the kernel may block it. Other governors must be watched."""
+        """Detach on a separate thread. The kernel may block it, but other governors must still be watched."""
         before = self._detaching.get(key)
         if before is not None and before.is_alive():
             return
         thread = threading.Thread(target=self._detach, args=(key, governor), name="detach", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the limit of threads is reached
+        except RuntimeError:  # the thread limit is reached
             self._detach(key, governor)
         else:
             self._detaching[key] = thread

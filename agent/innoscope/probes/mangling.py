@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Suffixes of copies of a function. ``.cold`` is not among them: it is a part without the entry.
+#: Suffixes of function copies. ``.cold`` is not among them, because it marks a part without the entry point.
 _COPY: Final = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv)\.\d+)*")
 #: The rest of a mangled symbol after the name: parameters, then suffixes of copies.
 _PARAMETERS: Final = re.compile(r"[^.]*" + _COPY.pattern)
@@ -42,5 +42,5 @@ def is_copy(symbol: str, symbols: Iterable[str]) -> bool:
 
 
 def is_partial(symbol: str) -> bool:
-    """Return whether the arguments differ from the source: .isra changes them, .part is only a fragment."""
+    """Return whether the arguments may differ from the source: .isra changes them, .part is a fragment."""
     return ".isra." in symbol or ".part." in symbol

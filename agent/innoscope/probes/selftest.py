@@ -1,4 +1,4 @@
-"""Compare probes with the server's own counters, to detect dead or partly inlined copies of functions.
+"""Compare probes with the server's own counters, to detect dead or partly inlined function copies.
 
 After link-time optimisation, only some of the calls may go through the copy that has the symbol. The number
 of references to the copy does not show this, but the server's own counter of the same event does.

@@ -21,7 +21,7 @@ _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 class Slot:
     """The map entries of one metric: ``count`` entries from ``first``, one per value of its only label.
 
-    ``labels`` are these values: () for a metric without a label, None if the values are assigned at run time.
+    ``labels`` are the label values: () for a metric without a label, None if they are assigned at run time.
     """
 
     metric: str
@@ -48,7 +48,7 @@ class Slots:
 
     @property
     def histogram_count(self) -> int:
-        """Return the number of entries of the map ``histograms``, without that of calibration."""
+        """Return the number of entries of the map ``histograms``, without the calibration entry."""
         return sum(slot.count for slot in self.histograms.values())
 
 

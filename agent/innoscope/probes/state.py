@@ -30,4 +30,4 @@ class State:
     detach_s: float = _DETACH_S  # duration of the last detaching
     window_start: float = 0.0
     attached_since: float | None = None  # start of the time that ``attached_s`` does not include yet
-    switch_at: float = 0.0  # when a duty cycle attaches or detaches next
+    switch_at: float = 0.0  # time of the next attach or detach in a duty cycle

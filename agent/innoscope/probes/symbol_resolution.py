@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
-#: Results of searches; each file needs two.
+#: Cached search results; each file needs two entries.
 _CACHE: Final = Cache("places", 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A probe and all copies of its function. ``note`` says what its numbers omit."""
+    """A probe and all copies of its function. ``note`` says what the probe's numbers omit."""
 
     probe: Probe
     site: Site
@@ -52,7 +52,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The probes of one server that were found or are missing. ``build_id`` is that of the executable.
+    """The probes of one server that were found or are missing. ``build_id`` identifies the executable.
 
     ``problem`` says why a better source of symbols could not be used.
     """
@@ -95,7 +95,7 @@ class _Files:
         self._found: dict[str | None, list[Function]] = {}
 
     def of(self, site: Site) -> _native.CodeFile:
-        """Return the file of a site. Raises NativeError (elf) if it is not mapped."""
+        """Return the file of a site. Raises NativeError (elf) if the file is not mapped."""
         if site.shared_object is None:
             return self.main
         if site.shared_object not in self._libraries:
@@ -119,7 +119,7 @@ class _Files:
 
 
 def _fields(function: Function) -> tuple[str, int, int, int, bool]:
-    """Return the arguments of Function as a tuple, for the cache."""
+    """Return the fields of a Function as a tuple, for the cache."""
     return function.symbol, function.address, function.size, function.offset, function.stepped
 
 

@@ -11,9 +11,9 @@ from innoscope.sampling.wait_catalog import load
 if TYPE_CHECKING:
     from innoscope.sampling.wait_catalog import Catalog
 
-#: Classes of threads without work: the text format hides them by default, and ``top`` on request.
+#: Classes of threads without work. The text format hides them by default, and ``top`` on request.
 IDLE: Final = frozenset({"idle", "background_idle"})
-#: Classes that do not say what the thread is doing: its library functions are shown because they do.
+#: Classes that do not say what a thread is doing. The thread's library functions are shown instead.
 UNEXPLAINED: Final = frozenset({"on_cpu", "runnable", "other"})
 
 
@@ -35,6 +35,6 @@ def default_classifier() -> Classifier:
 
 
 def label(wait: str) -> str:
-    """Return the readable name of a wait class; its id if the catalog does not have it."""
+    """Return the readable name of a wait class; the id if the catalog does not contain the class."""
     known = default_classifier().catalog.classes.get(wait)
     return known.label if known else wait

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from innoscope._native import Frame, Look, ModuleInfo, RawThread
     from innoscope.target.model import Query, Target
 
-#: Limit of cached wait classes, in addition to two per thread. Beyond it the cache is cleared, so that memory
-#: stays flat.
+#: Maximum cached wait classes, in addition to two per thread. Beyond it, the cache is cleared, so that memory
+#: use stays bounded.
 SPARE_WAITS = 64
-#: Limit of stack bytes per snapshot for callers that take many snapshots: 4,500 threads of 14 KB each.
+#: Maximum stack bytes per snapshot for callers that take many snapshots: 4,500 threads of 14 KB each.
 MOST_BYTES = 64_000_000
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat
@@ -44,9 +44,9 @@ class Looks(Protocol):
 class Engine:
     """Takes snapshots of one server. Not thread-safe.
 
-    One snapshot copies at most ``most_bytes`` of stacks. Beyond that, stacks are cut, each time those of
-    different threads. ``debug_files`` maps build-ids to debug files that were downloaded. ``debug_dirs`` are
-    searched before /usr/lib/debug. Raises only InnoscopeError.
+    One snapshot copies at most ``most_bytes`` of stacks. Beyond that, stacks are cut, those of
+    different threads in each snapshot. ``debug_files`` maps build-ids to downloaded debug files.
+    ``debug_dirs`` are searched before /usr/lib/debug. Raises only InnoscopeError.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Engine:
         return tuple(fresh.values())
 
     def _kinds(self, raw_threads: Sequence[RawThread]) -> dict[int, str]:
-        """Return the kind of each file that a thread reads, writes or syncs now, by descriptor."""
+        """Return ``{descriptor: kind}`` of the files that threads currently read, write or sync."""
         wanted = {raw.argument for raw in raw_threads if raw.syscall in self._file_calls}
         return descriptors.kinds(self.target.pid, wanted) if wanted else {}
 

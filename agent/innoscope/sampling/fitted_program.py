@@ -1,4 +1,4 @@
-"""Cache the snapshot program in the form fitted to this kernel, because fitting takes 15 ms of CPU time."""
+"""Cache the snapshot program fitted to this kernel, because fitting takes 15 ms of CPU time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from innoscope._native import Process
 
-#: Maximum files: two per kernel build, with and without the kernel's part of stacks.
+#: At most 8 files. Each kernel build has two: with and without the kernel's part of stacks.
 _CACHE: Final = Cache("fitted", 8)
 #: Header of an ELF note: size of the name, size of the contents, type (elf.h).
 _HEAD: Final = struct.Struct("=III")

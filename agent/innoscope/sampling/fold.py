@@ -26,7 +26,7 @@ MAX_TIDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of counts. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight."""
+    """The unit of counts. ``pprof`` is a sample's type and unit, ``speedscope`` the unit of a weight."""
 
     name: str
     pprof: tuple[str, str]
@@ -52,7 +52,7 @@ THREADS: Final = Unit("threads", ("threads", "count"))
 class Group:
     """Threads with the same stack, the same wait class or the same id.
 
-    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` are those of the first thread,
+    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` are the first thread's frames,
     innermost first. A group by wait class has no frames; its stacks are in ``parts``. In a group by thread,
     ``thread`` is the last record of the thread.
     """
@@ -76,7 +76,7 @@ class Group:
         )
 
     def add(self, thread: Thread, number: int = 1) -> None:
-        """Count a thread: 1, or ``number`` of another unit."""
+        """Add a thread. ``number`` is its count in the report's unit."""
         self.count += number
         self.trust[thread.trust] += number
         if len(self.tids) < MAX_TIDS:
@@ -197,7 +197,7 @@ class Filter:
         return bool(self._waits or self._grep)
 
     def keeps(self, thread: Thread) -> bool:
-        """Return whether the thread's class is wanted, and a frame, its name or its statement matches."""
+        """Return whether the thread's class is selected, and a frame, the name or the statement matches."""
         if self._waits and thread.wait not in self._waits:
             return False
         if self._grep is None or self._found(thread.comm):
@@ -214,7 +214,7 @@ class Filter:
         return known
 
     def apply(self, dump: Dump) -> Dump:
-        """Return the dump with only the wanted threads."""
+        """Return the dump with only the selected threads."""
         if not self:
             return dump
         threads = tuple(thread for thread in dump.threads if self.keeps(thread))
@@ -258,7 +258,7 @@ class Report:
         self.waits[wait] += number
 
     def put(self, thread: Thread, number: int) -> None:
-        """Count ``number`` of the report's unit for a thread. It is folded only if it passes the filter."""
+        """Count ``number`` of the report's unit for a thread, and fold the thread if it passes the filter."""
         self.threads += number
         self.tally[thread.trust] += number
         self.waits[thread.wait] += number

@@ -1,4 +1,4 @@
-"""Find the section that a lock protects from the stacks of the threads that wait for it."""
+"""Find the code section that a lock protects, by the stacks of the threads that wait for the lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Number of functions of a waiting thread, from the lock outwards, that may be the protected section.
+#: Number of functions on a waiting thread's stack, from the lock outwards, that may be the protected section.
 _SECTION_DEPTH: Final = 4
 #: Maximum functions in a displayed call path.
 _MAX_SHOWN: Final = 4

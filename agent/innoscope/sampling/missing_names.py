@@ -38,7 +38,7 @@ def missing_names(
         return ()
     info = next((module for module in modules() if Path(module.path).name == main), None)
     if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
-        return ()  # no source has more names: these are _start and the like
+        return ()  # no source has more names; functions such as _start have none
     return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
 
 

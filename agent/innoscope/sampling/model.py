@@ -18,10 +18,10 @@ __all__ = ["Dump", "Frame", "Thread", "Trust"]
 class Trust(StrEnum):
     """How reliable the stack of one thread is (docs/architecture.md, "Trust")."""
 
-    EXACT = "exact"  # did not run while it was copied
-    ON_CPU = "on_cpu"  # was running: a perf event sampled its registers and stack
-    STALE = "stale"  # was running, but was not sampled: registers are those of its last kernel entry
-    TORN = "torn"  # ran while it was copied, at every attempt
+    EXACT = "exact"  # the thread did not run while its stack was copied
+    ON_CPU = "on_cpu"  # the thread was running; a perf event sampled its registers and stack
+    STALE = "stale"  # the thread ran but was not sampled; registers are from its last kernel entry
+    TORN = "torn"  # the thread ran during each attempt to copy its stack
     TRUNCATED = "truncated"  # the stack is larger than the part that was copied
     INCOMPLETE = "incomplete"  # the outermost frame is not the start of a thread
 

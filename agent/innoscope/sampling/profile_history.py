@@ -23,7 +23,7 @@ CHUNK_S: Final = 10.0
 MAX_STACKS: Final = 2_000
 #: Share of MAX_STACKS that remains after the rarest stacks are dropped, so that dropping is rarely needed.
 _REMAINING: Final = 3 / 4
-#: Replaces dropped stacks: their threads are counted here, so that totals stay correct.
+#: Frames that replace dropped stacks. Threads with a dropped stack count here, so that totals stay correct.
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
@@ -89,7 +89,7 @@ class ProfileHistory:
         self._lock = threading.RLock()
         self._ids: dict[Stack, int] = {}
         self._stacks: dict[int, Stack] = {}
-        self._totals: Counter[int] = Counter()  # threads in all chunks
+        self._totals: Counter[int] = Counter()  # threads per stack, in all chunks
         self._next_id = 0
         self._sealed: deque[_Sealed] = deque()
         self._number = 0
@@ -135,9 +135,9 @@ class ProfileHistory:
             )
 
     def since(self, cursor: int, most: int = 60) -> tuple[int, list[Chunk]]:
-        """Return ``(new cursor, chunks)``: chunks finished since ``cursor``, oldest first. 0 means all.
+        """Return ``(new cursor, chunks finished since cursor, oldest first)``. Cursor 0 means all chunks.
 
-        At most ``most`` chunks are returned; call again until there are none. Cursors stay valid across
+        At most ``most`` chunks are returned; call again until none are left. Cursors stay valid across
         restarts.
         """
         with self._lock:
@@ -165,7 +165,7 @@ class ProfileHistory:
     def _append(
         self, start: float, end: float, looks: int, look_ms: float, dropped: int, counts: Mapping[int, int]
     ) -> None:
-        """Append a chunk. Remove chunks that are too old, and stacks that only they contain."""
+        """Append a chunk. Remove chunks that are too old, and stacks that only these chunks contain."""
         self._number = max(self._number + 1, time.time_ns())
         sealed = _Sealed(self._number, start, end, looks, look_ms, dropped, array("I"), array("I"))
         sealed.replace(counts)
@@ -174,7 +174,7 @@ class ProfileHistory:
             self._remove(self._sealed.popleft())
 
     def _remove(self, chunk: _Sealed) -> None:
-        """Subtract the chunk from the totals, and remove stacks that only it contains."""
+        """Subtract the chunk from the totals, and remove stacks that only this chunk contains."""
         for number, count in chunk.pairs():
             self._totals[number] -= count
             if not self._totals[number]:

@@ -116,9 +116,10 @@ def _line(value: dict[str, Any]) -> str:
 
 
 class Recording:
-    """A recording opened for reading: an index of its snapshots, each parsed on demand.
+    """A recording opened for reading. Each snapshot is parsed on demand.
 
-    Opening reads the file once and checks each line roughly. ``times`` are Unix seconds, one per snapshot.
+    Opening reads the file once to build an index, and checks each line roughly. ``times`` are the snapshots'
+    times in Unix seconds.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Recording:
         self.notes: tuple[str, ...] = ()
         self.times: list[float] = []
         self.waits: list[dict[str, int]] = []
-        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads takes gigabytes uncompressed
+        self._lines: list[bytes] = []  # compressed, because an hour of 1,000 threads takes gigabytes
         self._parser = _Parser()
         self._allow_headerless = allow_headerless
         try:
@@ -193,7 +194,7 @@ class Recording:
             self.notes = (_CUT_OFF,)
             return b""
         except gzip.BadGzipFile as error:
-            if repr(b"\x1f") in str(error):  # only the first byte of a member: truncated there
+            if repr(b"\x1f") in str(error):  # truncated after the first byte of a member
                 self.notes = (_CUT_OFF,)
                 return b""
             raise self._bad(number, f"damaged: {error}") from error
@@ -243,7 +244,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Parser:
-    """Converts schema 1 documents to records. Equal frames and stacks become one object, as in the engine."""
+    """Converts schema 1 documents to records. Equal frames or stacks become one object, as in the engine."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, Frame] = {}

@@ -54,7 +54,7 @@ class SnapshotSummary:
 
 
 class _Entry(NamedTuple):
-    """A snapshot: the stacks' numbers, threads per stack, and the thread ids of all stacks, in this order."""
+    """A snapshot: the numbers of the stacks, the threads per stack, and the thread ids in the same order."""
 
     summary: SnapshotSummary
     stacks: array[int]
@@ -121,7 +121,7 @@ class SnapshotHistory:
 
     @property
     def used_bytes(self) -> int:
-        """Return the estimated size in bytes, without the function names, which are shared."""
+        """Return the estimated size in bytes. Function names are shared, and not included."""
         with self._lock:
             snapshots = sum(
                 sum(len(part) * part.itemsize for part in entry[1:]) + 150 * len(entry.summary.threads) + 400
@@ -141,7 +141,7 @@ class SnapshotHistory:
         return number
 
     def _remove(self, entry: _Entry) -> None:
-        """Remove the stacks that only this entry has."""
+        """Remove the stacks that only this entry contains."""
         for number in entry.stacks:
             self._used[number] -= 1
             if not self._used[number]:

@@ -1,4 +1,4 @@
-"""Take a series of snapshots, optionally with SQL statements, until interrupted or the server ends."""
+"""Take a series of snapshots, optionally with SQL statements."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def take_snapshots(
 ) -> InnoscopeError | None:
     """Add ``count`` snapshots to the report, and call ``each`` with every filtered snapshot.
 
-    Ctrl-C or an error after the first snapshot ends the series early: ``report.ended`` contains the reason,
-    and the error is returned. Before the first snapshot, both are raised.
+    Ctrl-C or an error ends the series early. After the first snapshot, ``report.ended`` contains the reason,
+    and the error is returned. Before it, KeyboardInterrupt or the error is raised.
     """
     start = time.monotonic()
     try:
@@ -66,7 +66,10 @@ def take_snapshots(
 def _with_queries(
     dump: Dump, fetch_queries: Callable[[], Mapping[int, Query]]
 ) -> tuple[Dump, Callable[[], Mapping[int, Query]] | None]:
-    """Attach the statements to the dump. After an SQL failure, add a note, and return None as function."""
+    """Attach the statements to the dump. Return it, and the function for the next dump.
+
+    After an SQL failure, add a note to the dump, and return None instead of the function.
+    """
     try:
         return attach_queries(dump, fetch_queries()), fetch_queries
     except SqlFailed as error:

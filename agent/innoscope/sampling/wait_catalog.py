@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/waits.yaml``: the wait classes and the rules that assign them."""
+"""Read ``probes/catalog/waits.yaml``, which defines wait classes and the rules that assign them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Rule(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The whole file. ``lists`` contains only YAML anchors."""
+    """The contents of waits.yaml. ``lists`` contains only YAML anchors."""
 
     version: Literal[1]
     classes: dict[_Name, WaitClass]
@@ -80,6 +80,6 @@ def load(path: Path | None = None) -> Catalog:
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raise ValueError if a pattern is malformed, or if they cannot be compiled together."""
+    """Raise ValueError if a pattern is malformed, or if the patterns cannot be compiled together."""
     if problem := _native.pattern_problem(patterns):
         raise ValueError(problem)

@@ -1,11 +1,11 @@
-"""Decide which processes are servers: besides the executable's name, the process's user must be allowed.
+"""Decide which processes are servers, by the name of the executable and the user ids of the process.
 
-Any local user can name a program ``mysqld``, and root of a container can do so as root. So each user id of a
-process (real, effective, saved, file system) must be allowed where it runs:
+Any local user can name a program ``mysqld``, and root in a container can run one as root. So each user id
+of a process (real, effective, saved, file system) must be allowed for the place where the process runs:
 
 * on this host: ``mysql``, ``mariadb``, root, configured users, and our own user if we are not root;
 * in a container (another pid namespace, our user namespace): ``container_uids``;
-* in another user namespace (rootless or remapped containers): ``remapped_uids``, as this host sees them.
+* in another user namespace (rootless or remapped containers): ``remapped_uids``, which are ids on this host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Uids: TypeAlias = tuple[tuple[int, int], ...]
 
 DEFAULT_FILE: Final = "/etc/innoscope/servers.toml"
-#: The environment variable with the path of another file.
+#: The environment variable with the path of a file to read instead of the default file.
 VARIABLE: Final = "INNOSCOPE_SERVERS_CONFIG"
 
 _MAX_SERVERS: Final = 64
@@ -149,7 +149,7 @@ def _entry(key: str, uid: int) -> str:
 
 
 def _is_ourselves(uids: frozenset[int]) -> bool:
-    """Return whether the process runs as our own user, if that is an ordinary one.
+    """Return whether the process runs as our own user. False if we run as root or as the overflow uid.
 
     The overflow uid may be any user.
     """

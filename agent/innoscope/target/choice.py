@@ -1,4 +1,4 @@
-"""Decide to which servers the agent may log in: those of this host, and in containers that the user named.
+"""Decide whether the agent may log in to a server. The user must name a server that runs in a container.
 
 The tenant of a container controls what runs in it, with which uid, name, socket and port. So a server in a
 container is watched when it is found, but the agent does not log in to it unless the user named it
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
-#: Namespaces in which systemd units of this host may differ too (PrivateTmp=, PrivateNetwork=).
+#: Namespaces that may also differ for systemd units outside containers (PrivateTmp=, PrivateNetwork=).
 _OF_UNITS: Final = frozenset({"", "mnt", "net"})
 
 
@@ -38,8 +38,8 @@ def require_chosen(proc: ProcFs, target: Target) -> None:
 def in_container(proc: ProcFs, target: Target) -> bool:
     """Return whether the server is in a container.
 
-    It is if it has another pid or user namespace, or the cgroup of a container that we are not in. Raises
-    SqlFailed if it has ended.
+    A server in a container has another pid or user namespace, or the cgroup of a container that we are not
+    in. Raises SqlFailed if the server has ended.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
         return True
@@ -53,8 +53,8 @@ def chosen_by(proc: ProcFs, target: Target, socket: str | None, port: int | None
     """Return whether naming this socket path or port chooses the server.
 
     For a server of this host, it always does. For a server in a container, the socket path (or without one,
-    the port) must lead to it from here. The socket path that the server itself reports is not trusted,
-    because it can be any path in the container's file system.
+    the port) must lead to the server from here. The path that the server reports is not trusted, because it
+    can be any path in the container's file system.
     """
     try:
         if not in_container(proc, target):

@@ -75,7 +75,7 @@ def _our_ids(proc: ProcFs) -> list[str]:
 
 
 def require_host_pids(action: str, path: str = "/proc/self/ns/pid") -> None:
-    """Raise KernelUnable in a container with its own pid namespace: these BPF programs use the host's pids.
+    """Raise KernelUnable in a container with its own pid namespace, because BPF programs use host pids.
 
     ``action`` is what the error message says cannot be done, such as ``profile``.
     """

@@ -59,13 +59,13 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
                     servers.append(pid)
                 else:
                     ignored.append(refused)
-        except (ProcessLookupError, PermissionError):  # it has ended, or is a kernel thread
+        except (ProcessLookupError, PermissionError):  # the process has ended, or is a kernel thread
             continue
     return Scan(tuple(servers), tuple(ignored))
 
 
 def identify(proc: ProcFs, pid: int) -> Target:
-    """Return what is known about one server without SQL. Raises ProcessLookupError if it ends meanwhile.
+    """Return what is known about one server without SQL. Raises ProcessLookupError if the server ends.
 
     Fields that the kernel does not let us read stay empty, so an unprivileged user still gets a list.
     """
@@ -124,7 +124,7 @@ def find_one(
     let us inspect the server. With ``readable=False``, such a server is returned with the fields that are
     known.
 
-    ``chosen`` is set if ``pid`` names it, or if ``socket`` or ``port`` leads to it from here.
+    ``Target.chosen`` is set if ``pid`` names the server, or if ``socket`` or ``port`` leads to it from here.
     """
     proc = proc or ProcFs()
     target = _choose(proc, pid, socket, port)
@@ -184,7 +184,7 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
             raise NotAServer(str(refused), remedy=f"sudo innoscope … --pid {pid}, or {refused.remedy}")
         return identify(proc, pid)
     except ProcessLookupError as error:
-        if proc.exists(pid):  # a process without an executable: a kernel thread
+        if proc.exists(pid):  # a process without an executable is a kernel thread
             raise _not_a_server(proc, pid) from error
         raise gone(pid) from error
     except PermissionError as error:
@@ -214,7 +214,7 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
 
 
 def _matches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
-    """Return whether the target listens on that socket (by its own path or ours) and that port."""
+    """Return whether the target listens on that socket (a path seen by the server or by us) and port."""
     if port is not None and target.port != port:
         return False
     return socket is None or (

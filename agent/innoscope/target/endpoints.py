@@ -1,4 +1,4 @@
-"""Find where a server listens and where its data is, from /proc and its command line."""
+"""Find a server's socket, port and data directory from /proc and the server's command line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | 
 
 
 def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
-    """Make ``--socket`` absolute: it is relative to the data directory, the server's current directory."""
+    """Make ``--socket`` absolute. It is relative to the data directory, the server's current directory."""
     if path is None or path.startswith("/"):
         return path
     try:

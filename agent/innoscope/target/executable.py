@@ -64,7 +64,7 @@ def openable(proc: ProcFs, pid: int, where: Location) -> str:
 
 
 def debug_dirs(proc: ProcFs, pid: int, root: str, container: str | None) -> list[str]:
-    """Return the folders to search for debug files, including the server's if it has another file system."""
+    """Return the folders to search for debug files, including the server's if it has its own file system."""
     own = [DEBUG_DIR]
     if root != "/" or container:
         own.append(proc.inside(pid, DEBUG_DIR))

@@ -1,6 +1,6 @@
 """Remove the literals from statements, for servers that do not provide a digest.
 
-Where a literal ends may depend on the server's version, its sql_mode and the client's character set, which
+The end of a literal may depend on the server's version, the sql_mode and the client's character set, which
 are unknown here. At an ambiguous end, the text is cut off with ``…``, because the rest could be a literal.
 """
 
@@ -36,7 +36,7 @@ _CLOSED = re.compile(
     re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
-#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens would end elsewhere.
+#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens would end differently.
 _RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")

@@ -1,4 +1,4 @@
-"""Read files that another user may have created: only regular files, within their root, up to a limit."""
+"""Safely read files that another user may have created (regular files, within their root, limited)."""
 
 from __future__ import annotations
 

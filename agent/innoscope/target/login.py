@@ -1,4 +1,4 @@
-"""Log in with PyMySQL over a socket of our own. The password itself is only sent to a verified server."""
+"""Log in with PyMySQL over a bounded socket. The password itself is only sent to a verified server."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from innoscope.target.credentials import Credentials, Tls
     from innoscope.target.wire import Wire
 
-#: Time limit of a whole login, as a multiple of the time limit of one answer.
+#: Time limit of a whole login, as a multiple of the time limit of one response.
 _LOGIN: Final = 2
 #: Sizes in bytes of the later packets of a login: no password, a request for the public key, a SHA-1
-#: scramble. Scrambles of SHA-256 and Ed25519 are longer than the shortest first packet. Those of MySQL 4.0
-#: have 9 bytes.
+#: scramble. Scrambles of SHA-256 and Ed25519 are longer than the shortest first packet. Scrambles of MySQL
+#: 4.0 have 9 bytes.
 _SCRAMBLES: Final = (0, 1, 20)
 _FIRST_PACKETS: Final = 32
 _PLAIN: Final = "sha256_password"
@@ -32,7 +32,7 @@ _WEAK_PLUGINS: Final = ("mysql_clear_password", "dialog", "mysql_old_password")
 
 
 class Connection(Driver):
-    """A connection with bounded answers. ``verified`` means that the server is known to be the right one.
+    """A connection with bounded responses. ``verified`` means that the server is known to be the right one.
 
     Only a verified server gets the password itself (full authentication of sha256 and caching_sha2).
     """
@@ -79,7 +79,7 @@ class Connection(Driver):
 
     @contextmanager
     def answer_timeout(self, seconds: float) -> Iterator[None]:
-        """Change the time limit of an answer, in seconds, within the context."""
+        """Change the time limit of a response, in seconds, within the context."""
         before, self._budget.seconds = self._budget.seconds, seconds
         try:
             yield
@@ -129,7 +129,7 @@ _OTHER_ACCOUNT: Final = (
 
 
 def budget(timeout: float) -> Budget:
-    """Return a budget of ``timeout`` seconds per answer, and ``_LOGIN`` times as many for the login."""
+    """Return a budget of ``timeout`` seconds per response, and ``_LOGIN`` times that for the login."""
     return Budget(timeout, time.monotonic() + _LOGIN * timeout)
 
 

@@ -30,8 +30,8 @@ class Target:
     threads: int
     root: str  # "/", or the chroot as seen from here
     container: str | None  # short container id, or the namespaces that differ from ours ("mnt,pid,user")
-    symbols: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none: the source of names
-    #: True if the user named this process. Otherwise SQL is not used if it runs in a container (choice.py).
+    symbols: str  # source of names: symtab, debug-file, symbol-pack, debugdata, dynsym or none
+    #: True if the user named this process. If False, SQL is not used for a server in a container (choice.py).
     chosen: bool = field(default=False, compare=False)
 
     def document(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Target:
         return fields
 
     def inside(self, path: str) -> str:
-        """Return the path by which this process can open a path in the server's file system."""
+        """Return the path by which Innoscope can open a path in the server's file system."""
         return f"/proc/{self.pid}/root{path}"
 
 

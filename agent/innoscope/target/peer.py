@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _UCRED: Final = struct.Struct("iII")
 #: pid and uid of systemd, which listens for socket-activated services.
 _INIT: Final = (1, 0)
-#: kernel.overflowuid: the user is not mapped into our user namespace, so it may be any user.
+#: kernel.overflowuid stands for all users that are not mapped into our user namespace.
 _UNKNOWN_UID: Final = 65534
 #: Timeout in seconds of a connection that only serves to find the listening process.
 _CONNECT_S: Final = 0.2
@@ -41,7 +41,7 @@ def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -
 
 
 def listener(path: str) -> int | None:
-    """Return the pid that listens on this Unix socket; None if none listens or it is in another namespace."""
+    """Return the pid of the socket's listener; None if there is none or it is in another pid namespace."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
         wire.settimeout(_CONNECT_S)
         try:
@@ -55,8 +55,8 @@ def listener(path: str) -> int | None:
 def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -> None:
     """Raise SqlFailed unless the other end of this connection, on this host, is a socket of the target.
 
-    Call it after the greeting, when the server must have accepted the connection. If the target's descriptors
-    are not readable, the socket must belong to its user.
+    Call it after the greeting, because the server has accepted the connection by then. If the target's
+    descriptors are not readable, the socket must belong to the target's user.
     """
     found = proc.tcp_owner("self", wire.getsockname()[:2], wire.getpeername()[:2])
     uids = _uids(proc, target)

@@ -30,9 +30,9 @@ _GONE = {errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EINVAL}
 _REFUSED = {errno.EACCES, errno.EPERM}
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON in include/uapi/linux/net.h: the socket listens
 _TCP_LISTEN = "0A"
-_TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c): the kernel reads no further ahead
-#: Limits of what is read, because a server may have very many descriptors, and other users may fill the
-#: host's socket tables.
+_TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c); prevents reading further ahead
+#: Limits on the data that is read, because a server may have very many descriptors, and other users may fill
+#: the host's socket tables.
 _CMDLINE_BYTES: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 1 << 16
 _MAX_LINES: Final = 1 << 17
@@ -41,7 +41,7 @@ _UNIX_LINE = re.compile(
     r"[\da-fA-F]+: [\da-fA-F]{8} [\da-fA-F]{8} ([\da-fA-F]{8}) [\da-fA-F]{4} [\da-fA-F]{2} +(\d{1,20}) (.+)",
     re.ASCII,
 )
-_TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # Linux < 4.4 lists half-open sockets among them
+_TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # Linux < 4.4 lists half-open sockets too
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Stat:
 class Owner:
     """The user ids of a process: real, effective, saved, file system.
 
-    ``nested`` is true if it is in another pid namespace.
+    ``nested`` is true if the process is in another pid namespace.
     """
 
     uids: tuple[int, ...]
@@ -84,7 +84,7 @@ def _raise(pid: int, error: OSError) -> NoReturn:
 
 
 def _field(status: bytes, name: bytes) -> list[bytes]:
-    """Return the words of one line of /proc/PID/status."""
+    """Return the values of one line of /proc/PID/status."""
     begin = status.find(b"\n" + name + b":")
     return status[begin + len(name) + 2 :].split(b"\n", 1)[0].split() if begin >= 0 else []
 
@@ -136,7 +136,7 @@ class ProcFs:
             raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
 
     def cpu_ticks(self, pid: int) -> int:
-        """Return the user and system time of all its threads so far, in clock ticks (/proc/PID/stat)."""
+        """Return the user and system time of all threads so far, in clock ticks (/proc/PID/stat)."""
         fields = self._read(pid, "stat").rpartition(b")")[2].split()
         return int(fields[11]) + int(fields[12])
 
@@ -171,7 +171,7 @@ class ProcFs:
         return self._link(pid, "root")
 
     def namespaces(self, pid: int | str) -> dict[str, str]:
-        """Return ``{"mnt": "mnt:[4026531841]", …}``; ``"self"`` for our own (/proc/PID/ns)."""
+        """Return ``{"mnt": "mnt:[4026531841]", …}`` (/proc/PID/ns). If ``pid`` is "self", return our own."""
         return {name: self.namespace(pid, name) for name in NAMESPACES}
 
     def namespace(self, pid: int | str, name: str) -> str:
@@ -211,7 +211,7 @@ class ProcFs:
         return found
 
     def tcp_listeners(self, pid: int) -> Iterator[tuple[int, int]]:
-        """Yield ``(inode, port)`` of each listening TCP socket in its network namespace (net/tcp, net/tcp6).
+        """Yield ``(inode, port)`` of each TCP listener in the process's network namespace (net/tcp and tcp6).
 
         Callers should stop early. Listeners come first; to find a connection behind them, the kernel walks a
         hash table of up to 10⁶ buckets, which takes milliseconds. The iteration ends at the first connection.
@@ -231,7 +231,7 @@ class ProcFs:
                 yield int(fields[9]), int(fields[1].rpartition(":")[2], 16)
 
     def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
-        """Return ``(uid, inode)`` of the other end of a connection; None if it is not on this host.
+        """Return ``(uid, inode)`` of the other end of a connection; None if that end is not on this host.
 
         ``ours`` and ``theirs`` are the addresses from our side; the other end has them swapped.
         """
@@ -249,7 +249,7 @@ class ProcFs:
             return file.read(most)
 
     def _link(self, pid: int, name: str) -> str:
-        """Read a link. This must be fast: it is called for each process of the host every two seconds."""
+        """Read a link. This must be fast, because each process on the host is read every two seconds."""
         try:
             return os.readlink(self.path(pid, name))  # noqa: PTH115
         except OSError as error:

@@ -14,7 +14,7 @@ _NO_LOGIN: Final = 0xFFFFFFFF  # /proc/PID/loginuid of daemons
 
 
 def user_name(uid: int) -> str:
-    """Return the user's name; ``uid 1234`` if it has no entry in the password database."""
+    """Return the user's name; ``uid 1234`` if the password database has no entry for the uid."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -79,7 +79,7 @@ def connect(
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
     Nothing is sent to any other process that listens there. ``timeout`` is in seconds, for connecting and for
-    each complete answer. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
+    each complete response. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
     """
     proc = proc or ProcFs()
     choice.require_chosen(proc, target)
@@ -126,7 +126,7 @@ def _to_this_host(
     with explaining(account.user, where):
         connection = _to_target(proc, target, account, answer_budget, host, account.tls)
         with _connected(host, port, answer_budget) as wire:
-            wire.check_greeting()  # the server has accepted: its socket is in the kernel's table
+            wire.check_greeting()  # the server has accepted, so its socket is in the kernel's table
             peer.require_tcp(proc, target, wire, where)
             connection.log_in(wire)
     return connection
@@ -135,9 +135,9 @@ def _to_this_host(
 def _to_target(
     proc: ProcFs, target: Target, account: Credentials, budget: Budget, host: str, tls: Tls | None
 ) -> Connection:
-    """Prepare a login to a server of this host or in a container. The caller then checks its socket.
+    """Prepare a login to a server on this host or in a container. The caller then checks the server's socket.
 
-    That check is sufficient to verify a server of this host. A server in a container must have
+    That check is sufficient to verify a server on this host. A server in a container must have
     been chosen, and gets the password itself only if a certificate verifies it.
     """
     choice.require_chosen(proc, target)
@@ -170,7 +170,7 @@ def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, 
 
 @contextmanager
 def _connected(host: str, port: int, budget: Budget) -> Iterator[Wire]:
-    """Connect over TCP to the first of the host's addresses that answers."""
+    """Connect over TCP to the first of the host's addresses that accepts the connection."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -223,7 +223,7 @@ def _not_reachable(target: Target) -> SqlFailed:
 
 
 def raw_rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
-    """Return the rows of a statement. Raises errors of PyMySQL, or SqlFailed if the answer is too long."""
+    """Return the rows of a statement. Raises errors of PyMySQL, or SqlFailed if the response is too long."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return tuple(cursor.fetchall())
@@ -245,7 +245,7 @@ def table(connection: Connection, statement: str) -> tuple[tuple[str, ...], tupl
 def queries(target: Target, conn: Connection) -> dict[int, Query]:
     """Return ``{OS thread id in the server's pid namespace: Query}``. Raises SqlFailed.
 
-    Literals are removed from statements: they are MySQL's digests, or our fingerprints if there is no digest.
+    Statements contain no literals: they are MySQL's digest texts, or fingerprints if there is no digest.
     """
     number = target.version or version.parse(str(getattr(conn, "server_version", "")))
     source = source_for(target.flavour, number)

@@ -50,7 +50,7 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
 
 @contextmanager
 def explaining(user: str, where: str) -> Iterator[None]:
-    """Convert errors of PyMySQL to SqlFailed with a remedy. A malformed answer may raise any exception."""
+    """Convert errors of PyMySQL to SqlFailed with a remedy. A malformed response may raise any exception."""
     try:
         yield
     except InnoscopeError:

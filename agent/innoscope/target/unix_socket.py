@@ -20,10 +20,12 @@ _SUN_PATH = 107  # maximum bytes of a Unix socket's path without the final NUL, 
 
 @contextmanager
 def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
-    """Yield a path for connect(2), valid within the context. Raises SqlFailed if its folder is missing.
+    """Yield a path for connect(2), valid within the context.
 
-    The path goes through /proc/PID/root, which is correct in other mount namespaces and chroots. If we
-    may not use that, the path below the server's root directory is used instead.
+    Raises SqlFailed if the path is long and its folder cannot be opened.
+
+    The path goes through /proc/PID/root, which is correct in other mount namespaces and chroots. If its
+    folder is not accessible, the path below the server's root directory is used instead.
     """
     seen = proc.inside(target.pid, path)
     if not os.access(PurePosixPath(seen).parent, os.X_OK):

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _SYMBOL = "server_version"
 _SYMBOL_SIZE = 60  # SERVER_VERSION_LENGTH in include/mysql_com.h, unchanged from 4.1 to 9.7
 _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
-_WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 sends it first, so that old replicas accept the version
+_WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 sends this prefix so that old replicas accept the version
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
 _BINARY_LIMIT = 128 << 20  # bytes searched; allocated sections come first, debug information after them
-_BINARY_S = 5.0  # maximum seconds of the search on a busy host; 0.1 on an idle one
-_HITS = 1_000  # maximum occurrences of a literal to test in one piece; a server has a few
+_BINARY_S = 5.0  # maximum seconds of the search; it takes 0.1 s on an idle host
+_HITS = 1_000  # maximum occurrences of a literal to test per piece; a server has only a few
 _PIECE = 4 << 20  # bytes read at a time, because a daemon must not hold a whole server in memory
 _BEFORE, _AFTER = 16, 96  # maximum bytes of the whole string before and after the literal
 
@@ -74,7 +74,7 @@ def detect(proc: ProcFs, pid: int, executable: str) -> Version:
 
 
 def from_memory(proc: ProcFs, pid: int) -> str | None:
-    """Read the variable ``server_version`` of the process. Return None if it is unreadable or malformed."""
+    """Return the variable ``server_version`` of the process; None if unreadable or malformed."""
     if proc != ProcFs():  # the Rust core reads the real /proc
         return None
     try:

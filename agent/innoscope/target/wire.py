@@ -1,7 +1,7 @@
-"""Provide the socket below an SQL connection, which limits the rows, bytes and time of each answer.
+"""Provide the socket below an SQL connection, which limits the rows, bytes and time of each response.
 
 PyMySQL has timeouts for single reads only, so a server that sends a row now and then can block us forever.
-PyMySQL also stores all rows. Here each whole answer has a deadline, and packets are counted as they arrive.
+PyMySQL also stores all rows. Here each whole response has a deadline, and packets are counted as they arrive.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from innoscope.common.errors import SqlFailed
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-#: Maximum bytes of one answer. The longest regular answer has 20,000 threads, most of them idle.
+#: Maximum bytes of one response. The longest regular response lists 20,000 threads, most of them idle.
 MAX_BYTES: Final = 4 << 20
-#: Maximum values of one answer, because each becomes a Python object. A row counts as two further values.
+#: Maximum values of one response, because each becomes a Python object. A row counts as two further values.
 MAX_VALUES: Final = 250_000
-#: Maximum columns of one answer. A higher first byte is the prefix of a longer number.
+#: Maximum columns of one response. A higher first byte is the prefix of a longer number.
 _MAX_COLUMNS: Final = 250
-#: Maximum packets of an answer without rows, and of a login.
+#: Maximum packets of a response without rows, and of a login.
 _MAX_PACKETS: Final = 64
 _HEADER: Final = struct.Struct("<HBB")
 _MAX_GREETING: Final = 4096
 _ERROR: Final = 0xFF
 _PROTOCOL: Final = b"\x0a"
-#: Bytes after the version: thread id, 8 bytes of the nonce, capabilities in two halves, others, 10 reserved.
+#: Bytes after the version: thread id, 8 bytes of the nonce, capabilities (two parts), others, 10 reserved.
 _FIXED: Final = 31
 #: Offset of the nonce's length, bytes of the nonce before it, and minimum bytes of the nonce after it.
 _NONCE_LENGTH: Final = 20
@@ -42,7 +42,7 @@ _PLUGIN_AUTH: Final = 1 << 3  # CLIENT_PLUGIN_AUTH, in the upper half of the cap
 
 @dataclass(slots=True)
 class Budget:
-    """The remaining limits of one answer. During a login, ``login_until`` limits all its answers together."""
+    """The remaining limits of one response. ``login_until`` limits all responses of a login together."""
 
     seconds: float
     login_until: float = math.inf
@@ -51,10 +51,10 @@ class Budget:
     packets_left: int = _MAX_PACKETS
     skip: int = 0  # bytes of the current packet that have not arrived yet
     head: bytes = b""  # the bytes of a header that have arrived
-    first: bool = True  # the next packet is the first of an answer
+    first: bool = True  # the next packet is the first of a response
 
     def begin(self) -> None:
-        """Start a new answer. Call this before a request is sent."""
+        """Start a new response. Call this before a request is sent."""
         self.until = min(time.monotonic() + self.seconds, self.login_until)
         self.bytes_left, self.packets_left = MAX_BYTES, _MAX_PACKETS
         self.skip, self.head, self.first = 0, b"", True
@@ -99,7 +99,7 @@ class Budget:
         self.head, self.first = b"", False
 
     def _first_byte(self, columns: int) -> None:
-        """Raise the limit of packets for an answer with rows, which starts with the number of columns."""
+        """Increase the packet limit for a response with rows, which starts with the number of columns."""
         if self.logging_in:
             return
         if 0 < columns <= _MAX_COLUMNS:
@@ -127,13 +127,13 @@ class _Bounded(socket.socket):
         return count
 
     def sendall(self, data: ReadableBuffer, flags: int = 0) -> None:
-        """Send a request. Its answer gets a new budget."""
+        """Send a request. Its response gets a new budget."""
         self.budget.begin()
         self._apply_deadline()
         super().sendall(data, flags)
 
     def settimeout(self, value: float | None) -> None:
-        """Ignore PyMySQL's timeout, because the budget determines it."""
+        """Ignore PyMySQL's timeout, because the budget sets the deadline."""
 
     def _apply_deadline(self) -> None:
         super().settimeout(self.budget.rest())
@@ -165,9 +165,9 @@ class Wire(_Bounded):
         return count
 
     def check_greeting(self) -> None:
-        """Read and check the server's greeting before anything is sent. PyMySQL gets it afterwards.
+        """Read and check the server's greeting before anything is sent. PyMySQL reads it afterwards.
 
-        Raises OSError, or SqlFailed if it is neither a greeting nor an error.
+        Raises OSError, or SqlFailed if the packet is neither a greeting nor an error.
         """
         if self._greeted:
             return
@@ -209,7 +209,7 @@ def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
 def require_greeting(payload: bytes) -> None:
     """Raise SqlFailed unless the payload is an error or a complete Protocol::HandshakeV10.
 
-    PyMySQL misreads an incomplete greeting: it can interpret a truncated nonce as the plugin's name.
+    PyMySQL misreads incomplete greetings. For example, it can take a truncated nonce for the plugin's name.
     """
     if payload[:1] == bytes([_ERROR]):
         return

@@ -1,1 +1,1 @@
-"""Find lock owners in a server's memory."""
+"""Find the owners of locks in a server's memory."""

@@ -1,4 +1,4 @@
-"""Find the owners of the C library's mutexes and rwlocks: glibc stores the owner in the lock.
+"""Find the owners of the C library's mutexes and rwlocks. glibc stores the owner in the lock.
 
 The lock's address is an argument of the waiter's system call. The owner is at a fixed offset in
 ``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout is ABI since glibc 2.25 (struct_mutex.h and
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     ReadMany = Callable[[Sequence[tuple[int, int]]], list[bytes | None]]
 
-#: Number of innermost frames that contain the locking function.
+#: Number of innermost frames among which the locking function is searched.
 _NEAR: Final = 4
 _LOCKS: Final = re.compile(
     r"_*(?:pthread|PTHREAD)_(?:(mutex)_(?:cond_|clock|timed)?lock\w*|(rwlock)_(?:clock|timed)?(?:rd|wr)lock\w*)"
@@ -32,9 +32,9 @@ _RWLOCK: Final = struct.Struct(
     "<IIIIIIii"
 )  # __readers, __writers, __wrphase_futex, …, __cur_writer, __shared
 _WRITER: Final = 6
-#: Offsets of the futexes in the rwlock: waiting for the write phase, as a writer, for readers to register.
+#: Offsets of the rwlock's futexes: __wrphase_futex, __writers_futex and __readers.
 _PHASE, _WRITERS, _READERS = 8, 12, 0
-#: Largest value of the phase futex; ``__readers`` has a higher flag bit set while a thread waits on it.
+#: Largest value of the phase futex. If a thread waits on ``__readers``, a higher bit of that word is set.
 _PHASE_MOST: Final = 3
 
 
@@ -43,7 +43,7 @@ class Wait:
     """A waiting thread, the lock that it waits for, and the lock's current owners.
 
     Threads are identified by their id in the server's pid namespace. ``owners`` is empty if the lock was
-    released, or if readers hold it, which are only counted. ``kind`` and ``name`` are for display.
+    released, or if readers hold it, because glibc only counts readers. ``kind`` and ``name`` are for display.
     """
 
     waiter: int
@@ -54,7 +54,7 @@ class Wait:
 
 
 def waits(threads: Iterable[Thread], read_many: ReadMany) -> list[Wait]:
-    """Return the threads that wait for a lock of the C library, with its current owner."""
+    """Return a Wait, with the current owner, for each thread that waits for a lock of the C library."""
     asleep = list(_asleep(threads))
     places = sorted({(address, kind) for _, address, kind in asleep})
     bases = _bases(places, read_many)
@@ -91,7 +91,7 @@ def _kind(thread: Thread) -> str | None:
 
 
 def _bases(places: list[tuple[int, str]], read_many: ReadMany) -> dict[tuple[int, str], int]:
-    """Return the start address of each lock: a mutex starts at its futex, an rwlock before it."""
+    """Return the start address of each lock. A mutex starts at its futex, an rwlock at or before it."""
     found = {}
     values = read_many([(address, 4) for address, _ in places])
     for (address, kind), value in zip(places, values, strict=True):

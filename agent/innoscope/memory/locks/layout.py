@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from innoscope._native import Member
     from innoscope.target.model import Target
 
-#: Layouts of the 64 builds used last.
+#: Cache of the layouts of at most 64 server builds.
 _CACHE: Final = Cache("owners", 64)
 #: Keys of a part whose values are not paths.
 _OPTIONS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
-#: The beginning of the tables of virtual functions by which objects of a class are told.
+#: Symbol of the virtual function table of MDL_ticket, which identifies objects of this class.
 TICKETS: Final = "_ZTV10MDL_ticket"
 
 
 class Sessions(Entry, frozen=True):
-    """Where the list of connections is."""
+    """The paths to the list of connections and to the members of a connection."""
 
     walk: Literal["linked", "tree"]
     first: str
@@ -41,7 +41,7 @@ class Sessions(Entry, frozen=True):
 
 
 class Metadata(Entry, frozen=True):
-    """Where metadata locks are."""
+    """The paths to the metadata locks: members of a connection, of a ticket and of a lock."""
 
     tickets: Literal["linked", "ring"]
     namespaces: tuple[str, ...]
@@ -56,7 +56,7 @@ class Metadata(Entry, frozen=True):
 
 
 class Latches(Entry, frozen=True):
-    """Where InnoDB's waits are; ``count`` if there are several arrays."""
+    """The paths to InnoDB's sync arrays. ``count`` is set if there are several arrays."""
 
     cells: Literal["one", "several"]
     array: str
@@ -75,13 +75,13 @@ class Latches(Entry, frozen=True):
     count: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that several arrays have a count."""
+        """Check that ``count`` is set for several arrays, and only then. Raises ValueError."""
         if (self.cells == "several") != (self.count is not None):
             raise ValueError("several arrays, and only they, have a count")
 
 
 class Generation(ServerEntry, frozen=True):
-    """The parts of some servers."""
+    """The catalog entry for a range of server versions."""
 
     sessions: Sessions | None = None
     metadata: Metadata | None = None
@@ -89,7 +89,7 @@ class Generation(ServerEntry, frozen=True):
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """The keys of each part that is given."""
+        """Return the keys that are set in each part that is set."""
         parts = {"sessions": self.sessions, "metadata": self.metadata, "latches": self.latches}
         return {
             name: {key: value for key, value in structs.asdict(part).items() if value is not None}
@@ -99,7 +99,7 @@ class Generation(ServerEntry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of owners.yaml."""
 
     version: Literal[1]
     servers: tuple[Generation, ...]
@@ -107,9 +107,10 @@ class File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a generation.
+    """One part of a generation, resolved for a process.
 
-    ``options`` are as in the catalog, ``roots`` the addresses of its variables.
+    ``options`` are the values in the catalog that are not paths. ``roots`` has the addresses of the global
+    variables.
     """
 
     options: Mapping[str, Any]
@@ -117,7 +118,7 @@ class Part:
     roots: Mapping[str, int]
 
     def offset(self, name: str) -> int:
-        """Return the member's offset in its type."""
+        """Return the member's offset in its structure, in bytes."""
         return self.members[name].offsets[0]
 
     def size(self, name: str) -> int:
@@ -127,7 +128,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LockLayout:
-    """The parts that this build has. A part is None if one of its paths is unknown; ``why`` is the reason."""
+    """The resolved parts of one process.
+
+    If a path of a part is unknown, the part is None, and ``why`` has the reason.
+    ``tickets`` is the address of the symbol TICKETS.
+    """
 
     sessions: Part | None = None
     metadata: Part | None = None
@@ -137,21 +142,21 @@ class LockLayout:
 
 
 class ProcessMemory:
-    """Read the memory of one process; unmapped addresses give None or 0."""
+    """Reads the memory of one process. For unmapped addresses, None or 0 is returned."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
 
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return the bytes at each ``(address, size)``."""
+        """Return the bytes at each ``(address, size)``; None if the address is not mapped."""
         return _native.read_many(self._pid, places)
 
     def numbers(self, addresses: Sequence[int], size: int = 8) -> list[int]:
-        """Return the unsigned number at each address."""
+        """Return the unsigned number of ``size`` bytes at each address; 0 if it is not mapped."""
         return [int.from_bytes(raw or b"", "little") for raw in self.many([(one, size) for one in addresses])]
 
     def number(self, address: int, size: int = 8) -> int:
-        """Return the unsigned number at one address."""
+        """Return the unsigned number of ``size`` bytes at one address; 0 if it is not mapped."""
         return self.numbers([address], size)[0]
 
 
@@ -196,5 +201,5 @@ def _paths(body: Mapping[str, Any]) -> list[str]:
 
 @cache
 def servers() -> tuple[Generation, ...]:
-    """Return the installed catalog. Raises BadFile."""
+    """Return the entries of the installed catalog. Raises BadFile."""
     return read_yaml(catalog_path("owners.yaml"), File).servers

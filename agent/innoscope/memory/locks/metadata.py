@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.sessions import Session
 
 KIND: Final = "metadata lock"
-#: Kinds whose names are shown. The name of a user lock is a literal of a statement, so it is not.
+#: Kinds whose names are shown. The name of a user lock is not, because it is a literal in a statement.
 _NAMED: Final = frozenset({"schema", "table"})
 #: Limits on the granted tickets read of one lock, and on the bytes of a key.
 _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
-#: Offset in a vtable at which objects point: behind the offset to the top and the pointer to the type's RTTI.
+#: Offset in a vtable symbol to which objects point: after the offset to the top and the RTTI pointer.
 _FUNCTIONS: Final = 16
 
 
 def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) -> list[Wait]:
-    """Return the connections that wait for a metadata lock, with the holders that do not wait for it too."""
+    """Return a Wait for each thread that waits for a metadata lock.
+
+    Its owners are the threads that hold the lock, except those that also wait for it.
+    """
     part = layout.metadata
     if part is None:
         return []
@@ -46,11 +49,11 @@ def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) ->
 def _pending(
     memory: ProcessMemory, layout: LockLayout, part: Part, sessions: list[Session]
 ) -> dict[Session, int]:
-    """Return the lock that each connection waits for."""
+    """Return ``{connection: address of the metadata lock}`` for the connections that wait for one."""
     offset = part.offset("waiting_for")
     tickets = memory.numbers([session.address + offset for session in sessions])
     wanted = [(session, ticket) for session, ticket in zip(sessions, tickets, strict=True) if ticket]
-    if layout.tickets is not None:  # else it may wait for tables to be closed: another class
+    if layout.tickets is not None:  # skip waits for tables to be flushed: objects of another class
         kinds = memory.numbers([ticket for _, ticket in wanted])
         wanted = [one for one, kind in zip(wanted, kinds, strict=True) if kind == layout.tickets + _FUNCTIONS]
     locks = memory.numbers([ticket + part.offset("lock") for _, ticket in wanted])
@@ -72,7 +75,7 @@ def _linked(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
 
 
 def _ring(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
-    """Yield the tickets of a circular list, whose nodes are inside the tickets."""
+    """Yield the addresses of the tickets in a circular list, whose nodes are members of the tickets."""
     node, passed = memory.number(head), 0
     while node and node != head and passed < _TICKETS:
         yield node - part.offset("next")
@@ -86,7 +89,10 @@ _WALKS: Final[dict[str, Callable[[ProcessMemory, Part, int], Iterator[int]]]] = 
 
 
 def _name(memory: ProcessMemory, part: Part, lock: int) -> str:
-    """Return ``the metadata lock of table db.t``, from the key: length, number of the namespace, names."""
+    """Return a description such as ``the metadata lock of table db.t``.
+
+    The lock's key consists of the namespace number and the names, each with a final NUL.
+    """
     [raw] = memory.many([(lock + part.offset("key"), _KEY_BYTES)])
     if raw is None:
         return KIND

@@ -1,6 +1,6 @@
-"""Find the owners of the locks that threads wait for in each snapshot, from the server's memory.
+"""Read from a server's memory who owns the locks that the threads of each snapshot wait for.
 
-Memory is only read (process_vm_readv). An owner is accepted only if it is a thread of the snapshot.
+Memory is only read (process_vm_readv). An owner is accepted only if the snapshot contains this thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Dump, Thread
     from innoscope.target.model import Target
 
-#: Limits on the waiters and owners reported for a lock, and on the locks.
+#: Maximum waiters and owners reported per lock, and maximum locks reported.
 _MAX_WAITERS: Final = 1_000
 _MAX_OWNERS: Final = 3
 _MAX_LOCKS: Final = 20
@@ -57,7 +57,7 @@ class _Lock:
 
 
 class LockOwners:
-    """Collect the lock owners of one server.
+    """Collects the lock owners of one server. A background thread reads the lock layout.
 
     Call ``note`` immediately after each snapshot. Not thread-safe.
     """
@@ -72,13 +72,13 @@ class LockOwners:
         threading.Thread(target=self._learn, name="lock layout", daemon=True).start()
 
     def note(self, dump: Dump) -> None:
-        """Record the waiters and owners of this snapshot."""
+        """Record the waiters and owners at this snapshot. Does not raise if the memory is not accessible."""
         by_tid = {thread.ns_tid: thread for thread in dump.threads}
         found: dict[int, list[Wait]] = {}
         try:
             waits = self._waits(dump)
             steady = self._steady(dump, waits)
-        except (OSError, _native.NativeError):  # no rights to its memory, or the server exits
+        except (OSError, _native.NativeError):  # the server's memory is not accessible, or the server exits
             return
         for wait in waits:
             found.setdefault(wait.address, []).append(wait)
@@ -86,7 +86,7 @@ class LockOwners:
             self._add(address, waits, by_tid, steady.get(address, frozenset()))
 
     def held_locks(self) -> tuple[HeldLock, ...]:
-        """Return a record for each lock and owner, with the most waited for first."""
+        """Return a record for each lock and owner. Locks with the most waiting threads come first."""
         locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_MAX_LOCKS]
         unnamed = [address for address, lock in locks if not lock.name]
         names = _names(self._target.pid, unnamed) if unnamed else {}
@@ -98,11 +98,11 @@ class LockOwners:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Return the connections of the snapshot with the most waits for each other, else of the last one."""
+        """Return the connections at the snapshot with the most waits for locks."""
         return self._sessions
 
     def _latched(self, dump: Dump, threads: set[int], seen: set[str]) -> list[Wait]:
-        """Return the waits for locks that are held briefly: of the C library and InnoDB's latches."""
+        """Return the waits for locks that are held briefly: those of the C library and InnoDB's latches."""
         found = futexes.waits(dump.threads, self._memory.many)
         if self._target.flavour == "mariadb":
             found += srw.waits(self._memory, dump.threads, threads)
@@ -111,9 +111,9 @@ class LockOwners:
         return found
 
     def _steady(self, dump: Dump, waits: list[Wait]) -> dict[int, frozenset[int]]:
-        """Read the owners again after a pause, by lock.
+        """Read the owners again after a pause. Return ``{address of the lock: owners}``.
 
-        The stack of an owner in both shows what it holds it for.
+        If a thread owns a lock at both reads, its stack in the snapshot shows why it holds the lock.
         """
         if not any(wait.owners for wait in waits if wait.kind != metadata.KIND):
             return {}
@@ -136,9 +136,9 @@ class LockOwners:
         return found
 
     def _learn(self) -> None:
-        """Read debug information, which takes one or two seconds.
+        """Read the lock layout from debug information, which takes one or two seconds.
 
-        Until then only the C library's locks are known.
+        Until then, only locks that need no layout are examined.
         """
         with contextlib.suppress(InnoscopeError):  # the server exited, or its memory is not readable
             self._layout = layouts.learn(self._target)
@@ -152,8 +152,8 @@ class LockOwners:
         lock.waited += len(waits)
         waiting = {wait.waiter for wait in waits}
         taker = _locking_function(waits, by_tid)
-        # A thread that got the lock after the snapshot did something else in it: its stack does not explain
-        # the lock.
+        # If a thread acquired the lock after the snapshot, its stack does not show why it holds the lock, so
+        # the thread is omitted.
         owners = {
             owner: by_tid[owner]
             for owner in first.owners
@@ -186,9 +186,9 @@ def _held(address: int, lock: _Lock, name: str) -> Iterable[HeldLock]:
 
 
 def _names(pid: int, addresses: list[int]) -> dict[int, str]:
-    """Return names by address: ``LOCK_open``, or ``log_sys+0x40`` inside a structure.
+    """Return ``{address: name}``, such as ``LOCK_open``, or ``log_sys+0x40`` inside a structure.
 
-    Unnamed ones are missing.
+    Addresses without a name are omitted.
     """
     try:
         found = _native.CodeFile(pid).variables_at(addresses)
@@ -212,7 +212,7 @@ def _labels(thread: Thread) -> tuple[str, ...]:
 
 
 def _locking_function(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
-    """Return the server's function in which most of the waiters lock it; "" if none has a name."""
+    """Return the server's function in which most waiters lock the lock; "" if no function has a name."""
     functions: Counter[str] = Counter()
     for wait in waits:
         functions.update(own_functions(_labels(by_tid[wait.waiter]))[:1])

@@ -1,4 +1,4 @@
-"""Read the server's connections from its memory: the thread that serves each, and its statement."""
+"""Read the connections, their threads and their statements from the server's memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from innoscope.memory.locks.layout import Part, ProcessMemory
 
-#: Limits on the connections read, and on the bytes of a statement.
+#: Maximum connections to read, and maximum bytes of a statement.
 _MOST: Final = 20_000
 _TEXT_BYTES: Final = 1_024
 #: Offset of ``tid`` in glibc's ``struct pthread``, to which a pthread_t points (x86-64; nptl/descr.h).
-#: Callers ignore a number that is not a thread of the server.
+#: Callers ignore a number there that is not the id of a server thread.
 _TID: Final = 0x2D0
 #: Offsets in a std::set: root, left and right child, value (libstdc++, stl_tree.h).
 _ROOT, _LEFT, _RIGHT, _VALUE = 16, 16, 24, 32
@@ -33,7 +33,7 @@ class Session:
 
 
 def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Session]:
-    """Return all connections that one of these threads serves now."""
+    """Return all connections that are currently served by one of these threads."""
     addresses = list(_WALKS[part.options["walk"]](memory, part))
     served = threads_of(memory, _numbers(memory, part, "thread", addresses))
     connections = _numbers(memory, part, "connection", addresses)
@@ -46,12 +46,12 @@ def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Ses
 
 
 def threads_of(memory: ProcessMemory, handles: list[int]) -> list[int]:
-    """Return the thread ids of pthread_t handles; valid only if the process has such a thread."""
+    """Return the thread id for each pthread_t handle. It is valid only if the process has that thread."""
     return memory.numbers([handle + _TID for handle in handles], 4)
 
 
 def _linked(memory: ProcessMemory, part: Part) -> Iterator[int]:
-    """Yield the nodes of a base_ilist, which ends with a sentinel without a successor."""
+    """Yield the nodes of a base_ilist without its sentinel, the node without a successor."""
     node, passed = memory.number(part.roots["first"] + part.offset("first")), 0
     while node and passed < _MOST:
         following = memory.number(node + part.offset("next"))
@@ -79,7 +79,7 @@ def _numbers(memory: ProcessMemory, part: Part, name: str, addresses: list[int])
 
 
 def _texts(memory: ProcessMemory, part: Part, addresses: list[int]) -> list[str]:
-    """Return the statements; "" for one that changed while it was read."""
+    """Return the statement of each connection; "" for one that changed while it was read."""
     places = _statement_places(memory, part, addresses)
     raw = memory.many([(start, min(length, _TEXT_BYTES)) for start, length in places])
     after = _statement_places(memory, part, addresses)

@@ -1,9 +1,9 @@
-"""Find the owners of page and index latches in InnoDB of MariaDB 10.6 and newer.
+"""Find the owners of InnoDB's page and index latches in MariaDB 10.6 and newer.
 
 ``block_lock`` and ``index_lock`` are a ``sux_lock``: two futex words, a count, and the ``pthread_t`` of the
-exclusive or update owner, 0 if there is none. Waiters sleep on one of the words. The offset is the same in
-all builds, so no symbols are needed. A number that is not a thread of the server is ignored; other kinds of
-latches store no owner.
+exclusive or update owner (0 if there is none). Waiters sleep on one of the words. The offset is the same in
+all builds, so no symbols are needed. A number that is not the id of a server thread is ignored. Other kinds
+of latches store no owner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KIND: Final = "InnoDB latch"
 
 
 def waits(memory: ProcessMemory, dumped: Iterable[Thread], threads: Container[int]) -> list[Wait]:
-    """Return the threads that slept for a latch, if one of ``threads`` owns it now."""
+    """Return a Wait for each thread that sleeps for a latch, if one of ``threads`` owns the latch now."""
     asleep = list(_asleep(dumped))
     bases = sorted({base for _, base in asleep})
     owners = dict(
@@ -50,7 +50,7 @@ def _asleep(dumped: Iterable[Thread]) -> Iterator[tuple[int, int]]:
 
 
 def _waits_for_latch(thread: Thread) -> bool:
-    """Return whether InnoDB called ``syscall()`` itself; its functions have no names on stripped servers."""
+    """Return whether InnoDB's latch code called ``syscall()``, or an unnamed function (stripped server)."""
     if len(thread.frames) < _NEAR or thread.frames[0].function != "syscall":
         return False
     near = thread.frames[1:_NEAR]

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX = 351, 352, 353, 354
 _CELLS: Final = 20_000
 _ARRAYS: Final = 1_024
-#: Cells per read.
+#: Cells read by one system call.
 _AT_ONCE: Final = 256
 _NAME_BYTES: Final = 200
 
 
 def waits(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Wait]:
-    """Return a record for each thread that sleeps in the array."""
+    """Return a Wait for each thread that sleeps in a sync array."""
     cells = _cells(memory, part)
     owners: dict[tuple[int, bool], tuple[tuple[int, ...], str]] = {}
     found = []
@@ -44,7 +44,7 @@ def waits(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Wa
 
 
 def _cells(memory: ProcessMemory, part: Part) -> list[tuple[int, int, int]]:
-    """Return ``(thread, object, request)`` of the cells in which a thread waits."""
+    """Return ``(thread id, object, request)`` of each cell in which a thread waits."""
     used = [cell for array in _arrays(memory, part) for cell in _cells_of_array(memory, part, array)]
     threads = threads_of(memory, [handle for handle, _, _ in used])
     return [(thread, object_, request) for thread, (_, object_, request) in zip(threads, used, strict=True)]
@@ -59,9 +59,9 @@ def _arrays(memory: ProcessMemory, part: Part) -> list[int]:
 
 
 def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
-    """Yield ``(thread handle, object, request)``.
+    """Yield ``(thread handle, object, request)`` of each cell in which a thread waits.
 
-    InnoDB uses the first free cell, so used ones come first.
+    Reading stops after the last used cell. InnoDB uses the first free cell, so used cells come first.
     """
     count = min(memory.number(array + part.offset("size")), _CELLS)
     used = memory.number(array + part.offset("used"))
@@ -87,7 +87,7 @@ def _field(raw: bytes, part: Part, name: str, start: int) -> int:
 
 
 def _writer(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
-    """Return the exclusive owner, or nothing.
+    """Return a list with the exclusive owner, or an empty list.
 
     ``writer_thread`` is valid only if ``lock_word`` is 0 or less.
     """
@@ -99,7 +99,7 @@ def _writer(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
 
 
 def _name(memory: ProcessMemory, part: Part, object_: int, *, mutex: bool) -> str:
-    """Return ``a mutex of buf0buf.c``, after the file that created it."""
+    """Return a description such as ``a mutex of buf0buf.c``, with the file that created the object."""
     kind = "a mutex" if mutex else "an rw-lock"
     pointer = memory.number(object_ + part.offset("mutex_made_in" if mutex else "made_in"))
     [raw] = memory.many([(pointer, _NAME_BYTES)])

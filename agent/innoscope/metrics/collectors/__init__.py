@@ -1,1 +1,1 @@
-"""Collectors: one module per source of samples. The runner calls each with a timeout."""
+"""Collect samples, with one module per source. The runner calls each collector with a timeout."""

@@ -1,6 +1,6 @@
 """Derive ratios, headroom, zones and remaining time from raw values. Pure functions: no I/O, no clock.
 
-A value is named like its metric in ``probes/catalog/metrics.yaml``; one of a labelled series is
+A value is named like its metric in ``probes/catalog/metrics.yaml``. The value of a labelled series is named
 ``metric.label`` (``read_ahead_pages.linear``). Unknown names are ignored.
 """
 
@@ -47,7 +47,7 @@ def _pool(values: Mapping[str, float]) -> Iterator[Sample]:
     if free is None or data is None:
         return
     if pages is not None:
-        # The three lengths are read one after the other and change in between: a page may be counted twice.
+        # The three lengths are not read at the same time, so a page may be counted twice.
         yield Sample("buffer_pool_other_pages", max(0, pages - free - data))
     if dirty is not None and free + data > 0:
         ratio = dirty / (free + data)
@@ -85,7 +85,7 @@ def _checkpoint(
 
 
 def _age(values: Mapping[str, float]) -> float | None:
-    """Return the server's own value, else LSN minus checkpoint, which are not read at once: at least 0."""
+    """Return the server's own value, else LSN minus checkpoint, at least 0. Both are not read at once."""
     if "checkpoint_age_bytes" in values:
         return values["checkpoint_age_bytes"]
     lsn, checkpoint = values.get("redo_written_bytes"), values.get("redo_checkpoint_bytes")

@@ -15,7 +15,7 @@ REASONS: Final = ("timeout", "denied", "refused", "gone", "stopped", "rights", "
 
 
 class CollectorFailed(InnoscopeError):
-    """Raised by a collector without samples. ``reason`` is one of ``REASONS``, ``words`` the message."""
+    """Raised if a collector cannot return samples. ``reason`` is one of REASONS, ``words`` the message."""
 
     def __init__(self, reason: str, words: str, *, remedy: str | None = None) -> None:
         if reason not in REASONS:

@@ -1,4 +1,4 @@
-"""Tell what a thread is for, by the root of its stack and its name: threads.yaml has the names."""
+"""Classify threads by purpose, by their names and the outermost functions of their stacks (threads.yaml)."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ KINDS: Final[tuple[str, ...]] = get_args(_KindName)
 
 
 class Names(Entry, frozen=True):
-    """The functions and the thread names of one kind, as patterns."""
+    """Patterns for the functions and the thread names of one kind of thread."""
 
     frames: tuple[str, ...]
     comm: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check the patterns."""
+        """Check the patterns. Raises ValueError."""
         check_patterns(self.frames)
         check_patterns(self.comm)
 
 
 class File(Entry, frozen=True):
-    """The whole file. ``pool``: functions of pools of threads."""
+    """The contents of threads.yaml. ``pool`` contains patterns for the functions of thread pools."""
 
     version: Literal[1]
     kinds: dict[_KindName, Names]
     pool: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check the patterns."""
+        """Check the patterns. Raises ValueError."""
         check_patterns(self.pool)
 
 
 def load(path: Path | None = None) -> ThreadKinds:
-    """Read and check a threads.yaml. Raises BadFile."""
+    """Read and check threads.yaml, by default the installed one. Raises BadFile."""
     file = read_yaml(path or catalog_path("threads.yaml"), File)
     return ThreadKinds(file.kinds, file.pool)
 
 
 @cache
 def default_kinds() -> ThreadKinds:
-    """Return the kinds of the installed catalog, built once."""
+    """Return the thread kinds of the installed catalog, which is read only once."""
     return load()

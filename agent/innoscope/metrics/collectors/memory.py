@@ -44,7 +44,8 @@ class MemoryCollector:
     def collect(self) -> list[Sample]:
         """Return all samples.
 
-        Raises CollectorFailed: gone, rights, unsupported (nothing can be read), error.
+        Raises CollectorFailed with reason ``gone``, ``rights``, ``unsupported`` (nothing can be read) or
+        ``error``.
         """
         with explaining():
             values = self.reader.read()

@@ -1,7 +1,7 @@
 """Parse the InnoDB monitor, the text of ``SHOW ENGINE INNODB STATUS``.
 
-Only requested lines are parsed, each in its own section. So lines that a release adds, removes or moves
-do not matter.
+Only requested lines are parsed, each in its own section. Lines that a release adds, removes or moves have
+no effect on the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADING: Final = re.compile(r"^-{3,}\n([A-Z][A-Z0-9 /&-]*)\n-{3,}$", re.MULTILI
 
 
 def sections(text: str) -> dict[str, str]:
-    """Return ``{"LOG": "Log sequence number …"}``; of sections with the same name, the first."""
+    """Return ``{"LOG": "Log sequence number …"}``. If a name occurs twice, the first section is returned."""
     found: dict[str, str] = {}
     headings = list(_HEADING.finditer(text))
     ends = [*(heading.start() for heading in headings[1:]), len(text)]
@@ -27,9 +27,9 @@ def sections(text: str) -> dict[str, str]:
 
 
 def number(parts: Mapping[str, str], section: str, line: re.Pattern[str]) -> int | None:
-    """Return the number in the first line that matches as a whole; None without such a section or line.
+    """Return the number in the first line that matches completely; None if the section or line is missing.
 
-    Two groups are the high and the low half of a number, as InnoDB printed them before 5.1.45.
+    If ``line`` has two groups, they match the high and the low half of a number (InnoDB before 5.1.45).
     """
     for text in parts.get(section, "").splitlines():
         match = line.fullmatch(text.rstrip())

@@ -1,4 +1,4 @@
-"""Collect Innoscope's own metrics (collector ``agent``): its cost, and the state of the sensor."""
+"""Collect Innoscope's own metrics (collector ``agent``), such as its cost and the state of the sensor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SensorState:
     def answered(
         self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int, trouble: Trouble
     ) -> None:
-        """Record a successful query. A ``life`` that differs from the last means a restart."""
+        """Record a successful query. If ``life`` differs from the previous one, the sensor was restarted."""
         if self.life not in (None, life):
             self.restarts += 1
         self.up, self.words, self.life, self.version = True, "", life, version
@@ -48,7 +48,7 @@ class SensorState:
 
 @dataclass(slots=True)
 class Pushes:
-    """Count pushed, failed and dropped profiles. ``last_success`` is Unix time, 0 before the first."""
+    """Count pushed, failed and dropped profiles. ``last_success`` is Unix time; 0 if none succeeded."""
 
     sent: int = 0
     bytes: int = 0
@@ -85,9 +85,9 @@ def cpu_seconds() -> float:
 def own(
     sensor: SensorState, dropped: int, pushes: Pushes | None = None, trouble: Trouble | None = None
 ) -> Outcome:
-    """Return Innoscope's own samples, without the costs of a sensor that is down.
+    """Return Innoscope's own samples. The costs of the sensor are omitted while it is down.
 
-    ``pushes`` is None if nothing is pushed.
+    ``pushes`` is None if no profiles are pushed.
     """
     began, trouble = time.monotonic(), trouble or Trouble()
     samples = [

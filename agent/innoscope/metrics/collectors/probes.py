@@ -57,10 +57,10 @@ def on_a_thread(attach: Callable[[], None], delay_s: float) -> None:
 class ProbesCollector:
     """Collect from the probes of one server. ``close`` detaches them.
 
-    With ``attach_soon`` they are attached in the background through ``attach_on``, because compiling takes
-    seconds.
+    With ``attach_soon``, the probes are attached in the background through ``attach_on``, because compiling
+    takes seconds.
 
-    ``families`` defaults to the families that are enabled by default; ``metrics`` limits them to the probes
+    ``families`` defaults to the families that are enabled by default. ``metrics`` limits the probes to those
     that feed these metrics. ``kinds`` returns the group of each thread (collectors.waits). ``counters``
     returns the server's own counters (collectors.memory), against which the probes are checked.
     """
@@ -104,7 +104,7 @@ class ProbesCollector:
         """Compile, calibrate and attach the probes. Raises InnoscopeError."""
         attachment = Attachment(self._target, self._families, metrics=self._metrics)
         try:
-            with translating(self._target.pid):  # the server may exit at any moment
+            with translating(self._target.pid):  # the server may exit at any time
                 cost = known_cost(attachment)
                 self._mutexes = self._name_mutexes(attachment)
                 self._update_thread_kinds(attachment)
@@ -122,12 +122,12 @@ class ProbesCollector:
         return governor
 
     def _start_quietly(self) -> None:
-        """Start, and retry later on failure: a lack of memory or descriptors may be temporary."""
+        """Start. After a failure that may be temporary (such as a lack of memory), retry later."""
         if self._closed.is_set():
             return
         try:
             self.start()
-        except BaseException as error:  # a panic of the core too, so that the reason is logged
+        except BaseException as error:  # also a panic of the core, so that the reason is logged
             self._failure = _explained(error)
             final = isinstance(error, _FINAL)
             again = "never" if final else f"{self._pause_s:.0f}s"
@@ -140,7 +140,7 @@ class ProbesCollector:
     def start_once(self) -> Governor:
         """Return the governor, starting it if necessary.
 
-        Raises CollectorFailed while it starts in the background.
+        Raises CollectorFailed while the governor starts in the background, or if it cannot start.
         """
         if self._failure is not None:
             reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
@@ -165,7 +165,7 @@ class ProbesCollector:
         return [asdict(report) for report in self.report()]
 
     def collect(self) -> list[Sample]:
-        """Return the current totals of all probes; estimates for probes that are sampled."""
+        """Return the current totals of all probes. The totals of sampled probes are estimates."""
         governor = self.start_once()
         self._update_thread_kinds(governor.attachment)
         governor.refresh()

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _TICK_NS: Final = 1_000_000_000 // _TICKS
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-#: Minimum interval between two reads of all threads' CPU times: a thread costs 7 µs to read.
+#: Minimum seconds between two reads of all threads' CPU times, because reading a thread takes 7 µs.
 _CPU_EVERY_S: Final = 5.0
 #: Threads read between two checks of the time limit.
 _CPU_PART: Final = 500
-#: Limit on the time in one scrape to read CPU times; the next scrape continues.
+#: Maximum seconds per scrape to read CPU times; the next scrape continues.
 _CPU_READ_S: Final = 0.05
-#: The pause is this many times the time that reading all threads took: 0.5 % of a core with any number.
+#: The pause is this many times as long as reading all threads took, so that reading takes at most 0.5 % of a
+#: core for any number of threads.
 _CPU_PAUSE: Final = 200
 # Fields of /proc/PID/stat after the command's closing bracket.
 _STATE, _UTIME, _STIME, _THREADS, _START = 0, 11, 12, 17, 19
@@ -35,7 +36,7 @@ _MOST_BYTES: Final = 4096
 
 
 class ProcessCollector:
-    """Collect the metrics of one process. ``kinds`` returns the known kinds of threads, by thread id."""
+    """Collects the metrics of one process. ``kinds`` returns the known kinds of threads, by thread id."""
 
     name = "process"
     timeout = 0.5
@@ -91,7 +92,7 @@ class ProcessCollector:
         ]
 
     def _read_cpu(self, pid: int, stat: list[bytes]) -> None:
-        """Read CPU times if they are due: of all threads, or of the next batch if there are many."""
+        """Read CPU times if a read is due: those of all threads, or of the next batch if there are many."""
         began = self._clock()
         if self._reading is None:
             if self._cpu_due is not None and began < self._cpu_due:
@@ -112,7 +113,7 @@ class ProcessCollector:
 class _CpuReading:
     """One pass over all threads' CPU times, in one or several scrapes.
 
-    ``total`` is the whole process's time, read before that of any thread.
+    ``total`` is the CPU time of the whole process, read before that of any thread.
     """
 
     def __init__(self, total: int, tids: list[str]) -> None:
@@ -130,17 +131,17 @@ class _CpuReading:
 
 
 class CpuByKind:
-    """Sum CPU time by kind of thread, in nanoseconds, monotonically.
+    """Sums of CPU time by kind of thread, in nanoseconds. They never decrease.
 
-    The time of exited threads stays counted. What a thread used between the last read and its exit is only
-    known from the whole process's time, and counts as ``other``.
+    The time of exited threads is included. The time between a thread's last read and its exit is only known
+    from the process's total, and counts as ``other``.
     """
 
     def __init__(self) -> None:
         self.groups = dict.fromkeys(KINDS, 0)
         self._counted: dict[int, int] = {}
         self._known: set[int] = set()
-        self._initial: int | None = None  # of threads that exited before the first read
+        self._initial: int | None = None  # time of threads that exited before the first read
 
     def add(self, total: int, threads: Mapping[int, int], kinds: Mapping[int, str]) -> None:
         """Add one pass: the process's total, read first, and its threads' times."""
@@ -152,7 +153,7 @@ class CpuByKind:
                 waiting += cpu
                 continue
             before = self._counted.get(tid, 0)
-            self.groups[kind or "other"] += cpu - before if cpu >= before else cpu  # reused id
+            self.groups[kind or "other"] += cpu - before if cpu >= before else cpu  # the id was reused
             counted[tid] = cpu
         self._counted, self._known = counted, set(threads)
         rest = total - sum(self.groups.values()) - waiting
@@ -162,7 +163,7 @@ class CpuByKind:
 
 
 def _thread_ids(pid: int) -> list[str]:
-    return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208, often and thousands
+    return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib is slower
 
 
 def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
@@ -187,7 +188,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
 
 
 def _open_files(pid: int) -> int:
-    """Return the number of open descriptors: the folder's size since Linux 6.2, else its entries."""
+    """Return the number of open descriptors. Count the entries before Linux 6.2, where the size is 0."""
     path = f"/proc/{pid}/fd"
     return os.stat(path).st_size or len(os.listdir(path))  # noqa: PTH116, PTH208, often and thousands
 

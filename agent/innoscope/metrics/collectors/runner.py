@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A collector that took longer last time, or has not run yet, runs on the threads for slow jobs, so that a
-#: slow server does not delay the others.
+#: A collector whose last run took more seconds, or that has not run yet, runs on the threads for slow jobs,
+#: so that a slow server does not delay the others.
 _QUICK_S: Final = 0.1
 #: Limit on the distinct unexpected errors that are logged.
 _MAX_LOGGED: Final = 100
@@ -43,7 +43,7 @@ class Collector(Protocol):
 
 
 class Runner:
-    """Run the collectors of one server. A collector that hangs does not delay the others.
+    """Runs the collectors of one server. A collector that hangs does not delay the others.
 
     ``workers`` are shared with the runners of other servers; by default each collector has its own thread.
     ``owner`` names the server in the log.
@@ -58,7 +58,7 @@ class Runner:
         self._runs = [_Run(collector, shared, owner) for collector in collectors]
 
     def run(self) -> list[Outcome]:
-        """Return one outcome per collector, in order, after the longest timeout at the latest."""
+        """Run all collectors. Return one outcome per collector, in order, within the longest timeout."""
         self.start()
         return self.outcomes()
 
@@ -73,12 +73,12 @@ class Runner:
     def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
         """Return the outcomes of the last ``start()``.
 
-        Wait at most the collector's timeout or ``patience_s``.
+        For each collector, wait at most its timeout, and at most ``patience_s`` seconds.
         """
         return [run.outcome(patience_s) for run in self._runs]
 
     def close(self) -> None:
-        """Start no more runs. A run that hangs ends with its collector or with the process."""
+        """Do not start further runs. A hanging run ends when its collector returns or the process exits."""
         for run in self._runs:
             run.close()
         if self._own is not None:
@@ -146,12 +146,12 @@ class _Run:
         reason = None
         try:
             samples = tuple(self._collector.collect())
-        except BaseException as error:  # a panic of the Rust core too: this thread must survive
+        except BaseException as error:  # also a panic of the Rust core: this thread must survive
             reason = self._reason(error)
         return Outcome(self._collector.name, reason is None, time.monotonic() - began, samples, reason)
 
     def _reason(self, error: BaseException) -> str:
-        """Return ``reason: words``. Unexpected errors are logged with a traceback, once for each message."""
+        """Return ``reason: message``. Log unexpected errors with a traceback, once for each message."""
         kind, words = explain(error)
         if kind == "error" and words not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(words)
@@ -165,7 +165,7 @@ def slow_kind(name: str) -> str:
 
 
 def explain(error: BaseException) -> tuple[str, str]:
-    """Return ``(reason, words)``: a reason of metrics.yaml, and the message."""
+    """Return ``(reason, message)``; the reason is one of those in metrics.yaml."""
     if isinstance(error, InnoscopeError):
         words = f"{error.what} ({error.remedy})" if error.remedy else error.what
         if isinstance(error, CollectorFailed):

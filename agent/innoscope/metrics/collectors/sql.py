@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from innoscope.metrics.collectors.sql_plan import Plan
     from innoscope.target.login import Connection
 
-#: Seconds between attempts after the first failure. Each failure doubles them, up to the maximum.
+#: Seconds between attempts after the first failure. The pause doubles after each failure, up to the maximum.
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 5.0
-#: Seconds after which the available sources are queried again: counters can be enabled at any time.
+#: Seconds after which the available sources are queried again, because counters can be enabled at any time.
 _PLAN_TTL_S: Final = 300.0
 #: The column of enabled counters has one name in MySQL and another in MariaDB 10.5 and later.
 _COUNTERS: Final = (
@@ -42,7 +42,7 @@ _NO_COLUMN: Final = 1054  # ER_BAD_FIELD_ERROR
 
 
 class SqlCollector:
-    """Query one server. ``connect`` returns a connection; it raises SqlFailed or BadFile."""
+    """Queries one server. ``connect`` returns a connection; it raises SqlFailed or BadFile."""
 
     name = "sql"
 
@@ -68,7 +68,7 @@ class SqlCollector:
 
     @property
     def shortfall(self) -> str | None:
-        """Return ``reason: words`` if the account lacks privileges for some of the metrics, else None."""
+        """Return ``reason: message`` if the account lacks privileges for some of the metrics, else None."""
         return f"denied: {self._session.denied}" if self._session and self._session.denied else None
 
     def collect(self) -> Iterable[Sample]:
@@ -112,7 +112,7 @@ class SqlCollector:
 
 
 class _Session:
-    """One connection and its query plan. ``denied`` says which privilege its account lacks."""
+    """One connection and its query plan. ``denied`` says which privilege the account lacks."""
 
     def __init__(
         self,
@@ -153,9 +153,9 @@ class _Session:
         self._connection.abandon()
 
     def _make_plan(self) -> Plan:
-        """Query one kind of source after another until each series has one.
+        """Query one kind of source after another until each series has a source, and return the plan.
 
-        The expensive monitor comes last.
+        The InnoDB monitor is queried last, because it is expensive.
         """
         self.denied = ""
         answers = Answers(self._status(), self._variables(sql_plan.variables_of(self._catalog)))
@@ -187,7 +187,7 @@ class _Session:
         return self._pairs(_narrowed("SHOW GLOBAL VARIABLES", names)) if names else {}
 
     def _counters(self, names: Sequence[str] = ()) -> dict[str, int]:
-        """Return the enabled counters; empty if the server has no such table."""
+        """Return the enabled counters; empty if the server has no INNODB_METRICS table."""
         for statement in (self._counters_sql,) if self._counters_sql else _COUNTERS:
             narrowed = statement + (f" AND NAME IN ({_quoted(names)})" if names else "")
             try:

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/sql.yaml``: which statement gives which metric."""
+"""Read ``probes/catalog/sql.yaml``, which lists the SQL sources of each metric."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ KINDS: Final = ("status", "variable", "counter", "monitor", "formula")
 
 
 class SourceEntry(ServerEntry, frozen=True):
-    """One way to learn a number; one of KINDS is given. With ranges, it is right on these servers only."""
+    """One source of a metric's value; exactly one of KINDS is set. Version ranges limit the servers."""
 
     status: str | None = None
     variable: str | None = None
     counter: str | None = None
     monitor: str | None = None
-    formula: Literal["classic_redo_limit"] | None = None  # those that sql_plan.py can compute
+    formula: Literal["classic_redo_limit"] | None = None  # the formulas in sql_plan.py
     line: re.Pattern[str] | None = None
     scale: int | float = 1
 
     def __post_init__(self) -> None:
-        """Check what the types cannot."""
+        """Check the rules that the types cannot express. Raises ValueError."""
         if len(self.names) != 1:
             raise ValueError(f"a source has exactly one of {', '.join(KINDS)}")
         if (self.monitor is None) != (self.line is None):
@@ -41,7 +41,7 @@ class SourceEntry(ServerEntry, frozen=True):
 
     @property
     def names(self) -> list[tuple[str, str]]:
-        """Return (kind, name) for what is given."""
+        """Return ``(kind, name)`` for each of KINDS that is set."""
         names = (self.status, self.variable, self.counter, self.monitor, self.formula)
         return [(kind, name) for kind, name in zip(KINDS, names, strict=True) if name is not None]
 
@@ -54,7 +54,7 @@ class SeriesEntry(Entry, frozen=True):
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the metric is declared, as one that SQL can tell."""
+        """Check that metrics.yaml declares the metric, with ``sql`` as a source. Raises ValueError."""
         if self.metric not in registry.default():
             raise ValueError(f"metric {self.metric!r} is not in metrics.yaml")
         metric = registry.default()[self.metric]
@@ -65,14 +65,14 @@ class SeriesEntry(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of sql.yaml."""
 
     version: Literal[1]
     session: tuple[Annotated[str, Meta(pattern=r"\A\w+ = \w+\Z")], ...]
     metrics: tuple[SeriesEntry, ...]
 
     def __post_init__(self) -> None:
-        """Check that each series is listed once."""
+        """Check that each series is listed only once. Raises ValueError."""
         seen = set()
         for number, series in enumerate(self.metrics):
             if (series.metric, series.labels) in seen:
@@ -82,7 +82,10 @@ class File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One way to learn a number: ``name`` of that ``kind``. A monitor's is the section, with ``line``."""
+    """One source of a value: its kind, one of KINDS, and its name.
+
+    For the kind ``monitor``, the name is a section, and ``line`` matches a line of that section.
+    """
 
     kind: str
     name: str
@@ -91,13 +94,13 @@ class Source:
     servers: ServerEntry
 
     def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
-        """Return whether the number is right on a server; one of unknown version is taken for an old one."""
+        """Return whether the source is valid for a server. An unknown version is treated as the oldest."""
         return self.servers.fits(flavour, version)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series and its sources, the best first."""
+    """One series and its sources, best first."""
 
     metric: str
     labels: tuple[str, ...]
@@ -106,7 +109,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The whole file, checked. ``session`` are assignments for ``SET SESSION``."""
+    """The checked contents of the file. ``session`` contains assignments for ``SET SESSION``."""
 
     entries: tuple[Series, ...]
     session: tuple[str, ...]
@@ -114,7 +117,7 @@ class Catalog:
 
 @cache
 def default() -> Catalog:
-    """Return the installed catalog."""
+    """Return the installed catalog. Raises BadFile."""
     return load()
 
 

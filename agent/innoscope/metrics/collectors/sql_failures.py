@@ -22,7 +22,7 @@ _REASONS: Final = {
     1203: "refused",  # max_user_connections
     1226: "refused",  # the account's max_user_connections
     1227: "denied",
-    1317: "timeout",  # interrupted: our own max_execution_time
+    1317: "timeout",  # ER_QUERY_INTERRUPTED, caused by our own max_execution_time
     1698: "denied",
     1969: "timeout",  # MariaDB's max_statement_time
     2002: "refused",
@@ -49,14 +49,14 @@ def explain(error: BaseException) -> CollectorFailed:
 
 
 def denied_words(error: SqlFailed) -> str | None:
-    """Return the message if a privilege is missing, else None."""
+    """Return the error's message if a privilege is missing, else None."""
     failed = explain(error)
     return failed.words if failed.reason == "denied" else None
 
 
 def _reason(error: InnoscopeError) -> str:
     if isinstance(error, BadFile):
-        return "denied"  # the option file: without it there are no credentials
+        return "denied"  # the option file is not readable, so there are no credentials
     cause = error.__cause__
     if cause is None:
         return "refused" if isinstance(error, SqlFailed) else "error"
@@ -67,11 +67,11 @@ def _reason(error: InnoscopeError) -> str:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Return whether the connection was accepted, but the server did not respond: it is stopped or hangs."""
+    """Return whether the server accepted the connection but did not respond (it is stopped or hangs)."""
     inner = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     if isinstance(inner, TimeoutError):
         return True
-    # a Unix socket whose backlog is full answers EAGAIN at once, see connect(2)
+    # connect(2) to a Unix socket whose backlog is full fails with EAGAIN at once
     if isinstance(inner, OSError) and inner.errno == errno.EAGAIN:
         return True
     return "timed out" in str(error.args[-1] if error.args else "")

@@ -1,4 +1,4 @@
-"""Choose the SQL source of each series for one connection: the first in the catalog that the server has."""
+"""Choose the SQL source of each series for one connection: the first source that the server has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Number = int | float
 
 @dataclass(slots=True)
 class Answers:
-    """A server's answers by name, of the monitor by section. Empty for kinds that were not queried."""
+    """The values that a server returned, by name; the monitor's text, by section. Empty if not queried."""
 
     status: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def _number(text: str | None) -> Number | None:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A value that is computed from system variables, and their names."""
+    """A function that computes a value from system variables, and the names of these variables."""
 
     variables: tuple[str, ...]
     compute: Callable[[Mapping[str, str]], Number | None]
@@ -72,8 +72,12 @@ _REDO_VARIABLES: Final = (
 def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
     """Return the checkpoint age in bytes at which writers wait (log0log.c, log_calc_max_ages, 5.0 to 5.7).
 
-    Subtracted are: a header of four 512-byte blocks per file; a tenth of the rest; four pages for each of
-    10 + innodb_thread_concurrency threads and eight more pages; and a tenth of what is left.
+    It is the size of all log files minus, in this order:
+
+    * a header of four 512-byte blocks per file,
+    * a tenth of the rest,
+    * four pages for each of 10 + innodb_thread_concurrency threads, and eight more pages,
+    * a tenth of the remainder.
     """
     numbers = [_number(variables.get(name)) for name in _REDO_VARIABLES]
     size, files, page, threads = numbers[0], numbers[1], numbers[2] or 16384, numbers[3] or 0
@@ -95,7 +99,7 @@ class Plan:
     chosen: tuple[tuple[Series, Source], ...]
 
     def names(self, kind: str) -> list[str]:
-        """Return the names to query of this kind, sorted; variables include those of formulas."""
+        """Return the sorted names to query for this kind. Variables include those that formulas need."""
         found = {source.name for _, source in self.chosen if source.kind == kind}
         if kind == "variable":
             used = (FORMULAS[source.name] for _, source in self.chosen if source.kind == "formula")
@@ -103,7 +107,7 @@ class Plan:
         return sorted(found)
 
     def samples(self, answers: Answers) -> list[Sample]:
-        """Return a sample for each series that has a number in the answers."""
+        """Return a sample for each series whose source has a number in ``answers``."""
         values = ((entry, answers.value(source)) for entry, source in self.chosen)
         return [Sample(entry.metric, value, entry.labels) for entry, value in values if value is not None]
 

@@ -1,4 +1,4 @@
-"""Report the settings that were changed with ``innoscope toggle``, from the status file that it writes.
+"""Report the settings that ``innoscope toggle`` changed, from the status file that this command writes.
 
 The agent only reads this file. It cannot import the code that makes changes.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 NAME: Final = "toggles"
-#: Limit on the toggles reported of one server, newest first; the bound of the label in metrics.yaml.
+#: Maximum toggles reported per server, newest first. It equals the bound of the label in metrics.yaml.
 MOST: Final = 12
 _MOST_BYTES: Final = 256 << 10
-_MAX_TEXT: Final = 80  # characters of a label's value
+_MAX_TEXT: Final = 80  # maximum characters of a label value
 
 
 _Whole: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -78,7 +78,7 @@ class TogglesFile:
         self._reason: str | None = None
 
     def read(self) -> None:
-        """Read the file. Never raises. A missing file means that nothing was ever changed."""
+        """Read the file. Never raises. A missing file means that no setting was changed."""
         try:
             file = schema.decode_json(_content(self._path), _File, self._path)
             self._servers, self._reason = file.servers, None

@@ -1,4 +1,4 @@
-"""What all threads wait for: a look at their stacks once a second, added up by wait class."""
+"""Count the threads of a server by wait class, from a stack snapshot once a second."""
 
 from __future__ import annotations
 
@@ -29,48 +29,54 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A gap between looks counts for no more than so many intervals: what was in it nobody saw.
+#: Maximum intervals that the time since the previous snapshot counts for. A longer gap was not observed.
 _LONGEST_GAP: Final = 5
-#: Looks older than this tell nothing of now.
+#: Seconds after which the last snapshot is too old to export.
 _STALE_S: Final = 5.0
-#: After a failure, seconds until the next try.
+#: Seconds until the next snapshot after a failure.
 _RETRY_S: Final = 5.0
-#: What is remembered of stacks between looks; as the engine's own memory it is bounded.
+#: Maximum cached stacks. Beyond it, the cache is cleared, so that memory stays bounded.
 _SEEN_KEPT: Final = 2_000
 _CLOSE_S: Final = 0.3
 
 
 class Looked(Protocol):
-    """What takes in each look."""
+    """A callback that receives each snapshot."""
 
     def __call__(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
-        """``taken_at`` is Unix time; groups are ``(kind, stack, threads as the server knows them)``."""
+        """Process one snapshot, taken at Unix time ``taken_at``. A group is ``(kind, stack, thread ids)``.
+
+        The thread ids are those in the server's pid namespace.
+        """
 
 
 class Eyes(Protocol):
-    """What takes one look: the stack engine."""
+    """An object that takes snapshots: the stack engine."""
 
     def look(self) -> Dump:
-        """All threads, once."""
+        """Take a snapshot of all threads."""
 
 
 class _Seen(NamedTuple):
-    """What was made of the threads with one stack, wait class, trust and name."""
+    """The cached stack record and kind of threads with the same frames, wait class, trust and name."""
 
     stack: Stack
     kind: ThreadKind
 
 
 def open_eyes(target: Target) -> Eyes:
-    """Return the engine. It copies by BPF; a daemon never stops threads."""
+    """Return an engine that copies stacks by BPF, because a daemon must never stop threads.
+
+    Raises NoRights or KernelUnable.
+    """
     try:
         return Engine(target, most_bytes=MOST_BYTES)
-    except (NoRights, KernelUnable) as error:  # whose remedy would offer ptrace
+    except (NoRights, KernelUnable) as error:  # the original remedy suggests ptrace
         raise type(error)(error.what, remedy="innoscope doctor says what is missing") from error
 
 
 class WaitsCollector:
-    """Looks on threads of ``workers``; ``collect`` tells what was seen so far and never waits for a look."""
+    """Takes snapshots on threads of ``workers``. ``collect`` never waits for a snapshot."""
 
     name = "waits"
     timeout = 0.5
@@ -97,7 +103,7 @@ class WaitsCollector:
         self._kinds: dict[int, str] = {}
         self._seen: dict[tuple[int, str, Trust, str], _Seen] = {}
         self._lock = threading.Lock()
-        self._failure: tuple[str, str] | None = None  # reason and words, not the error: it holds our frames
+        self._failure: tuple[str, str] | None = None  # (reason, message)
         self._ended = False
         self._looking = threading.Lock()
         self._due = time.monotonic()
@@ -106,7 +112,10 @@ class WaitsCollector:
         workers.submit(self._job)
 
     def collect(self) -> Iterable[Sample]:
-        """Threads by class at the last look, and the sums. What ended the looks is raised."""
+        """Return the threads per wait class in the last snapshot, and the totals so far.
+
+        Raises CollectorFailed if the last snapshot failed or is too old, or if there is none yet.
+        """
         with self._lock:
             if self._failure is not None:
                 raise CollectorFailed(*self._failure)
@@ -118,18 +127,18 @@ class WaitsCollector:
             return self._tally.samples()
 
     def thread_kinds(self) -> Mapping[int, str]:
-        """``{thread id as in /proc: kind}`` (see kinds.KINDS) as of the last look; empty before it."""
+        """Return ``{thread id as in /proc: kind}`` of the last snapshot; empty before it. See kinds.KINDS."""
         return self._kinds
 
     def close(self) -> None:
-        """End the looks; one that is under way is waited for, but not long."""
+        """Stop taking snapshots. Wait at most ``_CLOSE_S`` seconds for one in progress."""
         self._ended = True
         if self._looking.acquire(timeout=_CLOSE_S):
             self._let_go()
             self._looking.release()
 
     def _look(self) -> None:
-        """Take one look, and plan the next; looks that were missed are left out."""
+        """Take one snapshot, and schedule the next. Snapshots that are overdue by then are skipped."""
         with self._looking:
             if not self._ended:
                 pause = self._try_to_look()
@@ -142,25 +151,28 @@ class WaitsCollector:
                 self._let_go()
 
     def _schedule_retry(self) -> None:
-        """The thread died in a look, with which the lock went."""
+        """Schedule a snapshot after the thread died while it held the lock, which is therefore replaced."""
         self._looking = threading.Lock()
         self._due = time.monotonic() + _RETRY_S
         self._workers.submit_at(self._due, self._job)
 
     def _let_go(self) -> None:
-        """Descriptors and symbols go now, not with the next collection of garbage."""
+        """Release the descriptors and symbols now instead of at the next garbage collection."""
         self._eyes = None
         self._seen.clear()
 
     def _try_to_look(self) -> float:
-        """One look, whatever comes of it; how long to pause from its start to the next one."""
+        """Try to take one snapshot. Return the seconds between its due time and the next one.
+
+        Does not raise.
+        """
         try:
             if self._eyes is None:
                 self._eyes = self._open_eyes(self._target)
             began = self._clock()
             dump = self._eyes.look()
             self._take(dump, self._clock() - began)
-        except BaseException as error:  # a panic of the Rust core too: looks must go on once it is over
+        except BaseException as error:  # also a panic of the Rust core: snapshots must continue later
             self._fail(error)
             return _RETRY_S
         return self._interval_s
@@ -173,13 +185,14 @@ class WaitsCollector:
             self._failure, self._eyes = failure, None
 
     def _take(self, dump: Dump, seconds: float) -> None:
-        """Count one look."""
-        counts: Counter[int] = Counter()  # by identity: a stack's own hash is dear
+        """Count the threads of one snapshot, which took ``seconds``."""
+        counts: Counter[int] = Counter()  # by id(), because hashing a stack is expensive
         met: dict[int, Stack] = {}
         kinds = {}
         groups: dict[tuple[str, int], list[int]] = {}
         before = self._kinds
-        # BPF tells ids of the host; if we share a pid namespace with the server, /proc has those of that one
+        # ``tid`` is the thread id on the host, ``ns_tid`` the one in the server's pid namespace. /proc has
+        # the latter if we share a pid namespace with the server.
         as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
         for thread in dump.threads:
             frames = thread.frames
@@ -197,7 +210,7 @@ class WaitsCollector:
             self._tally.add(dump, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
             self._failure = None
         by_stack: Counter[Stack] = Counter()
-        for number, stack in met.items():  # not one to one: names of threads may differ
+        for number, stack in met.items():  # equal stacks may be several objects, because thread names differ
             by_stack[stack] += counts[number]
         self._profiles.add(dump.taken_at, by_stack, dump.duration_ms)
         if self._looked is not None:
@@ -206,7 +219,10 @@ class WaitsCollector:
             )
 
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
-        """Remembered by the identity of the frames, which the remembered stack keeps alive."""
+        """Add an entry to the cache and return it.
+
+        Its key contains the id() of the frames, which stays valid because the cached stack references them.
+        """
         if len(self._seen) >= _SEEN_KEPT:
             self._seen.clear()
         seen = _Seen(Stack.of(wait, trust, frames), default_kinds().of(frames, comm))
@@ -215,7 +231,7 @@ class WaitsCollector:
 
 
 class _Tally:
-    """The sums that are exported; every class and level of trust is always there."""
+    """The exported numbers. Every wait class and every trust level is always present."""
 
     def __init__(self) -> None:
         classes = default_classifier().catalog.classes
@@ -228,7 +244,10 @@ class _Tally:
         self.looked_at = 0.0
 
     def add(self, dump: Dump, now: float, seconds: float, longest_gap: float) -> None:
-        """One look, of so many seconds; the time since the last one counts for its threads."""
+        """Add one snapshot, which took ``seconds``.
+
+        The seconds since the previous snapshot, at most ``longest_gap``, count for each thread of this one.
+        """
         gap = min(now - self.looked_at, longest_gap) if self.looks else 0.0
         waits = dump.waits
         for wait in self._threads:
@@ -242,7 +261,7 @@ class _Tally:
         self.looks += 1
 
     def samples(self) -> list[Sample]:
-        """What metrics.yaml declares for ``waits``."""
+        """Return the samples that metrics.yaml declares for ``waits``."""
         return [
             *[Sample("threads", count, (wait,)) for wait, count in self._threads.items()],
             *[Sample("thread_seconds", seconds, (wait,)) for wait, seconds in self._seconds.items()],

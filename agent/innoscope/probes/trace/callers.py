@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 CALLS: Final = Unit("calls", ("calls", "count"))
-#: The core's trust level of a stack that was copied during the call itself; it is reported as exact.
+#: The core's trust level of a stack that was copied during the call. Such a stack is reported as exact.
 _SOUND: Final = Trust.ON_CPU
 
 
@@ -55,5 +55,5 @@ class Callers:
 
     @property
     def taken(self) -> int:
-        """Return the number of stacks so far, excluding those of calibration."""
+        """Return the number of stacks so far, without calibration stacks."""
         return sum(one.records for one in self._samples.counts() if one.kind == REAL)

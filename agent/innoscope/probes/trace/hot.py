@@ -13,7 +13,7 @@ from innoscope.probes.mangling import is_symbol_of
 
 
 class Hot(Entry, frozen=True):
-    """A group of functions: why they are hot, an alternative, and the ``weight`` of a hit in the budget."""
+    """A group of hot functions: the reason, an alternative, and the ``weight`` of a hit in the budget."""
 
     functions: tuple[str, ...]
     why: str
@@ -26,7 +26,7 @@ class Hot(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of hot.yaml."""
 
     version: Literal[1]
     hot: tuple[Hot, ...]

@@ -67,11 +67,11 @@ class TracedFunction:
     name: str  # as shown to the user
     path: str  # a path that opens the mapped file
     places: tuple[Function, ...]
-    timed: str | None = None  # why a return probe is safe: a reason in the catalog's ``safe``
+    timed: str | None = None  # why a return probe is safe (from ``safe`` in the catalog)
     limit: int | None = None  # maximum hits/s, regardless of their cost
     weight: int = 1  # how many times a hit counts in the budget
     why_hot: str | None = None
-    instead: str | None = None  # the alternative if it is too hot
+    instead: str | None = None  # the alternative if the function is too hot
     notes: tuple[str, ...] = ()
 
 

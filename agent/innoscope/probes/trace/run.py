@@ -133,7 +133,7 @@ class Tracer:
                 return Trial(hits, now - since, began)
 
     def _judge(self, result: TraceResult) -> None:
-        """Drop the return probe if the cost exceeds the budget. If it still does, detach; raise TooHot."""
+        """Drop the return probe if the cost exceeds the budget. If it still does, detach and raise TooHot."""
         trial, budget = result.trial, self._options.budget
         if self._options.force or self._fits(trial.rate, budget):
             return
@@ -177,7 +177,7 @@ class Tracer:
         self._session.sample(self._stacks, (now[1] - last[1]) / max(now[0] - last[0], 1e-9))
 
     def _too_hot(self, now: float, hits: int) -> str | None:
-        """Return why the trace must end, or None. A function may become hotter after the trial."""
+        """Return the reason if the trace must end; else None. The function may become hotter later."""
         self._history.append((now, hits))
         while now - self._history[0][0] > _BURST_S and len(self._history) > 1:
             self._history.popleft()
@@ -217,7 +217,7 @@ class Tracer:
 def refusal(
     chosen: TracedFunction, options: TraceOptions, cost: costs.Cost, trial: Trial, probed_s: float
 ) -> TooHot:
-    """Return the error with the rate, the cost and the alternatives."""
+    """Return the TooHot error with the rate, the cost and the alternatives."""
     share = cost.share(trial.rate)
     what = (
         f"{chosen.name} is too hot: at least {trial.rate:,.0f} calls a second, "

@@ -26,7 +26,7 @@ _ONLY: Final = struct.pack("=I", 0)
 _RING_BYTES: Final = 16 << 20
 #: Length in seconds of the interval for which stacks are limited and after which the rate is read again.
 INTERVAL_S: Final = 0.1
-#: Limit of stacks per interval, relative to the average, because calls come in bursts.
+#: Maximum stacks per interval as a multiple of the average. It is above 1, because calls come in bursts.
 _SLACK: Final = 2
 #: Kinds of stacks: those of the server, and those of calibration.
 REAL, REHEARSED = 0, 1
@@ -34,7 +34,7 @@ REAL, REHEARSED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """``struct control`` of trace.bpf.c."""
+    """The fields of ``struct control`` in trace.bpf.c."""
 
     tgid: int
     since: int = 0
@@ -134,14 +134,14 @@ class Session:
         self._set(every=every, most=max(1, round(_SLACK * stacks_per_s * INTERVAL_S)), kind=REAL)
 
     def reset(self) -> None:
-        """Stop counting until ``start_counting``, and exclude the counts so far, those of calibration."""
+        """Stop counting until ``start_counting``. Exclude the counts so far, which are from calibration."""
         self.stop_counting()
         self._baseline = self._raw()
         for key in self._maps["values"].entries():
             self._maps["values"].delete(key)
 
     def attach(self, *, on_return: bool = False) -> None:
-        """Attach to all copies. Call it for entries first: a return without its entry is not counted."""
+        """Attach to all copies. Attach entries first, because a return without its entry is not counted."""
         program = self.calibration_programs[on_return]
         with translating(self.target.pid):
             for place in self._chosen.places:
@@ -159,7 +159,7 @@ class Session:
         self._set(open=0)
 
     def detach(self) -> None:
-        """Detach all probes, returns first."""
+        """Detach all probes, return probes first."""
         probes, self._probes = self._probes[::-1], []
         _native.detach_all(probes)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Maximum values listed individually.
 _VALUES: Final = 20
 _BAR: Final = 30
-#: Numbers from this one on are shown in hexadecimal, because most are addresses.
+#: Minimum number to show in hexadecimal, because most larger numbers are addresses.
 _HEX: Final = 1 << 32
 
 

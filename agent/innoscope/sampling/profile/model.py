@@ -36,7 +36,7 @@ class Profile:
     the ring buffer was full.
 
     On-CPU: each sample represents ``period_ns`` of one CPU's time; ``cpu_seconds`` is the CPU time according
-    to /proc. Off-CPU: the times in ``threads`` and in ``rows`` have the same sum; ``seen_ns`` is the time of
+    to /proc. Off-CPU: the times in ``threads`` and in ``rows`` have the same sum. ``seen_ns`` is the time of
     waits whose own stack was sampled. The remaining time is distributed over the sampled waits.
     """
 

@@ -1,4 +1,4 @@
-"""Profile off-CPU time, with exact times from the scheduler's events and the stacks of sampled waits."""
+"""Profile off-CPU time: exact times from scheduler events, and stacks from sampled waits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from innoscope._native import Waits
     from innoscope.target.model import Target
 
-#: Target for the number of stacks per second, of all threads together.
+#: Target number of stacks per second, for all threads together.
 MAX_STACKS_PER_S: Final = 2000
-#: Initial limit of stacks per thread in 134 ms.
+#: Initial maximum number of stacks per thread in 134 ms.
 _INITIAL_LIMIT: Final = 12
 _RING_BYTES: Final = 32 << 20
 _ADJUST_S: Final = 0.25
@@ -137,7 +137,7 @@ class StackLimit:
         self._records = 0
 
     def adjust(self, now: float, records: int) -> bool:
-        """Adjust ``value`` and return whether it changed. ``records`` is their total so far, two per wait."""
+        """Adjust ``value`` and return whether it changed. ``records`` is the total so far, two per wait."""
         seconds = now - self.since
         if seconds < _ADJUST_S:
             return False

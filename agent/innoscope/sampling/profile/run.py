@@ -1,4 +1,4 @@
-"""Run a profile for a given time, until interrupted or until the server ends."""
+"""Run a profile for a given time. It ends early on Ctrl-C or if the server exits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _poll_until(
     seconds: float,
     on_progress: Callable[[float, str], None] | None,
 ) -> bool:
-    """Poll for ``seconds``. Return False if the server ended earlier."""
+    """Poll for ``seconds``. Return True, or False if the server ended earlier."""
     watch = select.poll()
     watch.register(process, select.POLLIN)
     reported = 0.0
@@ -90,7 +90,7 @@ def _poll_until(
 
 
 def _open(target: Target) -> int:
-    """Return a pidfd of exactly this process, which becomes readable when the process ends."""
+    """Return a pidfd of exactly this server process. The pidfd becomes readable when the process exits."""
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:

@@ -1,4 +1,4 @@
-"""Render reports: one module per output format."""
+"""Render reports, with one module per output format."""
 
 from __future__ import annotations
 

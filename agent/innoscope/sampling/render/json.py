@@ -37,7 +37,7 @@ def line(dump: Dump) -> str:
 
 
 def profile(report: Report) -> dict[str, Any]:
-    """Return folded snapshots as plain values: stacks, largest first, with threads summed over snapshots."""
+    """Return folded snapshots as plain values: threads summed over snapshots, stacks largest first."""
     return {
         "schema": SCHEMA,
         "target": target_document(report.target),

@@ -1,4 +1,4 @@
-"""Render folded stacks for the live page: names are sent once, stacks are lists of indexes (docs/json.md)."""
+"""Render folded stacks for the live page. Names are sent once; stacks are lists of indexes (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def compact(report: Report) -> dict[str, Any]:
     """Return plain values. A stack is ``[class, threads, mark, frame, …]``, innermost frame first.
 
-    Classes and frames are indexes. ``mark`` is the trust level of a doubtful stack, and "" for a reliable
-    one. ``threads`` is the sum over all snapshots.
+    Classes and frames are indexes of names. ``mark`` is the trust level of a doubtful stack, or "" for a
+    reliable one. ``threads`` is the sum over all snapshots.
     """
     names: dict[str, int] = {}
     waits: dict[str, int] = {}

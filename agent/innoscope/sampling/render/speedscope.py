@@ -1,4 +1,4 @@
-"""Render the file format of speedscope.app: a profile of all threads, then one per wait class."""
+"""Render a file for speedscope.app, with a profile of all threads and one profile per wait class."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _QUERY_WIDTH: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What is shown: ``idle`` stacks, and functions of ``libraries`` and the kernel at the end of stacks."""
+    """Options: show ``idle`` stacks; show functions of ``libraries`` and the kernel at the ends of stacks."""
 
     idle: bool = True
     libraries: bool = True
@@ -113,7 +113,7 @@ def _heading(report: Report) -> str:
 
 
 def _count(group: Group, report: Report) -> str:
-    """Return a group's count as a column; in units other than threads, also its share."""
+    """Return a group's count as a column, followed by its share if the unit is not threads."""
     if report.unit is THREADS:
         return f"{group.count:>{_width(report)}}"
     return f"{report.unit.show(group.count):>{_width(report)}}  {words.share(group.count, report):>6}"

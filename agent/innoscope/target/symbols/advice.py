@@ -1,4 +1,4 @@
-"""Name the command that installs the symbols of a server: a debug package, debuginfod or a symbol pack."""
+"""Suggest how to install a server's symbols: from a debug package, debuginfod or a symbol pack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def remedy(target: Target, root: str | None = None) -> str:
 def _debian_package(target: Target) -> str:
     if target.flavour == "mariadb":
         return "mariadb-server-core"
-    versioned = target.version[:1] == (8,)  # Ubuntu's mysql-server-core-8.0
+    versioned = target.version[:1] == (8,)  # on Ubuntu: mysql-server-core-8.0
     return "mysql-server-core" + (f"-{target.version[0]}.{target.version[1]}" if versioned else "")
 
 

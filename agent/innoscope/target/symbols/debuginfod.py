@@ -1,8 +1,8 @@
 """Fetch debug files from debuginfod servers, before a dump and only if DEBUGINFOD_URLS is set.
 
 The cache is shared with elfutils' client (debuginfod_find_debuginfo(3)), which gdb and eu-stack use:
-``<cache>/<build-id>/debuginfo``. An empty file means that the servers have no such debug file. It is valid
-for ``cache_miss_s`` seconds.
+``<cache>/<build-id>/debuginfo``. An empty file means that the debuginfod servers do not have the debug
+file, and is valid for ``cache_miss_s`` seconds.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress 
 
 
 def find(build_id: str, settings: Settings, name: str, progress: Progress | None = None) -> Path | None:
-    """Return the debug file of one build-id, from the cache or the servers; None if they have none.
+    """Return the debug file of one build-id, from the cache or the debuginfod servers; None if not found.
 
     Raises OSError if a download fails, and ValueError if the build-id is malformed.
     """
@@ -194,7 +194,7 @@ def _check_size(size: int, settings: Settings) -> None:
 
 
 def _check(path: Path, build_id: str) -> None:
-    """Raise OSError if the file has another build-id, because it would give wrong names."""
+    """Raise OSError if the file has another build-id, because the names would then be wrong."""
     try:
         found = _native.elf_info(str(path)).build_id
     except _native.NativeError as error:

@@ -1,4 +1,4 @@
-"""List the packs of this host: their origin, the running servers that they fit, and why any is rejected."""
+"""List the symbol packs of this host with their origin, the matching servers and reasons for rejection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PackInfo:
 
 @dataclass(frozen=True, slots=True)
 class PackFile:
-    """A file in the folder. ``fits``: pids of servers with its build-id; ``problem``: why it is not used."""
+    """A file in the pack folder. ``fits`` has the pids of matching servers, ``problem`` the error."""
 
     path: str
     about: PackInfo | None

@@ -1,4 +1,4 @@
-"""Find the file from which a pack is made, and the server that it belongs to."""
+"""Find the file from which a symbol pack is made, and the server that the file belongs to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackSource:
-    """The file with symbols, its name for display, and its server, None if unknown."""
+    """The file with symbols, its name for display, and its server (None if unknown)."""
 
     file: Path
     name: str
@@ -46,16 +46,16 @@ def of_server(
 
 
 def of_file(file: Path) -> PackSource:
-    """Return the source for a pack of a file. Its server is that of a running server with the same
-    build-id, else the version is read from the file.
+    """Return the source for a pack of a file.
 
+    Its server is a running one with the same build-id. If there is none, the version is read from the file.
     Raises BadFile.
     """
     return PackSource(file, file.name, _server_of(file))
 
 
 def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) -> Path:
-    """Return the file with the most symbols: the executable, its debug file, or that of debuginfod."""
+    """Return the file with the most symbols: the executable, its debug file, or the file from debuginfod."""
     proc = ProcFs()
     own = proc.path(target.pid, "exe")
     with translating(target.pid):

@@ -53,7 +53,7 @@ class _Layout(msgspec.Struct, frozen=True):
 class Layout:
     """The contents of a pack other than names.
 
-    ``members`` is like ``_native.members_in_process``. ``missing`` has the reasons why others are unknown.
+    ``members`` is like ``_native.members_in_process``. ``missing`` maps unknown members to reasons.
 
     ``variables`` is ``{name: (ELF virtual address, bytes, kind, type in C)}``.
     """
@@ -64,7 +64,7 @@ class Layout:
 
 
 def layout(build_id: str | None) -> Layout | None:
-    """Return what the pack of this build contains; None without a pack. Raises BadFile if it is rejected."""
+    """Return the layout in the pack of this build; None without a pack. Raises BadFile if it is rejected."""
     if build_id is None:
         return None
 
@@ -96,7 +96,7 @@ def path_for(build_id: str | None) -> str | None:
 
 
 def problem(target: Target) -> str | None:
-    """Return why the pack of this server cannot be used, with the remedy; None if it can or there is none."""
+    """Return why the pack of this server cannot be used, and the remedy; None if it is usable or missing."""
     try:
         path_for(target.build_id)
     except BadFile as error:
