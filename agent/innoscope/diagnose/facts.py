@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence, Statement
 
-#: User of a replica's own threads in the process list, and the states of these threads if they are idle.
+#: User of a replica's own threads in the process list.
 _APPLIER: Final = "system user"
+#: States of these threads if they are idle, or wait for the source or for each other.
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
     r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
