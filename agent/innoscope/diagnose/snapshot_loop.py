@@ -155,8 +155,7 @@ class SnapshotLoop:
     def _path(self, thread: Thread) -> str | None:
         """Return the path of the file that the thread reads, writes or syncs, or None.
 
-        The path is relative to the data directory if the file is in it, else it is the path inside the server's
-        root directory.
+        The path is relative to the data directory if the file is in it, else absolute as the server sees it.
         """
         if thread.syscall not in _FILE_CALLS:
             return None

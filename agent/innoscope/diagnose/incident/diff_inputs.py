@@ -248,7 +248,7 @@ def _printable(text: str) -> str:
 
 
 def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:
-    """Return the mean and its error. The error is at least the Poisson error, and that of one missed thread."""
+    """Return the mean and its standard error: at least the Poisson error, and at least that of one thread."""
     count = min(max(looks, 1), _INDEPENDENT)
     mean = total / max(looks, 1)
     return Mean(mean, (max(mean, variance, 1 / count) / count) ** 0.5)
