@@ -171,7 +171,7 @@ class Watcher:
             yield self._complete(stall, now)
 
     def finish_early(self, now: float) -> Stalled | None:
-        """End the capture early, because the server has exited, and return it; None if none is in progress."""
+        """End the capture because the server has exited, and return it; None if none is in progress."""
         return self._complete(self._stall, now) if self._stall else None
 
     def _complete(self, stall: Triggered, now: float) -> Stalled:

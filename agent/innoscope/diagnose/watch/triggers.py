@@ -51,6 +51,7 @@ PLAIN: Final[Mapping[str, str]] = {
 }
 #: Seconds of evidence for a trigger on a signal, which contain two readings and two snapshots.
 RECENT_S: Final = 2.5
+#: Seconds of evidence for a trigger on a finding, as many as `innoscope diagnose` collects by default.
 FINDING_S: Final = 10.0
 
 _RULE: Final = re.compile(
