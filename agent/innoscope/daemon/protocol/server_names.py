@@ -24,7 +24,7 @@ class ServerNames:
     """Assigns names. The keys of ``configured`` are pids (as strings) and socket paths.
 
     A name belongs to the data directory of the server that last had the name. A server with another data
-    directory gets a port as its name only if it listens on that port, not if it only has the option ``--port``.
+    directory gets a port as its name only if it listens on that port; the option ``--port`` is not enough.
     """
 
     def __init__(self, configured: Mapping[str, str], proc: ProcFs) -> None:

@@ -50,8 +50,8 @@ _MAX_CHUNKS: Final = 60
 _RETRY_S: Final = 2.0
 #: Longest pause in seconds before the next attempt to watch a server that could not be watched.
 _MAX_RETRY_S: Final = 60.0
-#: Threads for the kinds of jobs that do not have 4. Attaching runs a compiler, which needs 100 MB. At shutdown,
-#: all servers are detached at the same time.
+#: Number of threads for kinds of jobs that do not have the default of 4. Attaching runs a compiler, which
+#: needs 100 MB. At shutdown, all servers are detached at the same time.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
 #: Seconds after which a job counts as stuck. Attaching one server's probes can take tens of seconds.
 _STUCK_AFTER: Final = {ATTACHING: 120.0}
@@ -269,7 +269,7 @@ class Sensor:
         self._supervisor.join_all(max(0.0, deadline - time.monotonic()))
 
     def _run_collectors(self) -> list[ServerReply]:
-        """Return the result of all collectors: of a new run, or of one that ended after the request arrived."""
+        """Run all collectors, or return the result of a run that finished after this request arrived."""
         asked = time.monotonic()
         with self._collecting:
             if self._collected[0] < asked:
@@ -323,7 +323,7 @@ class Sensor:
         target = discover.identify(self._proc, pid)
         only = self._settings.only
         if only and only.isdisjoint({str(pid), target.socket}):
-            if target.socket is not None:  # a server without a socket is not listening yet; identify it again later
+            if target.socket is not None:  # without a socket, the server is not listening yet
                 self._excluded.add(pid)
             return
         admitted = self._admission.admit(target, {number: one.name for number, one in self._known.items()})

@@ -93,7 +93,8 @@ class Admission:
         """Return the pids of the watched servers, and of those to be identified now.
 
         They are at most ``max_servers``, plus one server that may replace a watched one. Servers that are
-        ``excluded`` by configuration, or that wait after they ``failed``, are also returned. They need no place.
+        ``excluded`` by configuration, or that wait after they ``failed``, are also returned, but need no
+        place.
         """
         found = discover.scan(self._proc, self._rule)
         now = self._clock()

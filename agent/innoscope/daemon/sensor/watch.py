@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 #: Seconds after which a reply is sent even if a collector is still running. The agent waits for 0.5 s.
 PATIENCE_S: Final = 0.35
 #: Seconds until the probes of an exited server are detached. Detaching holds the kernel's lock on all probes
-#: for up to 5 s. Probes of an exited process cost nothing, so probes are attached to a restarted server first.
+#: for up to 5 s. Probes of an exited process cost nothing, so a restarted server's probes are attached first.
 LINGER_S: Final = 10.0
 #: The kind of jobs that compile and attach probes.
 ATTACHING: Final = "attach"
@@ -141,7 +141,7 @@ class WatchedServer:
         ]
 
     def close(self) -> None:
-        """Close the collectors. Ignore errors, because the kernel releases everything when the sensor exits."""
+        """Close the collectors. Ignore errors, because the kernel releases the rest when the sensor exits."""
         self._runner.close()
         self._close_collectors()
 
