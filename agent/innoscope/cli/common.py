@@ -88,7 +88,7 @@ def source_options(function: F) -> F:
 
 
 def sql_options(function: F) -> F:
-    """Add ``--defaults-file`` and ``--user``. A --password is omitted on purpose: ``ps`` would show it."""
+    """Add ``--defaults-file`` and ``--user``. There is no --password, because ``ps`` would show it."""
     for option in (
         click.option(
             "-u",
@@ -109,7 +109,10 @@ def sql_options(function: F) -> F:
 
 
 def terminal_width() -> int | None:
-    """Return the terminal's width; None if standard output is a file or a pipe: output is not truncated."""
+    """Return the width of the terminal, or None if standard output is a file or a pipe.
+
+    Output to a file or a pipe is not truncated.
+    """
     if not sys.stdout.isatty():
         return None
 

@@ -71,7 +71,7 @@ def method_options(function: F) -> F:
 
 
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
-    """Return the engine, with debug files from debuginfod if the user allows it, and notes.
+    """Return the engine and notes. The engine uses debug files from debuginfod if the user allows it.
 
     If BPF is unavailable, ask on the terminal whether threads may be stopped instead. If there is no terminal
     or the answer is no, raise NoRights or KernelUnable.
@@ -107,7 +107,7 @@ def _may_stop(error: InnoscopeError) -> bool:
 
 
 def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Return debug files from debuginfod by build-id, if the user allows it, and notes."""
+    """Return the paths of debug files by build-id, downloaded if the user allows it, and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
         return {}, ()
     # Imported here: urllib takes 30 ms and 7 MB, and is only needed with DEBUGINFOD_URLS.

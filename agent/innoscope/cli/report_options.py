@@ -36,7 +36,7 @@ def _class_names() -> Mapping[str, str]:
 
 
 def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ids of wait classes that are given by id (with - or _) or by label. Raise BadParameter."""
+    """Convert labels or ids (with - or _) of wait classes to ids. Raise BadParameter for unknown ones."""
     if not values:
         return ()
 

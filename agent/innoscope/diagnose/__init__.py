@@ -1,1 +1,1 @@
-"""Find the cause of a stall: collect evidence for some seconds, and rank findings by rules."""
+"""Find the cause of a stall: collect evidence for a few seconds, and rank findings by rules."""

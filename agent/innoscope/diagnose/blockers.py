@@ -1,4 +1,4 @@
-"""Find the owners of locks that other threads wait for: from the lock in memory, SQL, or the stacks.
+"""Find the owners of locks that other threads wait for, from the lock in memory, over SQL, or from stacks.
 
 Stacks are compared as follows: waiting threads share the functions through which they reached the lock, and
 a thread that is inside one of these functions but does not wait is the owner.
@@ -63,7 +63,7 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
 
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
-    """Return the holders of the table locks that others wait for, or else the oldest open transactions."""
+    """Return the holders of table locks that other threads wait for, or else the oldest open transactions."""
     if known := blocking_chains.blockers(evidence, "metadata_lock"):
         return known
     try:
@@ -105,7 +105,7 @@ def runner(evidence: Evidence) -> list[Blocker]:
 
 
 def _open_transactions(evidence: Evidence) -> list[Blocker]:
-    """Return the oldest open transactions as possible holders, if the server does not show metadata locks."""
+    """Return the oldest open transactions, which may hold metadata locks that the server does not show."""
     transactions = sorted(facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds"))
     return [
         Blocker(

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from innoscope.diagnose.graph import Edge, Root
     from innoscope.memory.locks.held import HeldLock
 
-#: Limit on the roots shown, and the minimum ratio of a root's waiters to those of the first root.
+#: Maximum number of roots that are shown.
 _SHOWN: Final = 2
+#: Minimum number of waiters of a root that is shown, as a share of the first root's waiters.
 _SHARE: Final = 0.2
 
 
@@ -25,7 +26,7 @@ class Blocker:
 
     ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the lock that it holds, and
     ``waiting`` is the number of threads that wait for it. ``through`` are the ids of the lock owners between
-    the waiters and this one (docs/json.md).
+    the waiters and this owner (docs/json.md).
     """
 
     words: str
@@ -106,7 +107,7 @@ def _common_functions(held: HeldLock, evidence: Evidence) -> set[str]:
 
 
 def _waiting(root: Root, graph: Graph) -> str:
-    """Return the number of waiters as ``899 wait for it``, and the threads between them and the root."""
+    """Return a phrase such as ``899 wait for it``, with the threads between the waiters and the root."""
     words = f"{root.waiting:,} wait{'s' if root.waiting == 1 else ''} for it"
     between = [f"{_who(edge.owner, graph)}, which holds {edge.lock}" for edge in root.path[:-1]]
     if root.cycle:

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds between two readings of all metrics, which also load the server, and seconds until one times out.
+#: Seconds between two readings of all metrics. Shorter intervals would put more load on the server.
 _EVERY_S: Final = 2.0
+#: Seconds to wait for the collectors of one reading.
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
-#: Minimum number of snapshots, and the extra seconds allowed to reach it: a single snapshot cannot give
-#: percentages, and reading a server's symbols takes seconds on a busy host.
+#: Minimum number of snapshots, because a single snapshot cannot give percentages.
 _MIN_SNAPSHOTS: Final = 4
+#: Maximum extra seconds for reaching this minimum. Reading a server's symbols takes seconds on a busy host.
 _MAX_EXTRA_S: Final = 20.0
 _MIN_ROUND_S: Final = 0.2
 #: Seconds between two progress reports.

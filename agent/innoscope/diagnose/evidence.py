@@ -1,4 +1,4 @@
-"""Define the records of what was observed of one server for a few seconds.
+"""Define the records of the observations of one server during a few seconds.
 
 Every kind of evidence is optional. This module neither does I/O nor reads the clock.
 """
@@ -59,7 +59,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The reason why a source has no data: ``reason`` is its category, ``words`` is the message."""
+    """The reason why a source has no data. ``reason`` is the category, ``words`` is the message."""
 
     reason: str
     words: str
@@ -70,10 +70,14 @@ class Missing:
 class Evidence:
     """All observations of one server.
 
-    ``server`` describes the server (version, pid, …). ``snapshots`` are metric readings. ``looks`` summarise
-    snapshots of all threads, and ``seen`` are the distinct stacks in these snapshots. ``owners`` are lock
-    owners. ``answers`` are the rows of each SQL query, by column. ``host`` comes from host.py. ``missing``
-    maps each missing source to the reason; its keys are names of collectors, ``looks`` and ``sql.QUESTION``.
+    - ``server`` describes the server (version, pid, …).
+    - ``snapshots`` are the metric readings.
+    - ``looks`` are summaries of snapshots of all threads, and ``seen`` are the distinct stacks in them.
+    - ``owners`` are the lock owners.
+    - ``answers`` has the rows that each SQL query returned, by column.
+    - ``host`` has the values that host.py read.
+    - ``missing`` maps each missing source to the reason. The sources are names of collectors, ``looks`` and
+      ``sql.QUESTION``.
     """
 
     server: Mapping[str, str]

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence, Statement
 
-#: User of a replica's own threads in the process list, and the states of these threads if they are idle.
+#: User of a replica's own threads in the process list.
 _APPLIER: Final = "system user"
+#: States of these threads if they are idle, or wait for the source or for each other.
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
     r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
@@ -118,7 +119,7 @@ def _pool_eaten_ratio(evidence: Evidence) -> float:
 
 
 def _redo_capacity_seconds(evidence: Evidence) -> float:
-    """Return the seconds in which the redo log fills at the measured write rate; infinite if that is 0."""
+    """Return the seconds in which the redo log fills at the measured rate; infinite if the rate is 0."""
     limit, written = evidence.gauge("checkpoint_age_max_bytes"), evidence.change("redo_written_bytes")
     if not limit or written is None:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -201,7 +202,7 @@ def _opens_per_statement(evidence: Evidence) -> float:
 
 
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
-    """Return the client thread that was most often on a CPU, and the share of snapshots that show this.
+    """Return the client thread that was most often on a CPU, and the share of snapshots in which it was.
 
     Returns ``(None, 0)`` if no client thread was on a CPU. Raises Unknown without snapshots.
     """
@@ -233,7 +234,7 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
 
 
 def appliers(evidence: Evidence) -> tuple[Statement, ...]:
-    """Return the statements of a replica's own threads that do not wait for the source or for each other."""
+    """Return the statements of a replica's own threads, except of those that are idle (_AT_REST)."""
     return tuple(
         one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
     )

@@ -1,7 +1,7 @@
 """Build the blocking graph, whose edges lead from waiting threads to lock owners, and find its roots.
 
-A lock owner may wait for another one. A node is a thread id, or the negated connection id if the thread is
-unknown.
+A lock owner may itself wait for another lock owner. A node is a thread id, or the negated connection id if
+the thread id is unknown.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Edge:
     """``waiter`` waits for a lock that ``owner`` holds.
 
-    ``lock`` describes the lock, ``wait`` is the waiter's wait class, and ``held`` is the lock as read from
-    memory.
+    ``lock`` is a description of the lock, ``wait`` is the waiter's wait class, and ``held`` is the lock's
+    state in the server's memory if it was read.
     """
 
     waiter: int
@@ -37,9 +37,9 @@ class Edge:
 class Root:
     """The lock owner at the end of a chain of waiting threads.
 
-    It does not wait for a known thread, or it waits for a thread of the chain (``cycle``). ``waiting`` is the
-    number of threads that wait for it directly or indirectly. ``path`` has the edges of the most frequent
-    chain, from a waiter to the root.
+    The owner does not wait for a known thread, or it waits for a thread of the chain (``cycle``). ``waiting``
+    is the number of threads that wait for the owner directly or indirectly. ``path`` has the edges of the
+    most frequent chain, from a waiter to the root.
     """
 
     node: int

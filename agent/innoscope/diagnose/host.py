@@ -8,7 +8,7 @@ from typing import Final
 
 #: Index of the major faults among the fields of /proc/PID/stat after the command's closing parenthesis.
 _MAJOR_FAULTS: Final = 9
-#: Limits from this number of bytes on mean "no limit": cgroup v1 reports a number near 2^63.
+#: A memory limit of at least this number of bytes means "no limit": cgroup v1 reports a number near 2^63.
 _UNLIMITED: Final = 1 << 60
 
 

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Number of innermost functions that may be part of the lock's implementation, and number of their callers
-#: that are compared with the patterns.
+#: Number of innermost functions that may be part of the lock's implementation.
 _LOCK: Final = 9
+#: Number of callers of the lock's implementation that are compared with the patterns.
 _CALLERS: Final = 2
-#: Limit on the latches that are reported, and the minimum share of the waiting threads for each of them.
+#: Maximum number of latches that are reported.
 _TOLD: Final = 3
+#: Minimum share of the waiting threads for a latch to be reported.
 _SHARE: Final = 0.1
 _OF_LOCKS: Final = re.compile(
     r"mutex|rw_lock|rwlock|futex|lll_lock|sync_array|os_event|cond_wait|ut_delay|sched_yield|srw_|ssux_|sux_lock|syscall"
@@ -34,7 +35,7 @@ _OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
 
 class Latch(Entry, frozen=True):
-    """One latch: its readable name, its kind (None for both), and patterns of functions that request it."""
+    """One latch: a description, its kind (None matches both), and patterns of functions that request it."""
 
     words: str = field(name="latch")
     callers: tuple[str, ...]
@@ -66,7 +67,10 @@ def _callers() -> tuple[tuple[Latch, re.Pattern[str]], ...]:
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
-    """Return lines such as ``78 % of them want a page (its block's lock), in buf_page_get_gen``."""
+    """Return the latches that threads in these wait classes wait for.
+
+    A line is, for example, ``78 % of them want a page (its block's lock), in buf_page_get_gen``.
+    """
     classes = frozenset(waits)
     found: Counter[str] = Counter()
     for seen in evidence.seen:

@@ -47,7 +47,7 @@ def known_classes() -> frozenset[str]:
 def summary(
     at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]
 ) -> SnapshotSummary:
-    """Return a summary of the client threads by wait class, as far as the process list shows it."""
+    """Return a summary of the client threads by the wait classes that the process list shows."""
     waiting = {row["connection"] for row in transactions if row["state"] == "LOCK WAIT"}
     classes = Counter(
         _ROW_LOCK if str(one.connection) in waiting else _wait(one.command, one.state)

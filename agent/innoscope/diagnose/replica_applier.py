@@ -14,7 +14,7 @@ _MAX_APPLIERS = 3
 
 
 def running(evidence: Evidence) -> list[str]:
-    """Return descriptions of the appliers, as ``applier, connection 5, Updating for 31 s: UPDATE t …``."""
+    """Return the appliers' descriptions, such as ``applier, connection 5, Updating for 31 s: UPDATE t …``."""
     return [_description(one) for one in facts.appliers(evidence)[:_MAX_APPLIERS]]
 
 

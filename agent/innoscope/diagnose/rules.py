@@ -134,7 +134,7 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
 
 
 def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
-    """Return the metrics that these rules need."""
+    """Return the names of the metrics that these rules need."""
     found = set(facts.METRICS)
     for rule in rules:
         found.update(rule.series)

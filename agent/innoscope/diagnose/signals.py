@@ -75,7 +75,7 @@ class Signals:
 
 
 def is_signal(name: str) -> bool:
-    """Return whether the name is a signal, which requires that its kind and its metric or fact exist."""
+    """Return whether the name is the name of a signal: its kind, and its metric or fact, must exist."""
     kind, _, rest = name.partition(".")
     if kind not in _KINDS:
         return False
@@ -224,8 +224,9 @@ def _host(evidence: Evidence, name: str) -> float:
     return evidence.host[name]
 
 
-#: Kinds of signals whose names continue with a metric, and those that continue with a wait class.
+#: Kinds of signals whose names continue with a metric.
 OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
+#: Kinds of signals whose names continue with a wait class.
 OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
 _KINDS: Final[dict[str, Callable[[Evidence, str], float]]] = {
     "threads": _threads,

@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     from innoscope.sampling.snapshot_history import Key, ObservedStack
     from innoscope.target.model import Target
 
-#: Seconds between two snapshots, and the minimum pause as a multiple of the last snapshot's duration: servers
-#: with 10,000 threads are sampled less often.
+#: Seconds between two snapshots.
 INTERVAL_S: Final = 0.5
+#: Minimum pause between snapshots, as a multiple of the duration of the last one. Because of it, servers with
+#: 10,000 threads are sampled less often.
 _PAUSE_FACTOR: Final = 20
 #: Seconds until the next attempt after a failure.
 _RETRY_S: Final = 5.0
-#: Limit on the files reported (the most frequent ones), and on the snapshots whose files are stored.
+#: Maximum number of files in the evidence. The most frequent ones are reported.
 _MAX_FILES: Final = 100
+#: Maximum number of snapshots whose files are stored.
 _MAX_SNAPSHOTS: Final = 2_000
 
 _FILE_CALLS: Final = descriptors.file_calls()
@@ -153,7 +155,7 @@ class SnapshotLoop:
     def _path(self, thread: Thread) -> str | None:
         """Return the path of the file that the thread reads, writes or syncs, or None.
 
-        It is relative to the data directory if the file is in that directory, else as the server sees it.
+        The path is relative to the data directory if the file is in it, else absolute as the server sees it.
         """
         if thread.syscall not in _FILE_CALLS:
             return None
@@ -172,7 +174,7 @@ class SnapshotLoop:
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """Return the labels of the thread's frames.
 
-        They are cached by the identity of the frames, because the engine shares equal stacks.
+        The labels are cached by the identity of the tuple of frames, because the engine shares equal stacks.
         """
         known = self._labels.get(id(thread.frames))
         if known is None:

@@ -34,8 +34,8 @@ _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_sta
 class ServerQuery(ServerEntry, frozen=True, kw_only=True):
     """The statement of a question for a range of servers.
 
-    ``named`` maps the server's names of the columns needed to our names. Without it, the answer has exactly
-    the columns of the question, in the same order.
+    ``named`` maps the server's column names to our names. Without ``named``, the answer must have exactly the
+    columns of the question, in the same order.
     """
 
     sql: str
@@ -45,7 +45,7 @@ class ServerQuery(ServerEntry, frozen=True, kw_only=True):
 class Question(Entry, frozen=True):
     """A question: the names of the columns in its answer, and its statement for each range of servers.
 
-    It is skipped while more than ``crowd`` threads wait for row locks.
+    The question is skipped if more than ``crowd`` threads wait for row locks.
     """
 
     columns: tuple[str, ...]
@@ -90,7 +90,7 @@ class SqlAnswers:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """Return the statements in the process list, whose numbers ``query_all`` has validated."""
+        """Return the statements in the process list. ``query_all`` has already validated their numbers."""
         return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
 
 
@@ -148,7 +148,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
 
 
 def _checked(name: str, rows: Rows) -> Rows | Missing:
-    """Return the rows, or the reason why they are invalid, because the peer may not be a real server."""
+    """Return the rows if they are valid, else the reason. The peer may not be a real server."""
     try:
         if name == _PROCESSES:
             list(map(_statement, rows))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Limit on the functions of a stack that are shown.
+#: Maximum number of functions of a stack that are shown.
 _FUNCTIONS: Final = 7
 #: Findings with at least the first score are marked as urgent, those below the second score as remarks.
 _URGENT, _REMARK = 75, 40

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 class Unknown(Exception):
-    """Raised if ``source`` has no value. ``missing`` is the reason; None if the server does not have it."""
+    """Raised if ``source`` has no value.
+
+    ``missing`` is the reason; None if the server does not provide the value.
+    """
 
     def __init__(self, source: str, missing: Missing | None) -> None:
         super().__init__(source)

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from innoscope.diagnose.rules import Condition, Rule
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Limits on the stacks shown for a wait class, and on the files shown for a rule.
+#: Maximum number of stacks that are shown for a wait class.
 _STACKS: Final = 2
+#: Maximum number of files that are shown for a rule.
 _FILES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem. ``score`` is from 0 to 100; ``follows_from`` is the finding that explains this one."""
+    """A problem of the server. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it."""
 
     name: str
     title: str
@@ -79,7 +80,7 @@ def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
 
 
 def _holds(rule: Rule, signals: Signals) -> bool:
-    """Return whether all conditions hold. Raises Unknown only if this depends on a signal without a value."""
+    """Return whether all conditions hold. Raises Unknown if this depends on a signal without a value."""
     undecided: Unknown | None = None
     for condition in rule.when:
         try:

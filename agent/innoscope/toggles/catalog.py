@@ -36,7 +36,7 @@ def load(path: Path | None = None) -> dict[str, Toggle]:
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """Return the toggle's entry for a server. Raises NotOnThisServer if it is missing or a refusal."""
+    """Return the toggle's entry for a server. Raises NotOnThisServer if there is none or it is a refusal."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
@@ -90,7 +90,7 @@ def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
 
 
 def _as_word(domain: Domain, pairs: Sequence[tuple[Assignment, Raw | None]]) -> str:
-    """Return the word that all settings match, and the values if one differs from the word's own value."""
+    """Return the word that all settings match, with the values if one of them differs from the word's."""
     exact = [{word for word, raw in (one.values or {}).items() if same(raw, now)} for one, now in pairs]
     loose = [found or ({"on"} & set(domain.words)) for found in exact]
     common = set.intersection(*loose)

@@ -21,7 +21,7 @@ _SIZES: Final = {"unsigned": (1, 4, 8), "signed": (1, 4, 8), "float": (4, 8)}
 _LARGEST: Final = 2.0**64
 _SWITCH: Final = ("on", "off")
 
-#: Variables that no catalog may write to memory, by symbol or by the system variable that shows the value.
+#: Symbols and system variables whose values no catalog may write to memory.
 NEVER_RAW: Final = re.compile(
     r"recv_\w*|btr_\w*|ibuf\w*|\w*(?:doublewrite|dblwr|hash_index|flush_method|dirty_pages|checksum)\w*"
     r"|\w*buf_pool_modified\w*|\w*io_capacity\w*|\w*shutdown\w*|srv_force_recovery|innodb_force_recovery"

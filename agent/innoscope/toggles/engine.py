@@ -47,7 +47,7 @@ def apply(
     """Apply the plan, and return the journal entry. ``seconds`` is the time until the automatic undo.
 
     Raises Refused if nothing was written, and ChangeFailed if the change failed after a write. ``fault`` is
-    called at all points listed in FAULTS. If the process is killed at any of these points, the journal is
+    called at all points listed in FAULTS. If this process is killed at any of these points, the journal is
     correct and ``undo`` works.
     """
     deps, account = deps or Dependencies(), account or Account()
@@ -149,7 +149,7 @@ def _failed(
 
 
 def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str, back: bool = False) -> None:
-    """Journal a failure. If this also fails, the entry remains "intended", and undo checks the values."""
+    """Journal a failure. If this is impossible, the entry remains "intended", and undo checks the values."""
     try:
         deps.journal.conclude(entry.id, outcome, reason, put_back=back)
     except (BadFile, CannotWrite):
@@ -159,7 +159,7 @@ def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str
 
 @contextmanager
 def _armed(entry: Entry, account: Account, deps: Dependencies) -> Iterator[None]:
-    """Schedule the automatic undo before the change is made, and cancel it if nothing is in force."""
+    """Schedule the automatic undo before the change. Cancel it if the change fails and is not in force."""
     if entry.until is None:
         yield
         return

@@ -48,7 +48,7 @@ class PendingUndo:
         self._noted: set[str] = set()
 
     def moot(self) -> bool:
-        """Return whether nothing is left to undo. This is inexpensive if the journal has not changed."""
+        """Return whether nothing is left to undo. The journal is read only if it has changed."""
         if not lives(*self._life):
             return True
         maker_ended = _start_time(self._maker) != self._maker_began

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 _CAP_SYS_PTRACE: Final = 19  # bit of CapEff, include/uapi/linux/capability.h
 _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-#: Variables that are not 0 during InnoDB's shutdown (srv0start, all versions), and while redo is applied at
-#: startup (log0recv). Since MariaDB 10.5, the second one is a member of recv_sys and has no symbol.
+#: The first variable is not 0 during InnoDB's shutdown (srv0start, all versions). The second one is not 0
+#: while redo is applied at startup (log0recv). In MariaDB 10.5 and newer, the second one has no symbol,
+#: because it is a member of recv_sys.
 _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 
 
@@ -51,7 +52,7 @@ class Facts:
 
 
 def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Facts:
-    """Return all facts. A lack of rights raises no error here, but makes the checks fail."""
+    """Return all facts. Missing rights raise no error, but are recorded as facts, so that the checks fail."""
     proc = proc or ProcFs()
     try:
         return _gather(target, journal, proc)

@@ -286,7 +286,7 @@ class Fold:
 
 
 def inverse(step: Step, now: Raw) -> Step:
-    """Return the step that changes the setting from its current value ``now`` back to its old value."""
+    """Return a step that changes the setting from its current value ``now`` to the old value of ``step``."""
     return replace(step, old=now, new=step.old)
 
 

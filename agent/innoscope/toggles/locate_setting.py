@@ -162,7 +162,7 @@ def _describe(
 
 
 def _by_pack(target: Target) -> Mapping[str, Described]:
-    """Return the descriptions from the symbol pack; empty if this host has no trusted pack."""
+    """Return the variables' descriptions from the symbol pack; empty if this host has no trusted pack."""
     try:
         known = packs.layout(target.build_id)
     except BadFile:

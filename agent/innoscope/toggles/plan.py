@@ -92,7 +92,7 @@ def _candidates(
 def _unusable(verdicts: Sequence[Verdict], way: Way) -> Verdict | None:
     """Return the failed check that rules out the backend, or None.
 
-    For example, the SQL backend is ruled out if the server is stopped, because it would not answer.
+    For example, the SQL backend is ruled out if the server is stopped, because the server would not reply.
     """
     names = {"identity"}
     if way.kind == "sql":
@@ -114,7 +114,7 @@ def _warnings(toggle: Toggle, way: Way, steps: Sequence[Step]) -> Iterator[str]:
 def _no_way(
     toggle: Toggle, target: Target, passed: Sequence[tuple[str, str]], failures: Sequence[InnoscopeError]
 ) -> InnoscopeError:
-    """Return the error if no backend works: the error of the only backend, else one with all reasons."""
+    """Return the error to raise if no backend works: the only backend's error, or one with all reasons."""
     if len(failures) == 1 and len(passed) == 1:
         return failures[0]
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in passed)

@@ -32,7 +32,7 @@ def publish(journal: Journal, path: Path | None = None) -> None:
 def document(entries: Iterable[Entry]) -> dict[str, Any]:
     """Return the file's content: for each running server, the changes in force and the number of changes.
 
-    Only the last change of each toggle is listed; it is ``unfinished`` if it has no result.
+    Only the last change of each toggle is listed. A change without a result is ``unfinished``.
     """
     by_life: dict[tuple[int, int, str], list[Entry]] = {}
     for entry in entries:

@@ -45,7 +45,7 @@ def undo(
     fault: Callable[[str], None] = nothing,
     deps: Dependencies | None = None,
 ) -> Entry:
-    """Undo a change, and return its updated journal entry (undone, or not written).
+    """Undo a change, and return the change's updated journal entry (undone, or not written).
 
     ``which`` is the id of a change or the name of a toggle. By default, the last change that may be in force
     is undone, or the last one of ``target`` if given. If the change is unfinished, the current values show
@@ -103,7 +103,7 @@ class _Undoing:
         self._conclude(begun, "done", reason)
 
     def _left(self) -> tuple[Step, ...]:
-        """Return the remaining writes, last step first. Raises Overtaken if somebody changed a value."""
+        """Return the remaining writes, last step first. Raises Overtaken if a value was changed meanwhile."""
         left = []
         for step in reversed(self.entry.steps):
             now = self.writer.read(step)
@@ -227,7 +227,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
         )
     if target is None:
         try:
-            # A server in a container can be changed over SQL only if the user chooses it, so it was chosen.
+            # A server in a container can be changed over SQL only if the user chose it, so the user did.
             target = replace(identify(ProcFs(), server.pid), chosen=entry.way == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot look at server {server.pid}: {error}", remedy="run it as root") from error

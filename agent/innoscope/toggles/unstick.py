@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.stopped_threads import ThreadStates, Tracer
 
-#: Seconds to wait after each signal: gdb exits 0.02 s after SIGTERM, except while it reads symbols, which
-#: takes seconds.
+#: Seconds to wait after SIGTERM and after SIGKILL. gdb exits 0.02 s after SIGTERM, unless it is reading
+#: symbols, which takes seconds.
 _TERM_S, _KILL_S = 0.25, 2.0
 _RESUME_S, _ANSWER_S = 2.0, 5.0
 _POLL_S: Final = 0.1
@@ -38,7 +38,8 @@ _POLL_S: Final = 0.1
 class Rescue:
     """The result of a rescue: the actions, and their duration in seconds.
 
-    ``answered`` is None if the server does not listen yet. ``journal`` is the error if it was not journalled.
+    ``answered`` is None if the server does not listen yet. ``journal`` is the reason why the rescue could not
+    be journalled; None if it was.
     """
 
     steps: tuple[str, ...]
@@ -60,7 +61,7 @@ def find(target: Target) -> ThreadStates:
 def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
     """Yield the thread states each time the server has been stopped for longer than ``seconds``.
 
-    Uses at most 5 % of a CPU.
+    The checks use at most 5 % of a CPU.
     """
     since = None
     while True:
@@ -77,7 +78,7 @@ def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
 
 
 def check(target: Target, found: ThreadStates, *, end_tracer: bool) -> None:
-    """Raise Refused if a tracer may not be ended, or if the server would end with it."""
+    """Raise Refused if a tracer must not be killed, or if killing it would also end the server."""
     for tracer in found.tracers:
         held = f"process {target.pid} is held by {tracer.name} (pid {tracer.pid}) of {tracer.owner}"
         remedy = f"in {tracer.name}: detach, then quit"
@@ -135,7 +136,7 @@ def _end(tracer: Tracer) -> str:
     who = f"{tracer.name} (pid {tracer.pid})"
     if send(tracer.pid, tracer.start_time, signal.SIGTERM):
         return f"{who} has ended by itself"
-    if send(tracer.pid, tracer.start_time, signal.SIGCONT, _TERM_S):  # a suspended tracer needs this first
+    if send(tracer.pid, tracer.start_time, signal.SIGCONT, _TERM_S):  # a suspended tracer must be resumed
         return f"SIGTERM to {who}"
     send(tracer.pid, tracer.start_time, signal.SIGKILL, _KILL_S)
     return f"SIGTERM, then SIGKILL to {who}"

@@ -1,4 +1,4 @@
-"""``innoscope diagnose``: find the cause of a stall within ten seconds."""
+"""``innoscope diagnose``: collect evidence, by default for ten seconds, and report the cause of a stall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the host: rights, kernel features, policies. Features are tested, not inferred from versions."""
+"""Check the host's rights, kernel features and policies. Features are tested, not inferred from versions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def perf(host: Host) -> Check:
 
 
 def uprobes(host: Host) -> Check:
-    """Check how probes can be attached: with BPF links, or with perf events, which need CAP_SYS_ADMIN."""
+    """Check whether probes are attached with BPF links, or with perf events, which need CAP_SYS_ADMIN."""
     tried = _try("probe_uprobe_links")
     if tried.works:
         return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {tried.detail}")

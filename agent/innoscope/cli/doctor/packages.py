@@ -86,7 +86,7 @@ def owner(path: str, family: str | None) -> str | None:
 
 
 def _usrmerge(path: str) -> list[str]:
-    """Return the paths to query: dpkg may list a file as /lib/… if /proc/PID/maps shows /usr/lib/…"""
+    """Return the paths to query, because dpkg may list /lib/… for a file that /proc shows as /usr/lib/…"""
     return [path, path.removeprefix("/usr")] if path.startswith("/usr/") else [path]
 
 

@@ -1,4 +1,4 @@
-"""Checks of one server: its state, access to the process, the source of symbols, and SQL."""
+"""Check one server: its state, access to its process, the source of its symbols, and SQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
 def examine(target: Target, account: Account, proc: ProcFs | None = None) -> list[Check]:
-    """Run all checks of one server. If the server ends meanwhile, the access check fails."""
+    """Run all checks of one server. If the server exits meanwhile, the access check fails."""
     proc = proc or ProcFs()
     checks = [_state(proc, target), _executable(target)]
     try:
@@ -53,7 +53,7 @@ def examine(target: Target, account: Account, proc: ProcFs | None = None) -> lis
 
 
 def _state(proc: ProcFs, target: Target) -> Check:
-    """Check State and TracerPid in /proc/PID/status: is the server stopped (T, t) or traced?"""
+    """Check with State and TracerPid in /proc/PID/status that the server is not stopped (T, t) or traced."""
     try:
         status = proc.status(target.pid)
     except (ProcessLookupError, PermissionError) as error:

@@ -33,7 +33,7 @@ class Order(StrEnum):
 
     @property
     def next(self) -> Order:
-        """Return the next order; the last is followed by the first."""
+        """Return the next sort order. After the last one, start again with the first."""
         orders = list(Order)
         return orders[(orders.index(self) + 1) % len(orders)]
 
@@ -117,7 +117,7 @@ class Picture:
 
 
 def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
-    """Return wait classes and thread counts, highest first, without idle ones if ``choice`` hides them."""
+    """Return wait classes and thread counts, highest first. Omit idle classes if ``choice`` hides them."""
     shown = [(wait, count) for wait, count in counts.items() if not (choice.hide_idle and wait in IDLE)]
     return sorted(shown, key=lambda item: (-item[1], item[0]))
 

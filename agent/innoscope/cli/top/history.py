@@ -22,7 +22,10 @@ class History:
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def add(self, taken_at: float, counts: Mapping[str, int]) -> None:
-        """Add a snapshot taken at a Unix time, and drop those before the span. An earlier time clears all."""
+        """Add a snapshot taken at a Unix time, and drop snapshots that are older than the span.
+
+        If the time is earlier than that of the last snapshot, drop all previous snapshots.
+        """
         if self._looks and taken_at < self._looks[-1][0]:
             self._looks.clear()
         self._looks.append((taken_at, counts))
@@ -34,7 +37,10 @@ class History:
         return {name for _, counts in self._looks for name, count in counts.items() if count}
 
     def series(self, wait: str, columns: int) -> list[int | None]:
-        """Return the highest count in each part of the span, oldest first; None without a snapshot."""
+        """Divide the span into ``columns`` parts, and return the highest count in each, oldest first.
+
+        The count is None if there is no snapshot in the part.
+        """
         parts: list[int | None] = [None] * columns
         if not self._looks or not columns:
             return parts
@@ -66,7 +72,10 @@ def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
 
 
 def sparkline(series: Sequence[int | None]) -> str:
-    """Return one character per value, scaled to the highest. None is blank; only 0 has the lowest bar."""
+    """Return one character per value, scaled to the highest value.
+
+    None is shown as a space. Only 0 is shown as the lowest bar.
+    """
     highest = max((value for value in series if value), default=0)
     return "".join(" " if value is None else _LEVELS[_level(value, highest)] for value in series)
 
@@ -78,7 +87,7 @@ def _level(value: int, highest: int) -> int:
 
 
 def bar(value: int, highest: int, columns: int) -> str:
-    """Return a bar of up to ``columns`` characters, in steps of 1/8; never empty for a value above 0."""
+    """Return a bar of up to ``columns`` characters in steps of 1/8. It is empty only if the value is 0."""
     if value <= 0 or highest <= 0:
         return ""
     eighths = max(1, round(value / highest * columns * 8))

@@ -51,7 +51,7 @@ def short(label: str) -> str:
 
 
 def leaf_first(frames: Sequence[Frame]) -> str:
-    """Return ``leaf ← caller ← …``. Of libc's innermost frames, only the one the server called is shown."""
+    """Return ``leaf ← caller ← …``. Of the innermost frames in libc, only the outermost one is shown."""
     start = 0
     while start + 1 < len(frames) and _is_libc(frames[start]) and _is_libc(frames[start + 1]):
         start += 1
@@ -122,7 +122,7 @@ def stacks_head(widths: Widths, sort: str) -> str:
 
 
 def stack_lines(row: Row, label: str, widths: Widths) -> list[str]:
-    """Return the line of one stack and, if its threads run statements, one with the most frequent one."""
+    """Return the line of one stack and, if its threads run statements, a line with the most frequent one."""
     change = f"{row.change:+,}" if row.change else "·"
     marks = f"{row.group.marks} " if row.group.marks else ""
     name = fit(clean(label), widths.name)

@@ -66,7 +66,10 @@ class Listing(ScrollView, can_focus=True):
         return self._items[self._cursor].key if self._items else None
 
     def fill(self, items: list[Item]) -> None:
-        """Replace the items. The cursor stays on its item; at the top, or if the item is gone, at its row."""
+        """Replace the items, and keep the cursor on its item.
+
+        If the cursor is at the top, or if its item no longer exists, it stays in its row instead.
+        """
         if items == self._items:
             return
         chosen = self.key if self._cursor else None

@@ -37,7 +37,7 @@ class Sight:
 
 
 class Looker:
-    """Takes one snapshot at a time. Not thread-safe: the caller must not let two overlap."""
+    """Takes snapshots. Not thread-safe: the caller must not take two snapshots at the same time."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Looker:
         self._record_problem: str | None = None
 
     def look(self) -> Sight:
-        """Take a snapshot. Raise the engine's errors; return those of SQL and the recording in the result."""
+        """Take a snapshot. Raise the engine's errors. The result contains errors of SQL and the recording."""
         if self._feed:
             self._feed.ask()
         dump = self._eyes.look()

@@ -51,7 +51,7 @@ class SqlAsk:
 
 
 class QueryFeed:
-    """Runs ``ask`` in a daemon thread, one at a time. A server that hangs does not block the caller."""
+    """Runs one query at a time in a daemon thread, so a server that hangs does not block the caller."""
 
     def __init__(
         self, ask: Ask, *, retry_s: float = RETRY_S, clock: Callable[[], float] = time.monotonic
@@ -79,7 +79,7 @@ class QueryFeed:
 
     @property
     def problem(self) -> str | None:
-        """Return the reason why statements are missing; None if they are not."""
+        """Return the reason why statements are missing; None if they are available."""
         asked_at = self._asked_at
         if self._failure is None and asked_at is not None and (waited_s := self._clock() - asked_at) > 1:
             return f"the server has not answered SQL for {waited_s:.0f} s"

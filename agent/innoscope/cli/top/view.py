@@ -115,7 +115,7 @@ class StacksApp(App[None]):
 
     @property
     def ready(self) -> bool:
-        """Return whether the screen exists: snapshots also arrive while it is set up or taken down."""
+        """Return whether the screen exists. Snapshots also arrive while it is created or removed."""
         return bool(self.screen_stack) and {child.id for child in self.screen_stack[0].children} >= _PARTS
 
     @property

@@ -40,7 +40,7 @@ exit "$code"
 
 
 def answers(path: str) -> bool:
-    """Return whether a sensor already listens on this socket."""
+    """Return whether a sensor already accepts connections on this socket."""
     try:
         SensorClient(path).hello()
     except SensorDown:
@@ -49,7 +49,7 @@ def answers(path: str) -> bool:
 
 
 class OwnSensor:
-    """A sensor as a child process. It exits after a call of ``end``, or when the agent exits."""
+    """A sensor that runs as a child process. It exits when ``end`` is called or when the agent exits."""
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class OwnSensor:
         )
 
     def wait_ready(self) -> None:
-        """Wait until the sensor answers. Raise InnoscopeError if it exits or takes too long."""
+        """Wait until the sensor accepts connections. Raise InnoscopeError if it exits or takes too long."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not answers(self._path):
             code = self._process.poll()

@@ -1,4 +1,4 @@
-"""Scrape: query the sensor and all servers in parallel, and merge the results into one value per series."""
+"""Query the sensor and all servers in parallel for a scrape, and merge the results: one value per series."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Scrape:
 
 
 class _SensorCollector:
-    """Makes the sensor a collector, so that a Runner can query it in a thread with a timeout."""
+    """Queries the sensor. It has a collector's interface, so that a Runner can call it with a timeout."""
 
     name = "sensor"
 
@@ -132,7 +132,7 @@ class Gatherer:
         return self._clock() - self.latest.at if self.latest else 0.0
 
     def maintain(self) -> None:
-        """Search for servers if the sensor is unavailable, and remove those that ended long ago."""
+        """Search for servers if the sensor is unavailable, and remove servers that exited long ago."""
         targets = () if self.state.up else find_all(ProcFs())
         with self._lock:
             self._servers.register(targets)

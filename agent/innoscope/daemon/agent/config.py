@@ -32,7 +32,7 @@ class Web(schema.Entry, frozen=True):
 
 
 class Sensor(schema.Entry, frozen=True):
-    """The privileged process."""
+    """The connection to the sensor, the privileged process."""
 
     socket: str = "/run/innoscope/sensor.sock"
     #: Less than a second, because a scrape must be complete within one second.
@@ -41,7 +41,7 @@ class Sensor(schema.Entry, frozen=True):
 
 
 class Sql(schema.Entry, frozen=True):
-    """Whether and how servers are queried over SQL."""
+    """Settings of SQL queries on the servers."""
 
     enabled: bool = True
     defaults_file: str | None = None
@@ -57,7 +57,7 @@ class Stacks(schema.Entry, frozen=True):
 
 
 class Own(schema.Entry, frozen=True):
-    """CPU budget of the agent, as a share of one core. Exceeding it logs a warning; 0 disables the check."""
+    """CPU budget of the agent, as a share of one core. The agent logs a warning above it; 0 disables this."""
 
     cpu_budget: Annotated[float, Meta(ge=0, le=1)] = 0.05
     window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60

@@ -1,4 +1,4 @@
-"""Serve the findings of a server: a diagnosis of its last minute, made on request."""
+"""Serve the findings of a server. They are computed on request from the evidence of the last minute."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
 
 SCHEMA: Final = 1
-#: Time range that a diagnosis covers, and time for which its result is cached, both in seconds.
+#: Length of the time range that a diagnosis covers, in seconds.
 _WINDOW_S: Final = 60.0
+#: Seconds for which the result of a diagnosis is cached.
 _CACHE_S: Final = 5.0
 _NO_DATA: Final = "no data yet, or the server is on another host, where its threads cannot be sampled"
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-#: Index with the server, trigger and first finding of each file. If it is lost, the list contains only the
-#: names, times and sizes of the files.
+#: Name of the index file, which has the server, trigger and first finding of each incident file. If the index
+#: is lost, the list contains only the names, times and sizes of the incident files.
 _INDEX: Final = "incidents.json"
 _MAX_INDEX_BYTES: Final = 1 << 20
 

@@ -54,16 +54,18 @@ _SCRAPE_S: Final = 0.8
 _SNAPSHOTS_S: Final = 2.0
 #: The live page's metrics are recorded once per step. A scrape younger than this share of a step is reused.
 _MAX_SCRAPE_AGE: Final = 0.9
-#: Seconds without a heartbeat after which a thread counts as hung. For the polling thread, the pause between
-#: two polls is added.
+#: Seconds without a heartbeat after which a thread counts as hung.
 _HANGS_S: Final = 60.0
+#: The same for the polling thread, in addition to the pause between two polls.
 _POLL_HANGS_S: Final = 90.0
-#: M_ARENA_MAX of malloc.h, and its value. By default each connection's thread gets its own heap, which holds
-#: the memory of the response even after it was sent.
+#: M_ARENA_MAX in malloc.h.
 _M_ARENA_MAX: Final = -8
+#: Maximum number of malloc's heaps. By default each connection's thread has its own heap, which keeps the
+#: memory of a response even after the response was sent.
 _HEAPS: Final = 2
-#: Seconds allowed at shutdown for sending the remaining profiles, and then for the exit of all threads.
+#: Maximum seconds at shutdown for sending the remaining profiles.
 _LAST_PUSH_S: Final = 3.0
+#: Maximum seconds after that for the exit of all threads.
 _END_S: Final = 0.5
 
 
@@ -232,8 +234,8 @@ def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if none is running, then drop all privileges.
 
     The agent switches to an unprivileged user if that user can read the option files, and if the agent starts
-    the sensor itself: then the socket belongs to the user's group. Otherwise it remains root without
-    capabilities.
+    the sensor itself, because then the socket belongs to that user's group. Otherwise the agent remains root,
+    but without capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)

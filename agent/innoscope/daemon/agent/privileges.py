@@ -1,4 +1,4 @@
-"""Drop privileges permanently: a process with network access must not have any."""
+"""Drop privileges permanently, because a process with network access must not have any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: Accounts to switch to, in order of preference: that of the package, then one that owns no files.
+#: Accounts to switch to, in order of preference: the package's account, then an account that owns no files.
 _USERS: Final = ("innoscope", "nobody")
 # linux/prctl.h, linux/capability.h
 _PR_CAPBSET_DROP: Final = 24
@@ -75,7 +75,7 @@ def drop(account: Account | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         for number in range(_MAX_CAPABILITIES):
-            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL for numbers that the kernel lacks
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL for numbers that the kernel does not have
         libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         if account is not None:
             _switch_to(account)

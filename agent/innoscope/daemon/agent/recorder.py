@@ -1,4 +1,4 @@
-"""Store the last minutes of the agent's scrapes by server, and fetch the snapshots that the sensor stores."""
+"""Store each server's last minutes of scrapes, and fetch the snapshots that the sensor stores."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Recorder:
         self._hosts = [(time.monotonic(), Host(target.pid))]
 
     def belongs_to(self, server: ObservedServer, sensor_name: str | None) -> bool:
-        """Return whether this is still the recorder of that server's process."""
+        """Return whether this recorder was created for that server's current process and sensor name."""
         target = server.target
         same_process = target is not None and (target.pid, target.start_time) == (
             self.target.pid,
@@ -194,7 +194,7 @@ class Recorders:
             return dict(self._known)
 
     def _of(self, server: ObservedServer) -> Recorder:
-        """Return the server's recorder. Create one if its process or the sensor's name has changed."""
+        """Return the server's recorder. Create a new one if the process or the sensor's name has changed."""
         target: Any = server.target
         sensor_name = self._servers.sensor_name_of(server.name)
         known = self._known.get(server.name)

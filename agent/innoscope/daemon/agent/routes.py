@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.page import Page
     from innoscope.daemon.agent.stack_history import ProfileStore
 
-#: Maximum duration of a scrape, and the part of Prometheus' timeout reserved for the transfer, in seconds.
+#: Maximum duration of a scrape in seconds.
 _BUDGET_S: Final = 0.8
+#: Seconds of Prometheus' timeout that are reserved for the transfer.
 _TRANSFER_S: Final = 0.15
 _TIMEOUT_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
 

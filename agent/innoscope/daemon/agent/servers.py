@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds for which a server that ended is still reported, with mysqld_up 0.
+#: Seconds for which a server that exited is still reported, with mysqld_up 0.
 _REMEMBER_S: Final = 3600.0
-#: Maximum number of ended servers to report. The sensor reports fewer.
+#: Maximum number of exited servers to report. It is higher than the sensor's limit.
 _MAX_ENDED: Final = 64
 #: Number of threads for the SQL queries of all servers. A server that does not respond occupies one thread
 #: for ``sql.timeout_seconds``.
@@ -58,7 +58,7 @@ class SqlChannel:
         self._runner.start()
 
     def outcome(self) -> Outcome:
-        """Return the result. If the account lacks privileges, it is a failure that still contains samples."""
+        """Return the result. If the account lacks privileges, this is a failure that contains samples."""
         (outcome,) = self._runner.outcomes()
         shortfall = self._collector.shortfall
         if outcome.success and shortfall is not None:
@@ -83,12 +83,12 @@ class ObservedServer:
 
     @property
     def life(self) -> Hashable:
-        """Identity of its process: pid and start time."""
+        """Identity of the server's process: pid and start time."""
         return (self.target.pid, self.target.start_time) if self.target else None
 
     @property
     def up(self) -> bool | None:
-        """Whether its process is running; None if it is on another host."""
+        """Whether the server's process is running; None if the server is on another host."""
         return still_same(self.target) if self.target else None
 
 
@@ -135,7 +135,7 @@ class Servers:
         return server
 
     def _drop_others(self, name: str, target: Target) -> None:
-        """Remove entries of this process under other names, assigned before the sensor reported its name."""
+        """Remove entries of this process under names that it had before the sensor reported its name."""
         for server in self:
             if server.name != name and server.target is not None and same(server.target, target):
                 self.close(server)
@@ -164,7 +164,7 @@ class Servers:
         return next((theirs for theirs, own in list(self._own_names.items()) if own == name), None)
 
     def forget_ended(self) -> None:
-        """Remove servers that ended long ago, and the oldest ended ones if there are too many."""
+        """Remove servers that exited long ago, and the oldest of the exited servers if there are too many."""
         ended = [server for server in self if server.up is False]
         ended.sort(key=lambda server: server.seen_at, reverse=True)
         for number, server in enumerate(ended):
@@ -196,7 +196,7 @@ class Servers:
         user = (named and named.user) or settings.user
         connect: Callable[[float], Connection]
         if named is not None and named.host is not None and named.port is not None:
-            chosen = replace(target, chosen=True) if target else None  # chosen by its host and port
+            chosen = replace(target, chosen=True) if target else None  # configured by its host and port
             connect = partial(sql.connect_tcp, named.host, named.port, file, user, target=chosen)
         elif target is not None:
             connect = partial(_connect, target, named, file, user)
@@ -221,7 +221,7 @@ def _connect(
 
 
 def same(before: Target, now: Target) -> bool:
-    """Return whether both are the same process."""
+    """Return whether both targets are the same process."""
     return (before.pid, before.start_time) == (now.pid, now.start_time)
 
 

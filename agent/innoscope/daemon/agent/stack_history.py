@@ -53,7 +53,7 @@ class _ServerProfiles:
 
 
 class _Refused(Exception):
-    """The request is refused; ``response`` contains the status and the reason."""
+    """The request must be refused. ``response`` contains the status and the reason."""
 
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)

@@ -55,7 +55,7 @@ def servers(scrape: Scrape | None) -> list[dict[str, Any]]:
 
 
 def own(scrape: Scrape | None) -> dict[str, dict[str, float]]:
-    """Return the CPU time and memory of our processes: ``{"agent": {"cpu_seconds": …, …}, "sensor": …}``."""
+    """Return CPU time and memory of agent and sensor: ``{"agent": {"cpu_seconds": …, …}, "sensor": …}``."""
     numbers = Numbers(scrape.series if scrape else ())
     costs: dict[str, dict[str, float]] = {}
     for metric, key in _OWN.items():

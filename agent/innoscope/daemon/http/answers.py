@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from innoscope.daemon.http.server import Request
 
 JSON: Final = "application/json"
-#: Bodies smaller than this are not compressed. Levels above 5 cost more time than the saved bytes are worth.
+#: Minimum size in bytes of a body that is compressed.
 _MIN_BYTES: Final = 1_000
+#: Compression level. Higher levels take much more time and save few bytes.
 _LEVEL: Final = 5
 
-#: Headers of pages: scripts, styles and data from this origin only, nothing inline, no frames.
+#: Headers of pages. They allow scripts, styles and data only from this origin, and no inline code or frames.
 PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -41,7 +42,7 @@ REPORT_HEADERS: Final[Mapping[str, str]] = {
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-#: Headers of data for programs.
+#: Headers of responses with data.
 DATA_HEADERS: Final[Mapping[str, str]] = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",

@@ -18,19 +18,21 @@ from innoscope.common.errors import BadFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: bcrypt ignores all bytes after these. Longer passwords are refused, as newer bcrypt libraries do.
+#: Number of bytes that bcrypt uses. Longer passwords are refused, as in newer bcrypt libraries.
 _MAX_PASSWORD_BYTES: Final = 72
-#: Size of each of two caches, for correct and for wrong passwords: wrong guesses do not evict correct ones.
+#: Size of each of two caches. Correct and wrong passwords are cached separately, so that wrong guesses do not
+#: evict correct passwords.
 _MAX_CACHED: Final = 256
-#: Pause after a wrong password, as a multiple of the hash's CPU time: guessing uses at most 10 % of a core.
+#: Pause after a wrong password, as a multiple of the hash's CPU time. It limits guessing to 10 % of a core.
 _PAUSE_FACTOR: Final = 9
-#: Maximum number of passwords waiting to be hashed, per client and in total.
+#: Maximum number of passwords waiting to be hashed, per client.
 _MAX_PER_CLIENT: Final = 2
+#: Maximum number of passwords waiting to be hashed, in total.
 _MAX_WAITING: Final = 8
 
 
 class TooManyGuesses(Exception):
-    """Too many unknown passwords are waiting to be hashed; this one is not checked."""
+    """Too many unknown passwords are waiting to be hashed, so this password is not checked."""
 
 
 class Verifier:

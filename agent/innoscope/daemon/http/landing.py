@@ -1,4 +1,4 @@
-"""Build the page at ``/``. Scripts fill it in; without them it shows the state of sensor and collectors."""
+"""Build the page at ``/``. Without scripts, the page shows only the state of the sensor and collectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limit expensive responses: how many are generated at a time, and how many bytes wait to be received."""
+"""Limit how many expensive responses are generated at a time, and how many of their bytes are unsent."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Responses that may be generated at a time. An hour of 2,000 distinct stacks as HTML takes 1 s and 90 MB.
+#: Maximum number of responses generated at a time. HTML with 2,000 distinct stacks takes 1 s and 90 MB.
 MAX_GENERATING: Final = 1
-#: Seconds that a request waits for its turn.
+#: Maximum seconds that a request waits until its response can be generated.
 PATIENCE_S: Final = 2.0
 #: Maximum bytes of generated responses that clients have not received yet.
 MAX_UNSENT: Final = 24 << 20
@@ -34,7 +34,7 @@ class ExpensiveResponses:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """Wait for a turn to generate a response, and hold it. Raise Overloaded after ``patience_s``."""
+        """Wait until a response may be generated in the context. Raise Overloaded after ``patience_s``."""
         if not self._turns.acquire(timeout=self._patience_s):
             raise Overloaded
         try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("GET", "HEAD")
 LINE_BYTES: Final = 8 << 10
-#: Limit of all headers together. Browsers also send the cookies of other services on this host.
+#: Maximum size of all headers in bytes. Browsers also send the cookies of other services on this host.
 HEADER_BYTES: Final = 32 << 10
 HEADERS: Final = 100
 

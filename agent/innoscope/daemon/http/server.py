@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Timeouts in seconds: receiving a request, including the TLS handshake; generating and sending its response.
+#: Timeout in seconds for receiving a request, including the TLS handshake.
 _REQUEST_S: Final = 10
+#: Timeout in seconds for generating and sending a response.
 _RESPONSE_S: Final = 30
-#: Seconds that a connection may be idle: Prometheus reuses its connection for a scrape every 15 to 60 s.
+#: Maximum seconds for which a connection may be idle. Prometheus reuses its connection every 15 to 60 s.
 _IDLE_S: Final = 75
 #: Pause in seconds between two requests on a connection while many are open, so that none uses all CPU time.
 _PAUSE_S: Final = 0.25
@@ -53,7 +54,10 @@ HTML: Final = "text/html; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. ``trusted``: the client is authenticated, or it is local and we listen on loopback only."""
+    """A request.
+
+    ``trusted`` is true if the client is authenticated, or if it is local and we listen only on loopback.
+    """
 
     path: str
     query: Mapping[str, str]
@@ -331,7 +335,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a ``Host`` header names this machine. In a DNS rebinding attack, it does not."""
+    """Return whether a ``Host`` header names this machine, which it does not in a DNS rebinding attack."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

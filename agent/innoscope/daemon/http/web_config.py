@@ -1,6 +1,6 @@
 """Read the web configuration file, in the format of Prometheus' exporter-toolkit: TLS, users, headers.
 
-Unsupported settings are errors, because a file whose settings are ignored would promise too much security.
+Unsupported settings are errors, because an ignored setting would give a false impression of security.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-#: exporter-toolkit's other types request a certificate without verifying it, which OpenSSL does not support.
+#: OpenSSL's modes by exporter-toolkit's types of client authentication. Its other types request a certificate
+#: without verifying it, which OpenSSL does not support.
 _CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
@@ -195,7 +196,7 @@ class Watched:
         config = load(path)
         context = config.tls.context() if config.tls else None
         self.config, self.context = config, context
-        self._seen = self._fingerprint(path)  # including the certificates that it names
+        self._seen = self._fingerprint(path)  # including the certificates named in the file
 
     def _fingerprint(self, path: Path) -> object:
         tls = self.config.tls

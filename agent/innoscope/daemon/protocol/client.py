@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SOCKET: Final = "/run/innoscope/sensor.sock"
 
-#: Position in the sensor's profiles, by server. An empty cursor starts with the oldest.
+#: Position in the sensor's profiles, by server. An empty cursor starts with the oldest profile.
 Cursor = dict[str, int]
 
 
@@ -68,7 +68,7 @@ class SensorClient:
             return messages.decode_reply(self._call({"call": "collect"}))
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
-        """Return the new cursor, and profiles by server. Call again until no server has chunks."""
+        """Return the new cursor, and profiles by server. Repeat the call until no server has chunks."""
         with self._bad_message_as_down():
             return _profiles(self._call({"call": "profiles", "cursor": cursor}))
 

@@ -47,7 +47,7 @@ class TooSlow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """The sensor's report on one server. Servers that ended are reported for a while, with mysqld_up 0."""
+    """The sensor's report on one server. Exited servers are reported for an hour, with mysqld_up 0."""
 
     name: str
     target: Target
@@ -241,7 +241,7 @@ def decode_reply(data: Any) -> Reply:
 
 
 def _trouble(data: Any) -> Trouble:
-    """Decode the counts of failures in the sensor. Counts that it does not send are 0."""
+    """Decode the counts of failures in the sensor. Counts that the sensor does not send are 0."""
     told = expect(data.get("trouble", {}), dict)
     return Trouble(**{field.name: expect(told.get(field.name, 0), int) for field in fields(Trouble)})
 
@@ -254,7 +254,7 @@ def part(data: Any, name: str, kind: type) -> Any:
 
 
 def expect(value: Any, kind: type) -> Any:
-    """Return the value if its type is ``kind``; an int is also a valid float. Else raise BadMessage."""
+    """Return the value if its type is ``kind`` (an int is also a valid float). Otherwise raise BadMessage."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

@@ -23,8 +23,8 @@ _MAX_NAMES: Final = 1024
 class ServerNames:
     """Assigns names. The keys of ``configured`` are pids (as strings) and socket paths.
 
-    A name belongs to the data directory of the server that had it. A server with another data directory gets
-    the name of a port only if it listens on that port; the option ``--port`` alone is not enough.
+    A name belongs to the data directory of the server that last had the name. A server with another data
+    directory gets a port as its name only if it listens on that port; the option ``--port`` is not enough.
     """
 
     def __init__(self, configured: Mapping[str, str], proc: ProcFs) -> None:
@@ -34,7 +34,7 @@ class ServerNames:
         self._provisional: dict[DataDirectory, str] = {}  # names of servers that do not listen on a port yet
 
     def give(self, target: Target, taken: Collection[str], home: DataDirectory | None = None) -> str:
-        """Return the server's name: configured, or that of the last server on its ``home``, or its port.
+        """Return the configured name, or the name of the last server on this ``home``, or the server's port.
 
         A server that does not listen on a port is named by its socket or data directory; call again once it
         listens. The name is never one of ``taken``, the names of other running servers. If a port, socket or
@@ -83,7 +83,7 @@ class ServerNames:
     def _with_place(
         self, names: Collection[str], target: Target, taken: Collection[str], home: DataDirectory | None
     ) -> str | None:
-        """Return one of the names with its container or home appended; None if neither is known."""
+        """Return one of the names with the container or home appended; None if neither is known."""
         every = (label(f"{name} in {place}") for place in _places(target, home) for name in names)
         return next((name for name in every if self._is_free(name, taken, home)), None)
 
@@ -108,7 +108,7 @@ class ServerNames:
 
 
 def _places(target: Target, home: DataDirectory | None) -> list[str]:
-    """Return what distinguishes servers of different containers: the container's id, a digest of the home."""
+    """Return suffixes that distinguish servers in different containers: container id, digest of the home."""
     container = target.container or ""
     found = [] if set(container.split(",")) <= {"", *NAMESPACES} else [container]
     if home is not None:

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from innoscope.daemon.push.formats import PushRequest
     from innoscope.daemon.push.settings import Push
 
-#: Maximum bytes to read of an error response, and maximum characters of it to log.
+#: Maximum number of bytes that are read from an error response.
 _MAX_BODY: Final = 65_536
+#: Maximum number of characters of an error response that are logged.
 _MAX_LOGGED: Final = 200
 _MAX_SECRET: Final = 65_536
 #: Maximum delay in seconds that a Retry-After header can request.
 _MAX_WAIT_S: Final = 600.0
 
-#: Status: (reason, whether to retry). Other 4xx are "refused", other 5xx "unavailable".
+#: HTTP status -> (reason, whether to retry). Other 4xx statuses are "refused", other 5xx are "unavailable".
 _STATUSES: Final = {
     401: ("auth", False),
     403: ("auth", False),
@@ -53,7 +54,7 @@ _REMEDIES: Final = {
 
 
 class _Deadline:
-    """Shuts a connection down after a total time. Socket timeouts limit only single reads."""
+    """Shuts a connection down after a total time, because socket timeouts limit only single reads."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds

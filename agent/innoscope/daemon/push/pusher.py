@@ -1,4 +1,4 @@
-"""The thread that pushes profiles: one per server and interval, merged from snapshots, sent in order."""
+"""The thread that pushes profiles. It merges snapshots into one profile per server and interval."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: First and maximum pause after a failure, in seconds. It doubles each time, with jitter over the upper half.
+#: Pause after the first failure, in seconds. It doubles with each failure, and its upper half is random.
 _FIRST_WAIT_S: Final = 1.0
+#: Maximum pause after a failure, in seconds.
 _MAX_WAIT_S: Final = 60.0
-#: Seconds to send the remaining profiles before the agent exits.
+#: Maximum seconds for sending the remaining profiles before the agent exits.
 _LAST_S: Final = 2.0
 #: Maximum number of chunks of one server that wait to be merged. The sensor may send an hour of them at once.
 _MAX_CHUNKS: Final = 400
-#: A profile covers at most this many intervals.
+#: Maximum number of intervals that a profile covers.
 _MAX_INTERVALS: Final = 1.5
 #: Number of responses with status 500 after which a profile is dropped.
 _MAX_ERRORS: Final = 30

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-#: Estimated bytes of an entry in addition to its profile: the object, its strings, its place in the queue.
+#: Estimated bytes of memory for an entry besides its profile: the object, its strings and the queue's slot.
 _OVERHEAD: Final = 512
 
 

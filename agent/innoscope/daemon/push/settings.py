@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 PATHS: Final = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
 #: Label names that both Parca (which has Prometheus' rules) and Pyroscope accept.
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-#: Labels that we set, or that the receivers reserve.
+#: Labels that Innoscope sets, or that are reserved by the receivers.
 _OURS: Final = ("server", "flavour", "version", "wait", "trust", "service_name", "__name__")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-#: Headers that have their own settings, to keep secrets out of this file, or that the client sets itself.
+#: Headers that may not be configured, because the client sets them or because they have their own settings,
+#: and the setting to use instead.
 _HEADERS_ELSEWHERE: Final = {
     "authorization": "bearer_token_file or basic_auth_file",
     "x-scope-orgid": "tenant",
@@ -36,7 +37,7 @@ class Push(Entry, frozen=True):
 
     url: str | None = None
     kind: Annotated[str, Meta(pattern=rf"\A({'|'.join(PATHS)})\Z")] = "pyroscope"
-    #: Characters that Pyroscope allows in service names. Parca's ``__name__`` is limited to the same ones.
+    #: Name of the service in Pyroscope, limited to its allowed characters, and ``__name__`` in Parca.
     name: Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_./-]+\Z")] = "mysqld"
     labels: dict[str, str] = field(default_factory=dict)
     interval_seconds: Annotated[float, Meta(ge=10, le=3600)] = 60
@@ -70,7 +71,7 @@ class Push(Entry, frozen=True):
 
     @property
     def target(self) -> SplitResult:
-        """Return the URL. If it has no path, add the default path of the kind of receiver."""
+        """Return the URL. If the URL has no path, add the default path for the kind of receiver."""
         parts = urlsplit(self.url or "")
         return parts if parts.path.strip("/") else parts._replace(path=PATHS[self.kind])
 

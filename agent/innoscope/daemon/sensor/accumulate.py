@@ -35,10 +35,10 @@ class _Source:
 
 
 class Accumulator:
-    """Adds the values of earlier epochs to each counter, so that it never decreases.
+    """Adds the values of earlier epochs to each counter, so that the counter never decreases.
 
-    ``counters`` are the names of all counters. ``persistent`` are those that the source itself continues
-    after a restart (log sequence numbers), so values of earlier epochs are not added to them.
+    ``counters`` are the names of all counters. ``persistent`` are the names of counters that the source
+    itself continues after a restart (log sequence numbers), so earlier epochs are not added to them.
     """
 
     def __init__(self, counters: Collection[str], persistent: Collection[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Accumulator:
     def update(self, source: Hashable, epoch: Hashable, samples: Iterable[Sample]) -> tuple[Sample, ...]:
         """Return the samples with earlier epochs added. A new ``epoch`` starts from zero.
 
-        If a counter decreases within an epoch, its source was reset; then the result keeps its value.
+        If a counter decreases within an epoch, its source was reset. The returned value does not decrease.
         """
         known = self._sources.setdefault(source, _Source(epoch))
         if known.epoch != epoch:
@@ -97,7 +97,7 @@ def _continue_persistent(known: _Source, series: _Series, value: float) -> float
 
 
 def added(raw: Iterable[Sample], updated: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Return what ``update`` added to each number. Unchanged numbers and histograms are omitted."""
+    """Return what ``update`` added to each sample. Unchanged samples and histograms are omitted."""
     return tuple(
         now._replace(value=now.value - one.value)
         for one, now in zip(raw, updated, strict=True)
@@ -114,7 +114,7 @@ def _decreased(value: Value, last: Value) -> bool:
 
 
 def _offset_after_reset(before: Value | None, last: Value, value: Value) -> Value:
-    """Return the offset to add after a reset: numbers keep their last result, histograms are summed."""
+    """Return the offset after a reset. Numbers continue from their last result; histograms are summed."""
     if isinstance(last, Histogram) or isinstance(value, Histogram):
         return _sum(before, last)
     return _sum(before, last - value)

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 DISCOVER_S: Final = 2.0
-#: Seconds for which a server that ended is reported as down, unless a new server gets its name.
+#: Seconds for which a server that exited is reported as down, unless a new server gets its name.
 REMEMBER_S: Final = 3600.0
-#: Maximum number of ended servers to report; the oldest are dropped. Test hosts start thousands of servers.
+#: Maximum number of exited servers to report; the oldest are dropped. Test hosts start thousands of servers.
 MAX_ENDED: Final = 16
 _END_S: Final = 0.5
 #: Maximum number of profile chunks in one reply, for all servers together.
@@ -50,7 +50,8 @@ _MAX_CHUNKS: Final = 60
 _RETRY_S: Final = 2.0
 #: Longest pause in seconds before the next attempt to watch a server that could not be watched.
 _MAX_RETRY_S: Final = 60.0
-#: Threads per kind of job, if not 4. A compiler needs 100 MB; at shutdown all servers are detached at once.
+#: Number of threads for kinds of jobs that do not have the default of 4. Attaching runs a compiler, which
+#: needs 100 MB. At shutdown, all servers are detached at the same time.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
 #: Seconds after which a job counts as stuck. Attaching one server's probes can take tens of seconds.
 _STUCK_AFTER: Final = {ATTACHING: 120.0}
@@ -60,11 +61,11 @@ _HANGS_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which servers to watch, and how.
+    """The sensor's settings.
 
-    ``names`` maps pids (as strings) and socket paths to server names. ``only`` limits watching to these pids
-    and sockets, unless it is empty. Without ``probes`` no uprobes are attached. ``rule`` defines which users
-    may own a server.
+    ``names`` maps pids (as strings) and socket paths to server names. If ``only`` is not empty, only servers
+    with these pids and sockets are watched. If ``probes`` is None, no uprobes are attached. ``rule`` defines
+    which users may own a server.
     """
 
     interval_s: float = 1.0
@@ -141,7 +142,7 @@ class Sensor:
                 return
 
     def tick(self, beat: Beat = lambda: None) -> None:
-        """Start watching new servers, and stop watching those that ended. Skip servers that fail."""
+        """Start watching new servers, and stop watching exited ones. Skip servers that cannot be watched."""
         now = time.monotonic()
         resting = {pid for pid, failing in self._failing.items() if now < failing.retry_at}
         pids = self._admission.pids(self._known.keys(), self._excluded, resting)
@@ -268,7 +269,7 @@ class Sensor:
         self._supervisor.join_all(max(0.0, deadline - time.monotonic()))
 
     def _run_collectors(self) -> list[ServerReply]:
-        """Run all collectors, or return the result of a run that ended after this request arrived."""
+        """Run all collectors, or return the result of a run that finished after this request arrived."""
         asked = time.monotonic()
         with self._collecting:
             if self._collected[0] < asked:
@@ -295,7 +296,7 @@ class Sensor:
         return {"boot_id": self._boot_id, "pid": os.getpid(), "version": __version__}
 
     def _remove_ended(self, pids: set[int], now: float) -> None:
-        """Stop watching servers that ended or lost their place, and forget those that ended long ago."""
+        """Stop watching servers that exited or lost their place, and remove those that exited long ago."""
         for pid, known in list(self._known.items()):
             slot = self._slots[known.name]
             alive = slot.watch is not None and _alive(slot.watch)
@@ -322,7 +323,7 @@ class Sensor:
         target = discover.identify(self._proc, pid)
         only = self._settings.only
         if only and only.isdisjoint({str(pid), target.socket}):
-            if target.socket is not None:  # without a socket it does not listen yet; it is identified again
+            if target.socket is not None:  # without a socket, the server is not listening yet
                 self._excluded.add(pid)
             return
         admitted = self._admission.admit(target, {number: one.name for number, one in self._known.items()})
@@ -331,7 +332,7 @@ class Sensor:
         name = admitted.name
         if not admitted.inherits and known is None:
             with self._lock:
-                self._slots.pop(name, None)  # the slot of another server, which has ended
+                self._slots.pop(name, None)  # the slot belonged to another server, which has exited
         retry_s = 2 * known.retry_s if known else _RETRY_S
         retry_at = now + retry_s if target.port is None else float("inf")
         if known is None:

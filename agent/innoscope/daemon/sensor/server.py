@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum number of clients in total and per user: a user with slow clients must not lock out the others.
+#: Maximum number of clients in total.
 MAX_CLIENTS: Final = 16
+#: Maximum number of clients per user, so that a user with slow clients does not lock out other users.
 MAX_PER_USER: Final = 12
-#: Seconds within which a client must send its request and receive the reply.
+#: Maximum seconds in which a client must send its request.
 REQUEST_S: Final = 2.0
+#: Maximum seconds in which a client must receive the reply.
 REPLY_S: Final = 5.0
 _UMASK: Final = 0o117  # read and write for the owner and the group
 _UCRED: Final = struct.Struct("iII")
@@ -37,8 +39,9 @@ _GROUPS_BYTES: Final = 1024  # Python's limit for getsockopt: 256 groups
 _SUN_PATH: Final = 107
 _BACKLOG: Final = 128
 _ANSWERS_S: Final = 0.5
-#: Interval of the accepting thread's heartbeats, and the time without one after which it counts as hung.
+#: Seconds between two heartbeats of the accepting thread.
 _BEAT_S: Final = 1.0
+#: Seconds without a heartbeat after which the accepting thread counts as hung.
 _HANGS_S: Final = 30.0
 
 
@@ -165,7 +168,7 @@ class SocketServer:
     def _admit(self, client: socket.socket, uid: int) -> bool:
         """Reserve a place for the client, and return whether one was available.
 
-        If all are taken, disconnect the client that has been connected longest without sending a request.
+        If no place is free, disconnect the client that has been connected longest without sending a request.
         """
         with self._lock:
             if self._clients[uid] >= MAX_PER_USER:
@@ -267,7 +270,7 @@ def _is_running(pid: int) -> bool:
     try:
         Path(f"/proc/{pid}/exe").readlink()
     except FileNotFoundError:
-        return pid == 0  # pid 0: it is in another pid namespace, so assume that it runs
+        return pid == 0  # 0: the process is in another pid namespace, so assume that it runs
     except OSError:
         return True
     return True

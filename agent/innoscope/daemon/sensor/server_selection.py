@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 #: Seconds until a process that neither listens nor has entered its data directory is treated as a server.
 #: A process that exits earlier, as in a crash loop, gets no series.
 _SETTLE_S: Final = 10.0
-#: Seconds until a second server on a data directory is identified again: it is waiting for the first one.
+#: Seconds until a second server on a data directory, which waits for the first one, is identified again.
 _DUPLICATE_S: Final = 10.0
-#: Seconds for which a place is reserved after its server ended, for the next server on its data directory.
+#: Seconds for which an exited server's place is reserved for the next server on its data directory.
 _RESERVED_S: Final = 60.0
 #: Seconds until a server that lost its place to another owner's server may get one again.
 _EVICTED_S: Final = 10.0
@@ -38,7 +38,7 @@ _MAX_LOGGED_OWNERS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A server's name, and whether the counters stored under that name belong to it."""
+    """A server's name, and whether the counters stored under that name are those of this server."""
 
     name: str
     inherits: bool
@@ -63,9 +63,10 @@ class _Reservation:
 class Admission:
     """Decides which servers one sensor watches. Only the discovery thread may use it.
 
-    Places are shared fairly. The next place is offered to the tenant with the fewest places, and to that
-    server of the tenant that was offered one longest ago. If all places are taken, the tenant with the most
-    places gives one to a tenant with fewer. The place of a server that ended is reserved for its successor.
+    Places are shared fairly between tenants. The next place is offered to the tenant with the fewest places,
+    and among its servers, to the one whose last offer was longest ago. If all places are taken, the tenant
+    with the most places loses one to a tenant with fewer. The place of an exited server is reserved for its
+    successor.
     """
 
     def __init__(
@@ -91,8 +92,9 @@ class Admission:
     ) -> list[int]:
         """Return the pids of the watched servers, and of those to be identified now.
 
-        Together they are at most ``max_servers``, plus one that may replace a watched one. Servers
-        ``excluded`` by configuration and those waiting after they ``failed`` are included, and need no place.
+        They are at most ``max_servers``, plus one server that may replace a watched one. Servers that are
+        ``excluded`` by configuration, or that wait after they ``failed``, are also returned, but need no
+        place.
         """
         found = discover.scan(self._proc, self._rule)
         now = self._clock()
@@ -170,12 +172,12 @@ class Admission:
                 break
             offered.append(pid)
             room -= 1
-            if room < 0:  # this one may replace another tenant's server
+            if room < 0:  # this server may replace one of another tenant
                 break
         return offered
 
     def _fairly(self, in_turn: Iterable[int], taken: Counter[str]) -> Iterator[int]:
-        """Yield the servers in turn, each time one of the tenant with the fewest places."""
+        """Yield the servers one by one; the next one is always of the tenant with the fewest places."""
         waiting: defaultdict[str, list[int]] = defaultdict(list)
         for pid in in_turn:
             waiting[self._tenant(pid)].append(pid)

@@ -34,11 +34,12 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which a reply is sent even if a collector is still running. The agent waits for 0.5 s.
 PATIENCE_S: Final = 0.35
-#: Seconds until the probes of an ended server are detached. Detaching holds the kernel's lock on all probes
-#: for up to 5 s, and probes of a dead process cost nothing, so a restarted server gets its probes first.
+#: Seconds until the probes of an exited server are detached. Detaching holds the kernel's lock on all probes
+#: for up to 5 s. Probes of an exited process cost nothing, so a restarted server's probes are attached first.
 LINGER_S: Final = 10.0
-#: Kinds of jobs: compile and attach probes; detach them.
+#: The kind of jobs that compile and attach probes.
 ATTACHING: Final = "attach"
+#: The kind of jobs that detach probes.
 ENDING: Final = "end"
 #: Seconds for which individual snapshots are stored. A capture includes the minute before a stall.
 SNAPSHOTS_S: Final = 180.0
@@ -57,8 +58,8 @@ class ProbeSettings:
 class WatchedServer:
     """All collectors of one server process. They run on ``workers``.
 
-    ``factories`` create the collectors besides waits and process; they must return quickly. Without
-    ``probes`` nothing is attached to the server.
+    ``factories`` create all collectors except waits and process, and must return quickly. If ``probes`` is
+    None, no probes are attached to the server.
     """
 
     def __init__(
@@ -121,17 +122,17 @@ class WatchedServer:
         self._runner.start()
 
     def outcomes(self) -> list[Outcome]:
-        """Return the outcomes of the run. A server that has ended is reported as down."""
+        """Return the outcomes of the run. A server that has exited is reported as down."""
         outcomes = self._runner.outcomes(PATIENCE_S)
         return outcomes if self.alive else [down(self.target)]
 
     @property
     def alive(self) -> bool:
-        """Whether the process is still running."""
+        """Whether the server's process is still running."""
         return still_same(self.target)
 
     def probes(self) -> list[dict[str, Any]]:
-        """Return the status of each probe; empty if there are none."""
+        """Return the status of each probe; empty if there are no probes."""
         return [
             row
             for collector in self._collectors
@@ -140,7 +141,7 @@ class WatchedServer:
         ]
 
     def close(self) -> None:
-        """Close the collectors, ignoring errors: the kernel releases the rest when the sensor exits."""
+        """Close the collectors. Ignore errors, because the kernel releases the rest when the sensor exits."""
         self._runner.close()
         self._close_collectors()
 
@@ -152,7 +153,7 @@ class WatchedServer:
 
 
 class ServerSlot:
-    """A named server across its restarts: its counters continue, its profiles and snapshots are preserved."""
+    """A named server. Its counters, profiles and snapshots are preserved across its restarts."""
 
     def __init__(self, target: Target, counters: Collection[str], workers: Workers) -> None:
         self.target = target
@@ -170,7 +171,7 @@ class ServerSlot:
             watch.close()
 
     def ended(self) -> None:
-        """Mark the server as ended. Its collectors are closed after ``LINGER_S``."""
+        """Mark the server as exited. Its collectors are closed after ``LINGER_S``."""
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             job = Job(ENDING, str(watch.target.pid), watch.close)
@@ -179,7 +180,7 @@ class ServerSlot:
     def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
         """Return the outcomes of ``watch`` with continued counters; a "down" outcome if it is None.
 
-        ``watch`` and ``target`` were read together: the server may be replaced during the call.
+        The caller must read ``watch`` and ``target`` together, because the server may be replaced meanwhile.
         """
         if watch is None:
             return [down(target)]
@@ -191,7 +192,7 @@ class ServerSlot:
 
 
 def down(target: Target) -> Outcome:
-    """Return the outcome of a server that has ended."""
+    """Return the outcome for a server that has exited."""
     reason = f"gone: process {target.pid} has ended"
     return Outcome(ProcessCollector.name, False, 0.0, (Sample("mysqld_up", 0),), reason)
 

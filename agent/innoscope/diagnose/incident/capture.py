@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 def make_capture(
     evidence: Evidence, fetched: ServerFacts, *, before: Evidence | None = None, trigger: str | None = None
 ) -> tuple[Capture, Verdict]:
-    """Return the capture and its verdict, judged after a round trip, as the file's reader will see it."""
+    """Return the capture and its verdict.
+
+    The evidence is encoded and decoded before the rules are applied, so that readers of the file get the same
+    verdict.
+    """
     evidence = plain(evidence)
     verdict = judge(evidence)
     capture = Capture(

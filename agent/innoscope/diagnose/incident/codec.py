@@ -1,7 +1,7 @@
-"""Dataclasses to JSON values and back, from their type hints: a new field of Evidence needs no code here.
+"""Convert dataclasses to JSON values and back by their type hints, so new fields need no code in this module.
 
-What is read may come from anybody. Types are checked one by one, numbers are bounded, and texts that could
-act on a terminal are refused; ``encode`` has escaped them and all else that is not printable.
+Files are untrusted. When a file is decoded, every type is checked, numbers must be within limits, and strings
+with characters that can control a terminal are refused. ``encode`` escapes unprintable characters.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Names that modules import for type checkers only.
+#: Names used in type hints that the modules import only under TYPE_CHECKING.
 _NAMES: Final = vars(collections.abc) | vars(samples) | vars(snapshot_history) | vars(held) | vars(evidence)
-#: Control characters but line feeds and tabs, halves of characters, what turns the order of writing.
+#: Control characters except line feeds and tabs, surrogates, and characters that change the text direction.
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -36,12 +36,15 @@ _NOT_FINITE: Final = {str(number): number for number in (math.inf, -math.inf, ma
 
 
 class Damaged(ValueError):
-    """A value that the type does not have; the message says where."""
+    """A JSON value does not match its type. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """``encode`` trusts what it gets, ``decode`` does not. ``takes`` is the type of the JSON value."""
+    """The functions that convert one type. Only ``decode`` validates its argument.
+
+    ``takes`` are the types that the JSON value may have.
+    """
 
     takes: tuple[type, ...]
     encode: Callable[[Any], Any]
@@ -49,17 +52,17 @@ class _Codec:
 
 
 def encode(value: Any) -> Any:
-    """The JSON value of a dataclass. Raises TypeError for a type that files do not hold."""
+    """Return the JSON value of a dataclass. Raises TypeError for a type that is not supported."""
     return _codec(type(value)).encode(value)
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """The dataclass of a JSON value: what was encoded, with lists as tuples. Raises Damaged."""
+    """Return the dataclass that the JSON value represents, with tuples instead of lists. Raises Damaged."""
     return cast("T", _checked(_codec(kind), kind.__name__)(value))
 
 
 def plain(value: T) -> T:
-    """The same as a reader of the file gets it."""
+    """Return the value as it is after it has been encoded and decoded again."""
     return decode(type(value), encode(value))
 
 
@@ -110,7 +113,7 @@ def _required(one: Field[Any]) -> bool:
 
 
 def _of_union(codecs: list[_Codec], arguments: tuple[Any, ...]) -> _Codec:
-    """Told apart by the type of the JSON value; so two dataclasses cannot stand in one."""
+    """Return the codec of a union. It selects by JSON type, so a union may contain only one dataclass."""
     by_type = {kind: codec for codec in reversed(codecs) for kind in codec.takes}
     of_value = dict(zip(arguments, codecs, strict=True))
     container = next((codec for codec in codecs if codec.takes in ((list,), (dict,))), codecs[0])
@@ -149,7 +152,7 @@ def _of_places(arguments: tuple[Any, ...]) -> _Codec:
 
 
 def _of_texts(item: _Codec) -> _Codec:
-    """A mapping with texts for keys is an object."""
+    """Return the codec of a mapping whose keys are strings: in JSON it is an object."""
     of = _checked(item, "a value")
     return _Codec(
         (dict,),
@@ -159,7 +162,7 @@ def _of_texts(item: _Codec) -> _Codec:
 
 
 def _of_pairs(key: Any, value: Any) -> _Codec:
-    """Any other mapping is a list of pairs."""
+    """Return the codec of a mapping with keys of any other type: in JSON it is a list of pairs."""
     pairs = _of_sequence(_of_places((key, value)))
     return _Codec(
         (list,), lambda mapping: pairs.encode(mapping.items()), lambda found: dict(pairs.decode(found))
@@ -167,7 +170,7 @@ def _of_pairs(key: Any, value: Any) -> _Codec:
 
 
 def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
-    """Decode what has the right type; errors say where."""
+    """Return ``codec.decode`` with a type check. Its errors contain ``where``, the name of the field."""
     takes, of = codec.takes, codec.decode
 
     def decoded(value: Any) -> Any:
@@ -179,7 +182,7 @@ def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
 
 
 def _kept(text: str) -> str:
-    """Return ``text`` as files hold it: sanitized but for tabs, which lines of the server may have."""
+    """Return the sanitized string. Tabs are kept, because the server's output may contain them."""
     return "\t".join(map(sanitize.block, text.split("\t"))) if not text.isprintable() else text
 
 
@@ -210,7 +213,7 @@ def _finite(value: float) -> float | str:
 
 
 def _anything(value: Any) -> Any:
-    """Checked all through; recursion is bounded by what the JSON parser took."""
+    """Check and decode a value of any type recursively. The JSON parser has already limited its depth."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, dict):

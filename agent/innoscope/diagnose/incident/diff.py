@@ -14,18 +14,19 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.incident.diff_inputs import Series, Side, Stack, Wait
 
-#: Minimum difference of two mean thread counts: in standard errors, in threads, and as a share of the
-#: greater.
+#: Minimum difference of two mean thread counts, in standard errors.
 MIN_ERRORS: Final = 4.0
+#: Minimum difference of two mean thread counts, in threads.
 MIN_THREADS: Final = 1.0
+#: Minimum difference of two mean thread counts, as a share of the greater one.
 MIN_SHARE: Final = 0.3
-#: Minimum factor between a metric's two rates or levels; the values of the sides must not overlap.
+#: Minimum factor between the rates or levels of a metric on the two sides. Their values must not overlap.
 MIN_FACTOR: Final = 2.0
 #: Minimum number of events for a mean.
 MIN_EVENTS: Final = 20
 #: Minimum change of a level or a rate, by the suffix of the name.
 _LEAST: Final = {"_ratio": 0.1, "_seconds": 0.05, "_bytes": 1 << 20, "": 1.0}
-#: Metrics that always change, or that are compared elsewhere: wait classes as threads, variables as such.
+#: Metrics that always change, or that are compared elsewhere (wait classes as threads, variables by name).
 _NOT_COMPARED: Final = frozenset(
     {
         "threads", "thread_seconds", "thread_samples", "look_seconds", "uptime_seconds", "innodb_status",
@@ -35,7 +36,7 @@ _NOT_COMPARED: Final = frozenset(
         "probe_cost_seconds", "read_ahead_useful_ratio", "sql_up",
     }
 )  # fmt: skip
-#: Variables that change by themselves.
+#: Variables that the server itself changes.
 _MOVING: Final = frozenset(
     {
         "gtid_executed", "gtid_purged", "gtid_current_pos", "gtid_binlog_pos", "gtid_binlog_state",
@@ -46,7 +47,10 @@ _MOVING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ThreadChange:
-    """Threads per snapshot in a wait class, or with one stack if ``functions`` (innermost first) is set."""
+    """A change in the threads per snapshot of a wait class, or of one stack if ``functions`` is set.
+
+    ``functions`` is the stack, innermost function first.
+    """
 
     clients: bool
     wait: str
@@ -57,7 +61,7 @@ class ThreadChange:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """A series; ``kind`` is ``rate`` per second, ``level``, or ``mean`` in seconds."""
+    """A change of a metric's series; ``kind`` is ``rate`` (per second), ``level``, or ``mean`` (seconds)."""
 
     series: str
     kind: str
@@ -67,7 +71,7 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True)
 class VariableChange:
-    """A server variable; None if the side does not have it."""
+    """A change of a server variable. A value is None if the side does not have the variable."""
 
     name: str
     a: str | None
@@ -76,7 +80,10 @@ class VariableChange:
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
-    """A finding that is ``new`` in b or ``gone`` from a; ``new?``, ``gone?`` if the other side lacks data."""
+    """A finding that only one side has: ``new`` if only b has it, ``gone`` if only a has it.
+
+    With ``new?`` and ``gone?``, the other side lacks the data to check for the finding.
+    """
 
     name: str
     title: str
@@ -85,7 +92,7 @@ class FindingChange:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All differences. ``notes`` name what could not be compared."""
+    """All differences. ``notes`` list the data that could not be compared."""
 
     findings: tuple[FindingChange, ...]
     waits: tuple[ThreadChange, ...]
@@ -99,7 +106,7 @@ class Differences:
 
 
 def compare(a: Side, b: Side) -> Differences:
-    """Return what is new, changed or gone in ``b``."""
+    """Return the differences of ``b`` from ``a``."""
     same = _same_build(a, b)
     return Differences(
         tuple(_findings(a, b)),
@@ -155,7 +162,7 @@ def _waits(a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], looks_a: int, looks_b
 
 
 def _stacks(a: Side, b: Side) -> list[ThreadChange]:
-    """Compare the stacks of active threads, clients' first, then those with the largest difference."""
+    """Compare the stacks of active threads. Those of clients come first, then those that differ most."""
     if not a.looks or not b.looks:
         return []
     keys: list[Stack] = [key for key in all_keys((a.stacks, b.stacks)) if key[1] not in AT_REST]
@@ -168,7 +175,7 @@ def _stacks(a: Side, b: Side) -> list[ThreadChange]:
 
 
 def _none(looks: int) -> Mean:
-    """Return the mean of a class that no snapshot had."""
+    """Return the mean of a class that is in none of the snapshots."""
     return Mean(0.0, 1 / looks)
 
 
@@ -196,7 +203,7 @@ def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[MetricCha
 
 
 def _moved(name: str, a: Series, b: Series) -> bool:
-    """Return whether all values of one side exceed all of the other, by the minimum factor and change."""
+    """Return whether all values of one side exceed all of the other side by the minimum factor and change."""
     low, high = (a, b) if a.middle < b.middle else (b, a)
     if max(low.values) >= min(high.values) or not _factor(low.middle, high.middle) >= MIN_FACTOR:
         return False
@@ -219,7 +226,7 @@ def _factor(a: float, b: float) -> float:
 def _variables(
     a: Mapping[str, str] | None, b: Mapping[str, str] | None, *, same: bool
 ) -> Iterator[VariableChange]:
-    """Compare variables. Between different versions, only those that both have."""
+    """Compare variables. If the versions differ, compare only variables that both servers have."""
     if a is None or b is None:
         return
     names = a.keys() | b.keys() if same else a.keys() & b.keys()

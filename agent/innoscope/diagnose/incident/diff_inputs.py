@@ -1,4 +1,4 @@
-"""Read one side of a comparison from a dump, recording, profile or incident file, into common terms."""
+"""Read one side of a comparison from a dump, recording, profile or incident file, in a common form."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _HEAD_BYTES: Final = 4096
 _PROFILE_BYTES: Final = 64 << 20
 _NS: Final = 1e9
 
-#: (client's thread, wait class)
+#: (whether the thread is a client's, wait class)
 Wait = tuple[bool, str]
-#: (client's thread, wait class, innermost functions)
+#: (whether the thread is a client's, wait class, innermost functions)
 Stack = tuple[bool, str, tuple[str, ...]]
 
 
@@ -55,10 +55,10 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric over time: the rate in each interval or the value of each reading, by ``kind``.
+    """A metric over time: its rate in each interval, or its value in each reading.
 
-    ``kind`` is ``rate`` per second, ``level``, or ``mean`` in seconds of a histogram. ``events`` is the total
-    count, 0 for a level. ``error`` is the standard error of counting.
+    ``kind`` is ``rate`` (per second), ``level``, or ``mean`` (of a histogram, in seconds). ``events`` is the
+    total count; 0 for a level. ``error`` is the standard error due to the finite number of events.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The data of one side. What the file does not have is None."""
+    """The data of one side. Data that the file does not contain is None."""
 
     path: str
     server: Mapping[str, str]
@@ -92,7 +92,7 @@ class Side:
 
 @dataclass(slots=True)
 class _Counted:
-    """Threads summed over snapshots."""
+    """Thread counts, summed over snapshots."""
 
     looks: list[Counter[Wait]] = field(default_factory=list)
     stacks: Counter[Stack] = field(default_factory=Counter)
@@ -122,12 +122,12 @@ def _head(path: Path) -> bytes:
 
 
 def of_capture(path: Path, capture: Capture) -> Side:
-    """Return the incident itself. Raises BadFile for invalid evidence."""
+    """Return the time of the incident as a side. Raises BadFile for invalid evidence."""
     return _of_evidence(str(path), capture.evidence, _variables(capture))
 
 
 def before_of(path: Path, capture: Capture) -> Side:
-    """Return the time before the stall. Raises BadFile if the file does not have it."""
+    """Return the time before the stall as a side. Raises BadFile if the file does not contain it."""
     if capture.before is None:
         raise BadFile(
             f"{path} has no evidence from before the stall",
@@ -137,7 +137,7 @@ def before_of(path: Path, capture: Capture) -> Side:
 
 
 def _variables(capture: Capture) -> Mapping[str, str] | None:
-    """Return the variables from SQL; those from memory have other names for the same values."""
+    """Return the variables from SQL. Those from memory are not used, because their values look different."""
     return None if "variables" in capture.missing else capture.variables or None
 
 
@@ -196,7 +196,7 @@ def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] 
 
 
 def _of_profile(path: Path) -> Side:
-    """Return a profile from the agent: snapshots of the last hour, folded (docs/json.md, A profile)."""
+    """Read a profile from the agent, which contains folded snapshots (docs/json.md, A profile)."""
     try:
         data = path.read_bytes() if path.stat().st_size <= _PROFILE_BYTES else b""
         value = json.loads(data)
@@ -248,7 +248,7 @@ def _printable(text: str) -> str:
 
 
 def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:
-    """Return mean and error. The error is at least that of counting, and that of one missed thread."""
+    """Return the mean and its standard error: at least the Poisson error, and at least that of one thread."""
     count = min(max(looks, 1), _INDEPENDENT)
     mean = total / max(looks, 1)
     return Mean(mean, (max(mean, variance, 1 / count) / count) ** 0.5)
@@ -271,7 +271,7 @@ def _stacks(stacks: Mapping[Stack, int], looks: int) -> dict[Stack, Mean]:
 
 
 def _series(evidence: Evidence) -> dict[str, Series]:
-    """Return the series by the metric's key. A histogram has two: its rate and its mean."""
+    """Return the series by key. A histogram has two series: its rate and its mean."""
     found = {}
     for key in {key for snapshot in evidence.snapshots for key in snapshot.values}:
         name = key.partition(".")[0]
@@ -291,7 +291,7 @@ def _series(evidence: Evidence) -> dict[str, Series]:
 
 
 def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
-    """Return a histogram's rate and mean in each interval."""
+    """Return two series of a histogram: its rate and its mean in each interval."""
     points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
     rates, means, events = [], [], 0
     for (earlier, before), (later, after) in pairwise(points):
@@ -324,7 +324,7 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
 
 
 def _counting_error(rates: tuple[float, ...], events: float) -> float:
-    """Return a rate's standard error; without events, as if one had been missed."""
+    """Return a rate's standard error. If there were no events, assume that one was missed."""
     middle = sum(rates) / len(rates)
     return middle / events**0.5 if events > 1 else 1 / len(rates)
 

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from innoscope.diagnose.incident.diff_inputs import Side
 
 VERSION: Final = 1
-#: Limits on the functions of a stack shown on one line, and on the characters of a variable.
+#: Maximum number of functions of a stack that are shown on one line.
 _FUNCTIONS: Final = 6
+#: Maximum number of characters that are shown of a variable's value.
 _CHARACTERS: Final = 60
 _UNITS: Final = {"rate": "/s", "level": "", "mean": " s"}
 
 
 def text(a: Side, b: Side, found: Differences, limit: int) -> Iterator[str]:
-    """Yield the lines, at most ``limit`` of each kind."""
+    """Yield the report's lines, with at most ``limit`` differences of each kind."""
     yield f"a: {_side(a)}"
     yield f"b: {_side(b)}"
     for note in found.notes:

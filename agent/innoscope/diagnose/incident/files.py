@@ -32,17 +32,21 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 #: Recommended file name suffix.
 SUFFIX: Final = ".innoscope"
-#: Limits on the file and on its JSON, in bytes. A server with 10,000 threads has at most 40 MB of statements.
+#: Maximum size of the compressed file in bytes.
 MAX_FILE_BYTES: Final = 16 << 20
+#: Maximum size of the JSON in bytes. The statements of a server with 10,000 threads take at most 40 MB.
 MAX_BYTES: Final = 64 << 20
-#: Limit on the brackets and commas in the JSON: each parsed item takes about 100 bytes.
+#: Maximum number of brackets and commas in the JSON, because each parsed item takes about 100 bytes.
 MAX_ITEMS: Final = 2_500_000
-#: Limits on one evidence, because rules iterate over it many times: snapshots, readings, stacks, …; wait
-#: classes of all snapshots; values of all readings; rows of the SQL answers. 600 s of evidence has less than
-#: half of each.
+# Limits on the size of an Evidence, because rules iterate over it many times. Evidence of 600 s reaches less
+# than half of each limit.
+#: Maximum length of each list, such as snapshots, readings or stacks.
 _MOST: Final = 5_000
+#: Maximum number of wait classes, summed over all snapshots.
 _MOST_WAITS: Final = 200_000
+#: Maximum number of metric values, summed over all readings.
 _MOST_NUMBERS: Final = 500_000
+#: Maximum number of rows in the answers to SQL queries, plus statements.
 _MOST_ROWS: Final = 200_000
 
 _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"
@@ -76,7 +80,7 @@ def check_free(path: Path) -> None:
 
 
 def save(path: Path, capture: Capture) -> None:
-    """Write the file, readable by its owner only: whole or not at all, never over another. CannotWrite."""
+    """Write the file atomically with mode 0600. Raises CannotWrite, also if ``path`` already exists."""
     data = _packed(capture)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -144,7 +148,7 @@ def load(path: Path) -> Capture:
 
 
 def _oversized_part(evidence: Evidence) -> str | None:
-    """Return the name of a part that exceeds its limit, which no real server reaches, or None."""
+    """Return the name of a part of the evidence that exceeds its limit, or None if there is none."""
     every = {one.name: getattr(evidence, one.name) for one in fields(evidence)}
     counts = {
         name: (len(value), _MOST)

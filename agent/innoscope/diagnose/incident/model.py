@@ -1,4 +1,4 @@
-"""Records that make up an incident file. No I/O, no clock."""
+"""Define the records in an incident file. This module neither does I/O nor reads the clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Who wrote the file, where and when.
+    """The origin of an incident file: the user, the host and the time.
 
     ``innoscope`` is the version, ``by`` a user of ``host``, ``kernel`` the host's kernel release, and ``at``
     a Unix time.
@@ -30,12 +30,15 @@ class Taken:
 class Capture:
     """The contents of an incident file.
 
-    ``evidence`` was collected during the incident. ``before`` is the minute before the stall from the
-    recorder; it is separate so that it does not dilute the signals. ``verdict`` has the findings at that time
-    (docs/json.md, Diagnose); readers apply their own rules again. ``status`` is SHOW ENGINE INNODB STATUS
-    without literals and rows, ``variables`` are the server's without secrets. ``missing`` has the reasons why
-    ``status``, ``variables`` or ``before`` are missing. ``trigger`` is the text of the trigger that caused
-    the capture; None if a user requested it.
+    - ``evidence`` was collected during the incident.
+    - ``before`` is the recorder's evidence of the time before the stall. It is separate so that it does not
+      dilute the signals.
+    - ``verdict`` has the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
+      apply their own rules again.
+    - ``status`` is the output of SHOW ENGINE INNODB STATUS without literals and rows.
+    - ``variables`` are the server's variables without secrets.
+    - ``missing`` has the reasons why ``status``, ``variables`` or ``before`` are missing.
+    - ``trigger`` is the trigger that started the capture, as configured; None if a user requested it.
     """
 
     taken: Taken

@@ -1,7 +1,7 @@
 """Remove users' data from a server's status and variables: literals, rows and secrets.
 
-Users and hosts of connections, and names of schemas, tables, columns and files are kept, because
-without them it is not visible who blocks whom.
+The users and hosts of connections, and the names of schemas, tables, columns and files are not removed,
+because they are needed to see which connection blocks which.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 WITHHELD: Final = "[withheld]"
 _ROW: Final = " [row withheld]"
 
-#: Sections of SHOW ENGINE INNODB STATUS that contain users' text. They are consecutive in all versions, and
-#: the last ``FILE I/O`` heading ends them. So users' text that contains a forged heading is still redacted.
+#: Sections of SHOW ENGINE INNODB STATUS that contain users' statements. They are consecutive in all versions,
+#: and the last ``FILE I/O`` heading ends them, so a statement with a forged heading is still redacted.
 _USERS_SECTIONS: Final = ("LATEST FOREIGN KEY ERROR", "LATEST DETECTED DEADLOCK", "TRANSACTIONS")
 _NEXT_SECTION: Final = "FILE I/O"
 
-#: Limits on the printed bytes of a statement: lock_print_info_all_transactions of 5.5 and 5.6 requests this
-#: many, and innobase_mysql_print_thd of all versions has a buffer for it and the line before it.
+#: Maximum bytes of a statement that lock_print_info_all_transactions of 5.5 and 5.6 prints.
 _PRINTED: Final = 600
+#: Size of the buffer of innobase_mysql_print_thd, in all versions, for a statement and the line before it.
 _BUFFER: Final = 1023
-#: Bytes by which a statement may be shorter, because a multi-byte character was cut.
+#: Bytes by which a truncated statement may be shorter than its limit, because a multi-byte character was cut.
 _CUT_BYTES: Final = 4
 
 _NAME: Final = r"(?:`(?:[^`]|``)*`|[\w$]+)"
@@ -36,7 +36,7 @@ _TABLE: Final = rf"{_NAME}(?:\.{_NAME})?(?: /\* [\w`#$ ,]* \*/)?"
 _ID: Final = r"(?:\(0x[0-9a-f]+\)|[0-9A-F]+(?: [0-9A-F]+)?)"
 _RECORD: Final = r"PHYSICAL RECORD: n_fields \d+; [\w -]+; info bits \d+"
 
-#: Whole lines that InnoDB itself prints. Any other line may be users' text.
+#: Whole lines that InnoDB itself prints. Any other line may be part of a user's statement.
 _OURS: Final = re.compile(
     "|".join(
         (
@@ -74,7 +74,7 @@ _OURS: Final = re.compile(
 )
 _THREAD: Final = re.compile(r"(?:MySQL|MariaDB) thread id \d+, ")
 _ROW_LINE: Final = re.compile(r" *\d+: .*")
-#: Lines of InnoDB's that statements may contain as well.
+#: Lines that InnoDB prints, but that may also be part of a user's statement.
 _ALSO_OURS: Final = frozenset({"", ","})
 
 
@@ -87,7 +87,7 @@ def status(text: str) -> str:
 
 
 def _headings(lines: Sequence[str], name: str) -> Iterator[int]:
-    """Yield the index of each such section's first line: dashes, the name, dashes."""
+    """Yield the line index at which each section with this name starts: a line of dashes above the name."""
     for at in range(1, len(lines) - 1):
         if lines[at] == name and lines[at - 1].startswith("---") and lines[at + 1].startswith("---"):
             yield at - 1
@@ -112,7 +112,10 @@ def _redacted(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _statement(lines: Sequence[str], begin: int, room: int) -> int:
-    """Return how many lines from ``begin`` belong to a statement: up to InnoDB's line outside a literal."""
+    """Return how many lines from ``begin`` belong to a statement.
+
+    The statement ends before the first line of InnoDB's that is not inside a literal.
+    """
     text, at = "", begin
     while at < len(lines):
         if _OURS.fullmatch(lines[at]) and (_cut_off(text, room) or not unfinished(text)):
@@ -137,15 +140,16 @@ def _merged(lines: Iterator[str]) -> Iterator[str]:
         before = line
 
 
-#: Names of variables that contain secrets, or statements that may contain some.
+#: Names of variables whose values are secrets, or are statements that may contain secrets.
 _SECRET_NAME: Final = re.compile(
     r"pass|pwd|secret|token|credential|auth|(?<!ssl)_key(?:_|$)|init_(?:connect|slave|replica)"
     r"|^wsrep_(?:provider_options|notify_cmd|cluster_address)$"
 )
 _SECRET_VALUE: Final = re.compile(r"(?i)(?:password|passwd|pwd|secret|token)\s*=|://[^/\s]*:[^/\s]*@")
-#: Values that are not secret, and names whose values are secret even if they are numbers.
+#: Values of switches, which are never secrets.
 _SWITCH: Final = frozenset({"", "ON", "OFF", "YES", "NO"})
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+#: Names of variables whose values are secrets even if they are numbers.
 _SECRET_NUMBER: Final = re.compile(r"(?:password|pwd|secret|token|auth|(?:secret|access|private)_key)$")
 _LONGEST: Final = 4096
 

@@ -34,7 +34,10 @@ _LONGEST: Final = 1 << 20
 
 @dataclass(slots=True)
 class ServerFacts:
-    """The status and the variables; ``missing`` has the reasons, by ``status`` and ``variables``."""
+    """InnoDB's status and the server's variables.
+
+    ``missing`` has the reasons why they are missing; its keys are ``status`` and ``variables``.
+    """
 
     status: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
@@ -47,7 +50,7 @@ def not_fetched(reason: str, words: str) -> ServerFacts:
 
 
 class FactsFetcher:
-    """Fetch the facts as ``Sources.also`` of an EvidenceCollector, and store the last ones.
+    """Fetch the facts when an EvidenceCollector calls it (``Sources.also``), and store the latest ones.
 
     With a ``target``, InnoDB's variables are read from its memory if SQL returns none.
     """
@@ -67,7 +70,7 @@ class FactsFetcher:
 
 
 def _from_memory(target: Target, fetched: ServerFacts) -> None:
-    """Add InnoDB's variables from memory, where switches are 0 or 1 and sets are numbers."""
+    """Add InnoDB's variables from memory. Unlike in SQL, switches are 0 or 1, and sets are numbers."""
     found = MemoryReader(target).variables()
     if found:
         fetched.variables = redaction.variables({name: str(value) for name, value in found.items()})
@@ -76,9 +79,9 @@ def _from_memory(target: Target, fetched: ServerFacts) -> None:
 
 
 def fetch(connect: Connect, waiting: int) -> ServerFacts:
-    """Query status and variables.
+    """Query the status and the variables, and return them.
 
-    ``waiting`` is the number of row lock waiters; ``connect`` takes a timeout.
+    ``waiting`` is the number of row lock waiters; the argument of ``connect`` is a timeout in seconds.
     """
     try:
         connection = connect(_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Format an incident file: its findings by the current rules, and each of its parts as text."""
+"""Format an incident file as text: its findings according to the current rules, and each of its parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NS: Final = 1e9
 
 
 def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any]]:
-    """Return the report's lines and its JSON value, by the current rules.
+    """Apply the current rules, and return the report's lines and its JSON value.
 
     Raises BadFile for invalid evidence.
     """
@@ -85,7 +85,7 @@ def folded(seen: Iterable[ObservedStack]) -> Iterator[str]:
 
 
 def stacks(evidence: Evidence) -> Iterator[str]:
-    """Yield all stacks, most threads first: threads per snapshot, kind, wait class, functions."""
+    """Yield a line for each stack, most threads first: threads per snapshot, kind, wait class, functions."""
     looks = max(1, len(evidence.looks))
     for one in evidence.seen:
         yield f"{one.count / looks:8.1f}  {one.kind} {one.wait}  {','.join(one.functions)}"
@@ -114,7 +114,7 @@ def _lines(values: Mapping[str, str]) -> Iterator[str]:
         yield f"{name}  {value}"
 
 
-#: Parts of a capture that ``--show`` can show.
+#: Parts of a capture that can be selected with ``--show``.
 PARTS: Final[dict[str, Callable[[Capture], Iterable[str]]]] = {
     "stacks": lambda capture: stacks(capture.evidence),
     "folded": lambda capture: folded(capture.evidence.seen),

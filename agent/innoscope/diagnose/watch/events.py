@@ -22,7 +22,7 @@ class EventWriter:
         self._write, self._as_json, self._clock = write, as_json, clock
 
     def write(self, event: str, words: str, **more: Any) -> None:
-        """Write one event: the message as text, or everything as JSON."""
+        """Write one event: only the message ``words`` as text, or all arguments as JSON."""
         now = self._clock()
         if self._as_json:
             record = {"at": round(now, 3), "event": event, "words": words, **more}

@@ -40,7 +40,7 @@ class IncidentFile:
 
 
 class IncidentFolder:
-    """The incident files that our user wrote. Files of other users or with other names are ignored."""
+    """The incident files that this process's user owns. Files with other owners or names are ignored."""
 
     def __init__(self, folder: Path, bounds: Bounds) -> None:
         self.folder, self._bounds = folder, bounds
@@ -88,7 +88,7 @@ class IncidentFolder:
 
 
 def _own_file(path: Path) -> os.stat_result | None:
-    """Return the status of a regular file that our user owns; None for anything else, such as a link."""
+    """Return the status of a regular file that this process's user owns; None for anything else."""
     try:
         about = path.lstat()
     except OSError:

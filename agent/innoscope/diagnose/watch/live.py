@@ -38,7 +38,7 @@ _HOST_S: Final = 10.0
 
 
 class _Recorder(EvidenceCollector):
-    """Collect evidence as diagnose does, but without end and in bounded memory; the source of a Watcher."""
+    """Collect evidence as diagnose does, but without a time limit and in bounded memory, for a Watcher."""
 
     def __init__(self, target: Target, sources: Sources, span_s: float) -> None:
         self._fetcher, self._use_sql = FactsFetcher(target), sources.sql
@@ -152,9 +152,9 @@ class LiveWatch:
 
 
 def _successor(target: Target, find: Callable[..., Target] = find_one) -> Target | None:
-    """Return the server that listens there now.
+    """Return the server that now listens on the target's socket or port.
 
-    The user has not chosen this process: it may be a container's.
+    It is not marked as chosen by the user, because it may be another server, in a container.
     """
     try:
         found = find(None, target.socket, None if target.socket else target.port)

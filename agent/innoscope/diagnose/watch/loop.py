@@ -1,4 +1,4 @@
-"""Evaluate the triggers once a second, and capture evidence when one holds. The caller passes the time."""
+"""Evaluate the triggers once a second, and capture evidence if one holds. The caller passes the time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
     from innoscope.diagnose.watch.triggers import Trigger
 
-#: Share of a capture's time after which lock owners are queried over SQL.
+#: Share of a capture's duration after which lock owners are queried over SQL.
 _QUERY_AFTER: Final = 0.3
 #: Seconds without a value after which a trigger is reported as unavailable.
 _PATIENCE_S: Final = 10.0
-#: Gap between the evidence before and during the stall, so that no snapshot belongs to both.
+#: Seconds between the evidence from before the stall and that of the stall, so that no snapshot is in both.
 _APART_S: Final = 1e-3
 
 
@@ -32,10 +32,10 @@ class Source(Protocol):
     """The recorder of one server, which also runs queries on it."""
 
     def without_sql(self, begin: float, end: float) -> Evidence:
-        """Return the evidence of that time, without SQL answers; stacks may be missing too."""
+        """Return the evidence between these Unix times, without SQL answers and possibly without stacks."""
 
     def between(self, begin: float, end: float, sql_answers: SqlAnswers | None = None) -> Evidence:
-        """Return the evidence of that time (Unix)."""
+        """Return the evidence between these Unix times."""
 
     def begin(self) -> None:
         """Prepare for the capture of a stall."""
@@ -49,10 +49,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A trigger must hold for ``for_s`` seconds. Then evidence is collected for ``seconds`` more.
+    """The triggers and the timing of captures, in seconds.
 
-    The file also has the evidence of ``before_s`` seconds before the stall. After a capture, triggers are
-    ignored for ``cooldown_s`` seconds.
+    A capture starts after a trigger has held for ``for_s`` seconds, and collects evidence for ``seconds``.
+    The file also contains the evidence of ``before_s`` seconds before the stall. After a capture, triggers
+    are ignored for ``cooldown_s`` seconds.
     """
 
     triggers: tuple[Trigger, ...]
@@ -63,14 +64,14 @@ class Settings:
 
     @property
     def span_s(self) -> float:
-        """Return the seconds of evidence that a recorder must keep."""
+        """Return the number of seconds for which a recorder must store evidence."""
         most = max((trigger.window_s for trigger in self.triggers), default=0.0)
         return self.before_s + most + self.for_s + self.seconds + 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """A trigger has held long enough, since that Unix time; ``number`` is its value."""
+    """A trigger has held long enough, since the Unix time ``since``; ``number`` is its value."""
 
     trigger: Trigger
     number: float
@@ -151,7 +152,7 @@ class Watcher:
                 return
 
     def _report_unavailable(self, trigger: Trigger, words: str, now: float) -> Iterator[TriggerUnavailable]:
-        """Report each reason once, but not for a snapshot or two that a busy host skipped."""
+        """Report each reason once, but not if a busy host only skipped a snapshot or two."""
         known_at = self._known_at.setdefault(trigger, self._begun)
         if now - known_at > _PATIENCE_S and self._unavailable.get(trigger) != words:
             self._unavailable[trigger] = words
@@ -170,7 +171,7 @@ class Watcher:
             yield self._complete(stall, now)
 
     def finish_early(self, now: float) -> Stalled | None:
-        """Return what was captured so far, because the server has ended."""
+        """End the capture because the server has exited, and return it; None if none is in progress."""
         return self._complete(self._stall, now) if self._stall else None
 
     def _complete(self, stall: Triggered, now: float) -> Stalled:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FINDING: Final = "finding:"
 RESPONSE_TIME: Final = "response_time"
 ACTIVE: Final = "active"
-#: Names that DBAs use, and their signals.
+#: Signals by the names that DBAs use for them.
 PLAIN: Final[Mapping[str, str]] = {
     "threads_running": "last.connections_running",
     "threads_connected": "last.connections",
@@ -49,8 +49,9 @@ PLAIN: Final[Mapping[str, str]] = {
     "statement_rate": "fact.statement_rate",
     "connections_ratio": "fact.connections_ratio",
 }
-#: Seconds of evidence for a trigger: two readings and snapshots; for a finding, as many as diagnose collects.
+#: Seconds of evidence for a trigger on a signal, which contain two readings and two snapshots.
 RECENT_S: Final = 2.5
+#: Seconds of evidence for a trigger on a finding, as many as `innoscope diagnose` collects by default.
 FINDING_S: Final = 10.0
 
 _RULE: Final = re.compile(
@@ -66,7 +67,7 @@ _UNITS: Final = {
     "": 1.0, "%": 0.01, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
     "k": 1024.0, "m": 1024.0**2, "g": 1024.0**3,
 }  # fmt: skip
-#: Limit on the names that an error lists.
+#: Maximum number of names that an error message lists.
 _SOME: Final = 12
 _EXAMPLES: Final = "for example threads_running>50, share.row_lock>0.5, finding:flushing_storm"
 
@@ -79,7 +80,7 @@ class BadTrigger(InnoscopeError):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One trigger. ``text`` is as the user gave it; a finding has no number to compare with."""
+    """One trigger. ``text`` is the user's input; a trigger on a finding has no number to compare with."""
 
     text: str
     name: str
@@ -170,7 +171,7 @@ def _require_known(text: str, name: str) -> None:
 
 
 def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
-    """Return a name's prefix, the rest, and the valid rests; None if the name is known."""
+    """Return an unknown name's prefix, the rest, and the rests that would be valid; None if it is known."""
     kind, _, rest = name.partition(".")
     head, wanted, names = "", name, [*PLAIN, RESPONSE_TIME]
     if name.startswith(FINDING):
@@ -188,7 +189,7 @@ def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
 
 
 def names(evidence: Evidence) -> list[str]:
-    """Return the names to show for a server: plain ones, observed wait classes, its gauges."""
+    """Return the names to list for a server: those in PLAIN, its observed wait classes, and its gauges."""
     classes = sorted({wait for look in evidence.looks for _, wait in look.threads})
     gauges = sorted(
         {

@@ -1,7 +1,7 @@
-"""Run gdb on a file without rights: ``python -P -m innoscope.toggles.backends.confined_gdb GDB ARGUMENT…``.
+"""Run gdb on a file in a sandbox: ``python -P -m innoscope.toggles.backends.confined_gdb GDB ARGUMENT…``.
 
-It runs as ``nobody`` if we are root, without capabilities, network, or access to other processes, and with
-limits on memory and time (agent/native/src/confined/jail.rs). One argument names the open file.
+gdb runs as ``nobody`` if this process is root. It has no capabilities, no network, no access to other
+processes, and limits on memory and time (agent/native/src/confined/jail.rs). One argument is the open file.
 """
 
 from __future__ import annotations

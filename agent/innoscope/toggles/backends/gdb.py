@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from innoscope._native import Member
 
 
-#: Timeout in seconds, for 300 MB of debug information on a busy machine; an idle one takes 4.
+#: Timeout in seconds, for 300 MB of debug information on a busy host. An idle host needs 4 s.
 _TIMEOUT_S: Final = 120
-#: gdb reads no init files of the user or the current folder, and loads no scripts beside the program.
+#: With these options, gdb reads no init files of the user or the current folder, and loads no scripts.
 OPTIONS: Final = (
     "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set auto-load safe-path /nonexistent",
 )  # fmt: skip
@@ -28,7 +28,7 @@ ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "H
 
 _SAID: Final = re.compile(r"\$\d+ = (\d+)\n\$\d+ = 0x([0-9a-f]+)\ntype = (.+)")
 _WORDS: Final = re.compile(r"\b(?:const|volatile)\b")
-#: C's type names as printed by ptype. Whether a plain char is signed is implementation-defined.
+#: Kinds by C's type names as printed by ptype. A plain char may be signed or unsigned.
 _KINDS: Final = {
     "bool": "unsigned",
     "float": "float",
@@ -65,9 +65,9 @@ def without_gdb(member: Member, address: int) -> Described:
 
 
 def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Described] | None:
-    """Return each variable's description from the debug information of ``file``, without unknown ones.
+    """Return the variables' descriptions from the debug information of ``file``. Omit unknown variables.
 
-    Returns None if gdb is missing, fails or times out. It takes seconds and 450 MB for a server with 300 MB
+    Returns None if gdb is missing, fails or times out. gdb takes seconds and 450 MB for a server with 300 MB
     of debug information. It runs in a sandboxed child with low priority, which can only read world-readable
     files (``confined_gdb``).
     """
@@ -108,7 +108,7 @@ def _describe(opened: int, names: Sequence[str], gdb: str) -> dict[str, Describe
 
 
 def parse(said: str) -> dict[str, Described]:
-    """Parse gdb's output, in which each answer follows a line ``==NAME``."""
+    """Parse gdb's output, in which each variable's description follows a line ``==NAME``."""
     found = {}
     for block in said.split("\n==")[1:]:
         name, _, rest = block.partition("\n")

@@ -1,7 +1,7 @@
 """Write a number into a running server's memory, without stopping the server or calling its functions.
 
-The kernel copies an aligned number of up to 8 bytes in one go, and the server reads such variables with plain
-loads, so it sees the old value or the new one.
+The kernel copies an aligned number of up to 8 bytes in one step, and the server reads such variables with
+plain loads, so the server sees either the old value or the new one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _YAMA_NEVER: Final = "3"
 class MemoryWriter:
     """Write to one server through /proc/PID/mem. ``gdb`` is the program that reads the types.
 
-    All methods raise NoRights, and NoSuchProcess if the server is gone or its pid was reused.
+    All methods raise NoRights, and NoSuchProcess if the server has exited, even if its pid was reused.
     """
 
     kind = "memory"
@@ -60,15 +60,15 @@ class MemoryWriter:
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps with the current values in memory.
 
-        Raises NotOnThisServer for a variable that this build does not have, Refused for one that is not what
-        the catalog says, or whose value the catalog does not expect there.
+        Raises NotOnThisServer if this build does not have a variable, and Refused if a variable or its value
+        does not match the catalog.
         """
         self.learn([way])
         settings = [assignment.setting for assignment in way.assignments]
         return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
 
     def learn(self, ways: Sequence[Way]) -> None:
-        """Locate all their settings together. ``prepare`` raises the error of a single setting."""
+        """Locate the settings of all these backends together. ``prepare`` raises the error of a setting."""
         settings = dict.fromkeys(one.setting for way in ways for one in way.assignments)
         unknown = [setting for setting in settings if setting not in self._known]
         if unknown:
@@ -85,7 +85,7 @@ class MemoryWriter:
     def write(self, step: Step) -> None:
         """Write ``step.new`` if the value is still ``step.old``, and read it back.
 
-        Raises Refused if nothing was written, ChangeFailed if it was written and cannot be verified.
+        Raises Refused if nothing was written, and ChangeFailed if the written value cannot be verified.
         """
         address, size, kind = _place(step)
         new = number_bytes.encode(step.setting, step.new, kind, size)
@@ -138,7 +138,7 @@ class MemoryWriter:
             raise gone(self._target.pid) from error
 
     def _check(self, step: Step, memory: int) -> None:
-        """Check, with the memory open, that process, build, location and value are still the same."""
+        """Check that process, build, location and value are still the same. ``memory`` is the open file."""
         self._must_be_the_same()
         address, size, kind = _place(step)
         with translating(self._target.pid):
@@ -164,7 +164,7 @@ class MemoryWriter:
             )
 
     def _put(self, step: Step, memory: int, new: bytes) -> bool:
-        """Write in one system call. Return False if the server is gone."""
+        """Write the bytes with one system call. Return False if the server has exited."""
         try:
             return os.pwrite(memory, new, _place(step)[0]) == len(new)
         except OSError as error:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Assignment, Raw, Way
 
-#: Timeouts in seconds: for a login and each query, and for a change, which may flush or resize first.
+#: Timeout in seconds of a login and of each query.
 _ANSWER: Final = 5.0
+#: Timeout in seconds of a change, for which the server may have to flush or resize first.
 _CHANGE: Final = 60.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _WORD: Final = re.compile(r"\w+", re.ASCII)
@@ -41,7 +42,7 @@ _LOST: Final = (2006, 2013)  # CR_SERVER_GONE_ERROR, CR_SERVER_LOST: the stateme
 
 
 class NoLogin(NotOnThisServer):
-    """SQL is unavailable: no answer, or the login is refused. Another backend may work."""
+    """SQL is unavailable: the server does not reply, or it refuses the login. Another backend may work."""
 
 
 class LockedOut(NoLogin):
@@ -52,7 +53,7 @@ class SqlWriter:
     """Set global system variables of one target.
 
     ``warnings`` has the server's warnings about changes that succeeded. The connection is opened on first use
-    and reused, because a full server may not accept another one.
+    and reused, because a server with too many connections may not accept another one.
     """
 
     kind = "sql"
@@ -80,7 +81,7 @@ class SqlWriter:
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps with the current values. Nothing is written. ``new`` has one value per assignment.
 
-        Raises NotOnThisServer: NoLogin, LockedOut, or a variable that this server does not have.
+        Raises NoLogin, LockedOut, or NotOnThisServer if this server does not have one of the variables.
         """
         names = [one.setting.name for one in way.assignments]
         try:
@@ -95,15 +96,15 @@ class SqlWriter:
     def read(self, step: Step) -> Raw:
         """Return the variable's current value.
 
-        Raises NotOnThisServer, or ChangeFailed if the server is gone.
+        Raises NotOnThisServer, or ChangeFailed if the server has exited.
         """
         return self._values([step.setting])[0]
 
     def write(self, step: Step) -> None:
         """Run ``SET GLOBAL``, and read the value back.
 
-        Raises Refused when the server refused (nothing was written), ChangeFailed when it took another value
-        or did not answer in time.
+        Raises Refused if the server refused the change, so that nothing was written. Raises ChangeFailed if
+        the server set another value or did not reply in time.
         """
         if step.new is None:
             raise Refused(f"there is no value for {step.setting}", remedy="innoscope toggle list")
@@ -145,7 +146,7 @@ class SqlWriter:
             return self._extra_port(error)
 
     def _extra_port(self, full: SqlFailed) -> Connection:
-        """Connect to the extra_port (MariaDB, Percona) or admin port (MySQL), which have a separate limit."""
+        """Connect to extra_port (MariaDB, Percona) or the admin port (MySQL), which have their own limits."""
         for port in self._other_ports():
             with contextlib.suppress(SqlFailed):
                 return sql.connect_tcp(
@@ -158,7 +159,7 @@ class SqlWriter:
         ) from full
 
     def _other_ports(self) -> list[int]:
-        """The TCP ports that it listens on besides its own, in our network namespace."""
+        """Return the server's other listening TCP ports; empty if it is in another network namespace."""
         if "net" in differing_namespaces(self._proc, self._target.pid):
             return []
         try:
@@ -216,7 +217,7 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
 
 
 def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
-    """Return the value of a bound setting, which is changed only as far as necessary."""
+    """Return the value to write for a bound setting, which is changed only as far as necessary."""
     if one.bound is None or wanted is None:
         return wanted
     farther = max if one.bound == "raise" else min
