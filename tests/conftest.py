@@ -55,8 +55,8 @@ def servers_config() -> Iterator[Path]:
 
 
 #: Folders and files of tests that `make test` runs in two processes. These tests name servers by pid or
-#: socket, and do not depend on other servers and BPF programs. All others check the kernel for leftovers, count or
-#: measure on the whole host, or measure times that a busy CPU would change.
+#: socket, and do not depend on other servers and BPF programs. All others check the
+#: kernel for leftovers, count or measure on the whole host, or measure times that a busy CPU would change.
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_servers.py",
     "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _compared(state: dict[str, float]) -> list[str]:
-    """Return the values that must not grow. Threads may grow: a shared worker starts when it is first needed."""
+    """Return the values that must not grow. Threads may: a shared worker starts when first needed."""
     return sorted(name for name in state if not name.endswith(("connections", "seconds", "threads")))
 
 

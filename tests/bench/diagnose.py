@@ -2,7 +2,8 @@
 
 The arms are nothing (the control) and one complete run of the command, and last equally long. The empty
 windows around both are shorter, because under this load the speed of a shared machine varies by 5 % between
-windows of 10 s, and more but shorter windows are more precise in the same time. The loads are those of the probes' benchmark.
+windows of 10 s, and more but shorter windows are more precise in the same time. The loads are those of the
+probes' benchmark.
 """
 
 from __future__ import annotations
