@@ -2,8 +2,8 @@
 
 The arms are nothing (the control) and the families that are on by default; with ``--spin`` also these plus
 the hottest family; with ``--unbounded`` also the default families without a budget. ``--families``
-replaces these arms by one for each of the given families. The probes are compiled before the first window, and are attached
-only in the windows of their arm.
+replaces these arms by one for each of the given families. The probes are compiled before the first window,
+and are attached only in the windows of their arm.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def test_holder_of_a_user_lock_is_named(tables: Server) -> None:
 
 @pytest.mark.parametrize("tables", ["mysql-9.7", "mariadb-11.4.5"], indirect=True)
 def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Server) -> None:
-    """Let readers wait for an ALTER of u, that for a reader of u, and that for the holder of a row."""
+    """Let readers wait for an ALTER of u, the ALTER for a transaction, and the transaction for a row."""
     with (
         _crowd(tables, "", 1, "BEGIN", "UPDATE t SET b = 1") as root,
         _crowd(

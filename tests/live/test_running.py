@@ -76,7 +76,7 @@ def _judge(spinner: tuple[int, Path], *more: str) -> Counter[str]:
 
 
 def test_stacks_not_marked_stale_are_fresh(spinner: tuple[int, Path]) -> None:
-    """Threads change their function without entering the kernel, so the kernel's saved registers are outdated.
+    """Threads change their function without entering the kernel, so the kernel's saved registers are old.
 
     Only stacks marked ``stale`` may show a function that the thread has left.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A toggle that was set and undone: ``values`` are the toggle's, ``settings`` those of its settings."""
+    """A toggle that was set and undone: ``values`` of the toggle, ``settings`` with its variables' values."""
 
     toggle: str
     way: str

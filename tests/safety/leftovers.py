@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 #: The names of the programs in probes/snapshot, probes/profile and probes/trace.
 _OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave")
-#: The kernel truncates a program's name to this length.
+#: Bytes to which the kernel truncates a program's name.
 _NAME_LENGTH: Final = 15
 #: Kernel functions that detach a perf event or a link.
 _CLOSING = re.compile(r"\b(perf_event_release_kernel|bpf_uprobe_multi_link_release)\b")
 _OFFSET = re.compile(r"^\d+\s+0x([0-9a-f]+)\s+0x", re.MULTILINE)
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
 #: The kernel detaches probes one after the other in the background, 10 ms each when idle and 85 ms under
-#: load. A sensor of this suite may have 50 on each of 8 servers.
+#: load. A sensor of this suite may have 50 probes on each of 8 servers.
 _PATIENCE_S = 60
 _PAGE: Final = 4096
 
@@ -42,7 +42,7 @@ def orphans() -> set[int]:
 
 
 def orphans_now() -> set[int]:
-    """Like ``orphans``, without waiting for the kernel."""
+    """Return the same as ``orphans``, without waiting for the kernel."""
     return _loaded() - _held()
 
 
@@ -58,13 +58,13 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
 
 
 def altered(pid: int) -> set[tuple[str, int]]:
-    """Like ``breakpoints``, but include probes that are being detached."""
+    """Return the same as ``breakpoints``, including probes that are being detached."""
     changed = _changed(pid)
     return changed - probed(pid) if changed else changed
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
-    """Return the places of all perf events and links. Ours name the file by its mapping."""
+    """Return the places of all perf events and links. Innoscope's own name the file by its mapping."""
     events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
     paths = ((Path(event["filename"]), event["offset"]) for event in events)
     by_event = {
@@ -108,7 +108,7 @@ def _bpf_descriptors() -> Iterator[str]:
         try:
             if "bpf" in str(descriptor.readlink()):
                 yield (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text()
-        except OSError:  # it has been closed
+        except OSError:  # the descriptor has been closed
             continue
 
 
@@ -118,7 +118,7 @@ def _being_closed() -> bool:
         try:
             if _CLOSING.search(stack.read_text()):
                 return True
-        except OSError:  # it has ended
+        except OSError:  # the thread has exited
             continue
     return False
 

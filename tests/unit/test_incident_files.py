@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MUTANTS = 1000
-#: Limit for one damaged file of some kilobytes, to detect hangs.
+#: Maximum seconds to read a damaged file of a few kilobytes; detects hangs.
 READ_S = 20
 MEMORY_BYTES = 1 << 30
 _HOSTILE: tuple[Any, ...] = (
