@@ -233,7 +233,7 @@ def _same(value: float | str, over_sql: str | None) -> bool:
 
 @pytest.mark.parametrize("name", ["mariadb-10.11", "mariadb-11.4.5"])
 def test_variables_marked_live_change_without_show_status(name: str, cache: Path) -> None:
-    """Other variables are copies that SHOW STATUS updates. Values marked as live must not jump then."""
+    """SHOW STATUS updates all other variables, which are copies. Values marked as live must not jump then."""
     with Server(name, options=OPTIONS) as server:
         reader = MemoryReader(find_one(pid=server.pid), cache=cache)
         with contextlib.closing(server.connect()) as connection, UpdateStorm(server, 20):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A toggle that was set and undone: ``values`` of the toggle, ``settings`` with its variables' values."""
+    """A toggle that was set and undone: ``values`` are those of the toggle, ``settings`` those behind it."""
 
     toggle: str
     way: str

@@ -51,7 +51,7 @@ def subject(running: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def points(names: tuple[str, ...], change: Change) -> list[str]:
-    """Return the fault points of a change with these settings."""
+    """Return the fault points of a change; names with the suffix -N yield one point per setting."""
     numbers = range(len(change.variables))
     found: list[str] = []
     for name in names:
@@ -119,7 +119,7 @@ def begun(process: subprocess.Popen[bytes]) -> bool:
 
 @dataclass(frozen=True)
 class Takes:
-    """Seconds of a change or an undo, measured from the start of its process, and from its own start."""
+    """Seconds until the end of a change or an undo: from the process's start, and from the change's start."""
 
     whole: float
     working: float

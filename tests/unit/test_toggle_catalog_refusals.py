@@ -57,7 +57,7 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
     [
         (_set(*FLAG, "size", 2), "srv_startup_is_before_trx_rollback_phase.size: Invalid enum value 2"),
         (_set(*FLAG, "size", True), "size: Expected `int`, got `bool`"),
-        (_set(*FLAG, "kind", "float"), None),  # only the server's own type shows the error
+        (_set(*FLAG, "kind", "float"), None),  # accepted, as only the server's own type shows the error
         (_set(*FLAG, "kind", "double"), "kind: Invalid enum value 'double'"),
         (_set(*FLAG, "kind", ["float"]), "kind: Expected `str`, got `array`"),
         (_set(*FLAG, "plausible", [1, 0]), "phase: plausible does not fit"),
