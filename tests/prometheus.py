@@ -109,7 +109,7 @@ class Prometheus:
 
 
 def binary(name: str = "prometheus") -> str:
-    """Return the installed program, else that of Debian's unpacked package, which starts no service."""
+    """Return the path of the installed program, or of that in Debian's package, unpacked into the cache."""
     installed = shutil.which(name)
     if installed:
         return installed

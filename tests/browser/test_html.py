@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: No network of its own, no first-run pages; root may not use the sandbox.
+#: Options without network access, first-run pages and sandbox, which root may not use.
 CHROMIUM = [
     "chromium",
     "--headless",

@@ -1,4 +1,4 @@
-"""Servers in namespaces of their own, and servers with an executable that a test can replace."""
+"""Servers in separate namespaces, and servers with an executable that a test can replace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _START_S = 60
 
 
 class ContainedServer(Server):
-    """A server in namespaces of its own. ``pid`` is its pid outside; inside it is process 1."""
+    """A server in separate namespaces. ``pid`` is its pid outside; inside it is process 1."""
 
     @property
     def pid(self) -> int:

@@ -64,7 +64,7 @@ def altered(pid: int) -> set[tuple[str, int]]:
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
-    """Return the places of all perf events and links. Innoscope's own name the file by its mapping."""
+    """Return (mapping, offset) of all perf events and links. Innoscope's name the file by its mapping."""
     events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
     paths = ((Path(event["filename"]), event["offset"]) for event in events)
     by_event = {
@@ -74,7 +74,7 @@ def probed(pid: int) -> set[tuple[str, int]]:
 
 
 def _linked(text: str, pid: int) -> Iterator[tuple[str, int]]:
-    """Yield the places of a link in that process, from the link's /proc/PID/fdinfo."""
+    """Yield the (mapping, offset) pairs of a link in that process, from the link's /proc/PID/fdinfo."""
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     if fields.get("link_type", "").strip() != "uprobe_multi" or int(fields["pid"]) != pid:
         return
@@ -130,7 +130,7 @@ def _bpftool(what: str) -> list[dict[str, Any]]:
 
 
 def _changed(pid: int) -> set[tuple[str, int]]:
-    """Return the places where code differs from the mapped file."""
+    """Return the (mapping, offset) of code that differs from the mapped file."""
     found = set()
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for start, end, offset, _ in _code(pid):
@@ -154,7 +154,7 @@ def _code(pid: int) -> Iterator[tuple[int, int, int, str]]:
 
 
 def _differences(one: bytes, other: bytes) -> set[int]:
-    """Return the places where two equally long strings differ. Compare pages first, for speed."""
+    """Return the offsets at which two equally long strings differ. Compare pages first, for speed."""
     pages = (
         page for page in range(0, len(one), _PAGE) if one[page : page + _PAGE] != other[page : page + _PAGE]
     )

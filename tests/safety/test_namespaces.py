@@ -1,4 +1,4 @@
-"""Snapshots of a server in namespaces of its own, and of one whose executable was replaced."""
+"""Snapshots of a server in separate namespaces, and of one whose executable was replaced."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _read_all_of(path: Path) -> None:
 
 
 def _replace_value(value: Any, draw: random.Random) -> None:
-    """Replace one value, at a random place, by a hostile one."""
+    """Replace one value at a random position by a hostile one."""
     while isinstance(value, dict | list) and value:
         key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
         if not isinstance(value[key], dict | list) or not value[key] or draw.random() < 0.15:

@@ -36,7 +36,7 @@ ALLOWED = {
 
 
 def outputs(tree: ast.AST) -> Iterator[str]:
-    """Yield the places of a module that write to a stream."""
+    """Yield the calls, attributes and imports by which a module could write to a stream."""
     harmless = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in HARMLESS
     }
