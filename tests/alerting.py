@@ -61,7 +61,7 @@ def _ms(number: str, unit: str) -> int:
 
 
 def tool(name: str) -> Path:
-    """Return amtool or prometheus-alertmanager, unpacked. Installing the package would start a service."""
+    """Return the path of a program in Debian's unpacked package; installing it would start a service."""
     home = cache.root() / "tools" / "alertmanager"
     with cache.locked(home.name):
         if not home.exists():
@@ -106,7 +106,7 @@ class Notified:
         self._server.server_close()
 
     def summary(self) -> list[tuple[str, str]]:
-        """Return alert and status of each notification, in order."""
+        """Return (alert, status) for each notification, in order."""
         return [
             (one["labels"]["alertname"], one["status"])
             for notification in list(self.notifications)
@@ -114,7 +114,7 @@ class Notified:
         ]
 
     def of(self, alert: str) -> dict[str, dict[str, Any]]:
-        """Return the first notifications of an alert: status (firing, resolved) → alert, path and time."""
+        """Return the alert's first notification by status (firing, resolved), with its path and time."""
         return {
             one["status"]: one | {key: notification[key] for key in ("path", "at")}
             for notification in reversed(self.notifications)
@@ -124,7 +124,7 @@ class Notified:
 
 
 class Alertmanager:
-    """Context manager: Debian's Alertmanager with the scaled sample; its webhooks call ``notified``."""
+    """Context manager: Debian's Alertmanager with the scaled sample configuration, notifying ``notified``."""
 
     def __init__(self, folder: Path, notified: Notified) -> None:
         self.port = _free_port()
@@ -159,7 +159,7 @@ class Alertmanager:
         self._keeper.close()
 
     def suppressed(self) -> set[str]:
-        """Return the alerts that others inhibit."""
+        """Return the names of the alerts that other alerts inhibit."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", "/api/v2/alerts")
@@ -195,19 +195,19 @@ class Alerting(Prometheus):
         return self
 
     def states(self) -> dict[str, str]:
-        """Return the pending and firing alerts with their state."""
+        """Return the state of each pending or firing alert."""
         alerts = self.get("/api/v1/alerts")["alerts"]
         return {one["labels"]["alertname"]: one["state"] for one in alerts}
 
     def fired(self, seconds: float) -> dict[str, int]:
-        """Return the alerts that fired within the last seconds, with the number of evaluations."""
+        """Return the number of evaluations in the last ``seconds`` at which each alert was firing."""
         query = f'sum by (alertname) (count_over_time(ALERTS{{alertstate="firing"}}[{int(seconds)}s]))'
         found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
         return {one["metric"]["alertname"]: int(one["value"][1]) for one in found}
 
 
 def until(holds: Callable[[], Any], words: Callable[[], object], patience: float = _PATIENCE_S) -> Any:
-    """Return the first true value of ``holds``; fail with ``words``."""
+    """Return the first true value of ``holds``; fail with the result of ``words``."""
     return waiting.until(holds, words, within_s=patience, every_s=0.1)
 
 

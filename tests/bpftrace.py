@@ -63,7 +63,7 @@ class Bpftrace:
                 self.maps |= message["data"]
 
     def _wait_until_attached(self) -> None:
-        """Wait for the line of BEGIN. bpftrace reads its buffer only after all probes are attached."""
+        """Wait for BEGIN's output. bpftrace prints it only after all probes are attached."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{") and json.loads(line).get("data") == "ready\n":

@@ -1,6 +1,6 @@
 """Servers for the tests, each started once per session, and the tests' requirements on the host.
 
-The tests in tests/unit need neither: they run as any user, without BPF and without a server.
+The tests in tests/unit need neither servers nor these requirements: they run as any user and without BPF.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def servers_config() -> Iterator[Path]:
         del os.environ[allowed_users.VARIABLE]
 
 
-#: Folders and files of tests that `make test` runs in two processes. They name servers by pid or socket, and
-#: do not depend on other servers and BPF programs. All others check the kernel for leftovers, count or
-#: measure on the whole host, or measure times that a busy CPU would change.
+#: Folders and files of tests that `make test` runs in two processes. These tests name servers by pid or
+#: socket, and do not depend on other servers and BPF programs. All others check the
+#: kernel for leftovers, count or measure on the whole host, or measure times that a busy CPU would change.
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_servers.py",
     "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",
@@ -75,7 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the size of the suite before any test module asks for it."""
+    """Choose the size of the suite before any test module reads it."""
     scale.chosen.full = config.option.full
 
 
@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """Keep the tests of a file in one process, as they share fixtures, and all that install the packages."""
+    """Run the tests of a file, which share fixtures, in one process, and all tests of the packages in one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: The smallest download with symbols.
 _SERVER = "mysql-5.6.24"
 _CLIENTS = 20
-#: Seconds until the agent is ready; the first snapshot of a server with much debug information takes some.
+#: Maximum seconds until the agent is ready; with much debug information, the first snapshot is slow.
 _AGENT_S = 30
 
 

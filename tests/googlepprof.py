@@ -12,7 +12,7 @@ from servers import cache
 from servers.packages import ensure_commands
 
 _HOME = Path(__file__).parent / "google_pprof"
-#: No network, no omitted nodes, unchanged names.
+#: Options against network access, omitted nodes and changed names.
 _UNCHANGED = ("-symbolize=none", "-nodecount=1000000", "-nodefraction=0", "-edgefraction=0")
 _PATIENCE_S = 600
 
@@ -30,7 +30,7 @@ def binary() -> Path:
 
 
 def _build(to: Path) -> None:
-    """Build it; go.sum verifies the downloads."""
+    """Build pprof; go.sum verifies the downloads."""
     environment = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
     command = ["go", "build", "-o", str(to), "github.com/google/pprof"]
     done = subprocess.run(
@@ -50,14 +50,14 @@ def _run(file: Path, *options: str) -> str:
 
 
 def top(file: Path, unit: str = "count") -> dict[str, tuple[int, int]]:
-    """Return (flat, cumulative) of each function in ``-top``."""
+    """Return (flat, cumulative) of each function from the output of ``-top``."""
     text = _run(file, "-top", *_UNCHANGED, f"-unit={unit}")
     rows = re.findall(r"^\s*([\d.]+)\w*\s+\S+%\s+\S+%\s+([\d.]+)\w*\s+\S+%\s+(.+?)$", text, re.MULTILINE)
     return {name.removesuffix(" (inline)"): (int(flat), int(total)) for flat, total, name in rows}
 
 
 def tags(file: Path, unit: str = "count") -> dict[str, Counter[str]]:
-    """Return the sums by label and label value in ``-tags``."""
+    """Return the sums by label and label value from the output of ``-tags``."""
     found: dict[str, Counter[str]] = {}
     for line in _run(file, "-tags", *_UNCHANGED, f"-unit={unit}").splitlines():
         if heading := re.fullmatch(r"\s*(\w+): Total .*", line):
@@ -68,7 +68,7 @@ def tags(file: Path, unit: str = "count") -> dict[str, Counter[str]]:
 
 
 def raw(file: Path) -> tuple[str, list[int]]:
-    """Return the sample type and the value of each sample in ``-raw``."""
+    """Return the sample type and the value of each sample from the output of ``-raw``."""
     text = _run(file, "-raw", "-symbolize=none")
     samples = text.partition("Samples:\n")[2].partition("Locations\n")[0]
     kind, _, rest = samples.partition("\n")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def package(name: str, version: str, integrity: str) -> Path:
-    """Return the folder with its files. ``integrity`` is the registry's: ``sha512-…`` of the tarball."""
-    plain = name.replace("/", "-")  # of a scope
+    """Return the package's folder. ``integrity`` is that of the registry: ``sha512-…`` of the tarball."""
+    plain = name.replace("/", "-")  # a scoped name contains a slash
     home = cache.root() / "npm" / f"{plain}-{version}"
     if not home.exists():
         with cache.locked(f"npm-{plain}"):

@@ -15,7 +15,7 @@ _VARINT, _BYTES = 0, 2
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Function names, innermost first; one value; labels."""
+    """A stack of function names, innermost first, with one value and labels."""
 
     functions: tuple[str, ...]
     value: int

@@ -25,7 +25,7 @@ class Prometheus:
     """Context manager: a Prometheus on a free loopback port, with its data in ``folder``.
 
     ``options`` are further lines of the scrape configuration; ``rules`` are rule files, evaluated at each
-    scrape. The block begins after three scrapes. Data that already is in ``folder``/data is served too.
+    scrape. The block begins after three scrapes. Data that ``folder``/data already contains are served too.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Prometheus:
 
 
 def binary(name: str = "prometheus") -> str:
-    """Return the installed program, else Debian's unpacked one. Installing it would start a service."""
+    """Return the path of the installed program, or of that in Debian's package, unpacked into the cache."""
     installed = shutil.which(name)
     if installed:
         return installed

@@ -39,7 +39,7 @@ class Use:
 
     @property
     def values(self) -> dict[str, set[str]]:
-        """Return the words that labels are compared with, except for the dashboards' variables."""
+        """Return the strings that labels are compared with, except for the dashboards' variables."""
         return {
             label: set(re.findall(r"\w+", value))
             for label, (_, value) in self.matchers.items()

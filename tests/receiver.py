@@ -34,7 +34,7 @@ _PYROSCOPE_QUERY = {"name", "from", "until", "format", "spyName"}
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One accepted profile. ``span`` is Pyroscope's from and until, in Unix seconds."""
+    """One accepted profile. ``span`` is Pyroscope's ``from`` and ``until``, in Unix seconds."""
 
     labels: dict[str, str]
     profile: pprofile.Profile
@@ -45,7 +45,7 @@ class Received:
 
 
 class Receiver:
-    """Context manager: a receiver on a loopback port. Each request uses up one of ``faults``."""
+    """Context manager: a receiver on a loopback port. Each request consumes one of ``faults``."""
 
     def __init__(
         self, kind: str = "pyroscope", *, certificate: Path | None = None, host: str = "127.0.0.1"
@@ -241,7 +241,7 @@ def silent(handler: Handler) -> None:
 
 
 def trickled(handler: Handler) -> None:
-    """Accept the request, with an endless response, a byte at a time."""
+    """Accept the request, and send an endless response a byte at a time."""
     handler.body()
     handler.wfile.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Two sizes of the suite: `make test`, what every change must pass, and `make test-all` (``--full``).
+"""Two sizes of the suite: `make test`, which every change must pass, and `make test-all` (``--full``).
 
 A test that the quick suite does not need is marked ``@long("reason")``. A test with repetitions takes their
 number from ``count``; a test with many parameters takes a few of them from ``few``.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-#: Deselected without ``--full``. The reason says what the quick suite has instead.
+#: Marks tests that run only with ``--full``. The reason names their substitute in the quick suite.
 long = pytest.mark.long
 
 _Value = TypeVar("_Value", int, float)

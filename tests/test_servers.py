@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Connections of a workload here; the tests do not depend on their number.
 _FEW = 6
 
-#: Seconds for something that usually takes a moment.
+#: Maximum seconds to wait for conditions that usually hold within a second.
 _SOON = 20
 
 
@@ -67,9 +67,9 @@ def test_table_scan_reads_pages_continuously(name: str) -> None:
 
 
 def _check(workload: Workload) -> None:
-    """Check the number of connections and threads, that the threads are the server's, and progress."""
+    """Check the number of connections and threads, that the threads are the server's, and the progress."""
     connections = workload.connection_ids()
-    assert _FEW <= len(set(connections)) <= _FEW + 1  # a queue for a metadata lock has its ALTER too
+    assert _FEW <= len(set(connections)) <= _FEW + 1  # MetadataLock also counts its ALTER
     threads = workload.os_threads()
     tasks = {int(task.name) for task in Path(f"/proc/{workload.server.pid}/task").iterdir()}
     if threads is not None:
@@ -88,7 +88,7 @@ def test_workload_leaves_no_connection_and_no_database(any_server: Server) -> No
 
 
 def test_latency_probe_measures_a_stop_of_the_server(server: Callable[[str], Server]) -> None:
-    """A stop of 0.2 s is the longest gap."""
+    """Check that a stop of 0.2 s is the longest gap."""
     one = server("mysql-5.6.24")
     with LatencyProbe(one) as probe:
         probe.take()
@@ -141,7 +141,7 @@ def test_failed_start_shows_the_log() -> None:
 
 
 def test_nothing_outlives_a_killed_test_process() -> None:
-    """The keeper cleans up after a SIGKILL."""
+    """Check that the keeper cleans up after a SIGKILL."""
     script = (
         "from servers import Server; from workloads import Cpu; import os;"
         "s = Server('mysql-5.5.9'); s.start(); w = Cpu(s, 2); w.__enter__();"
@@ -210,7 +210,7 @@ def test_download_with_a_wrong_checksum_leaves_nothing(
 
 
 def test_two_processes_fetch_a_server_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fetch the fastest of the five into an empty cache, from two processes at once."""
+    """Fetch the server with the fastest download into an empty cache, from two processes at once."""
     monkeypatch.setenv("INNOSCOPE_CACHE", str(tmp_path))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-m", "servers", "fetch", "mariadb-10.11"]

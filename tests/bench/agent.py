@@ -1,6 +1,7 @@
-"""What agent and sensor take with everything on: ``python -m bench agent``.
+"""Measure the cost of agent and sensor with all collectors: ``python -m bench agent``.
 
-Both observe a server with idle connections: SQL, memory, stacks once a second, probes; a scrape every 5 s.
+Both observe a server with idle connections, by SQL, memory, probes and one snapshot a second. The agent is
+scraped every 5 s.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 _COLLECTORS = ("process", "waits", "memory", "probes", "sql")
 _TOGETHER = "both"
 
-#: Seconds between two readings of CPU time and memory.
+#: Seconds between two samples of CPU time and memory.
 _STEP_S = 0.5
 
-#: Seconds until all collectors succeed: compiling, reading debug information, the governor's first decisions.
+#: Maximum seconds until all collectors succeed: probes are compiled and debug information is read first.
 _PATIENCE_S = 120
 
 Record = dict[str, Any]

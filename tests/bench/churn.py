@@ -30,7 +30,7 @@ _MAP_METRICS: Final = frozenset({"probe_map_entries", "probe_map_dropped"})
 
 
 def main() -> int:
-    """Run it and return the exit status."""
+    """Run the benchmark and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", default="mysql-5.6.24")
     parser.add_argument("--minutes", type=float, default=120.0)
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _compared(state: dict[str, float]) -> list[str]:
-    """Name what must not grow. Threads are only reported: a shared worker starts when it is first needed."""
+    """Return the values that must not grow. Threads may: a shared worker starts when first needed."""
     return sorted(name for name in state if not name.endswith(("connections", "seconds", "threads")))
 
 
@@ -85,7 +85,7 @@ def _churning(server: Server, clients: int, rate: float, seconds: float) -> Iter
 
 
 def _connections(server: Server) -> float:
-    """Return how many connections there have been since the server started."""
+    """Return the number of connections since the server's start."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Connections'")
         return float(cursor.fetchone()[1])

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _RUNNER = Path(__file__).with_name("command_process.py")
 
-#: Seconds; the slowest tool takes 14 on an idle machine.
+#: Maximum seconds of a command; the slowest tool takes 14 s on an idle machine.
 _BOUND = 300
 
-#: Seconds that a command may take to end.
+#: Maximum seconds for a command to exit after the benchmark was interrupted.
 _PATIENCE = 10
 
 
@@ -31,13 +31,13 @@ class Run:
 
     wall_s: float
     cpu_s: float
-    rss_mb: float  #: its peak, or that of the largest of its helpers
-    anon_mb: float  #: the peak of the command's own process without what it maps from files
+    rss_mb: float  #: peak of the command, or of its largest child process
+    anon_mb: float  #: peak of the command's own process, without mapped files
     output: str
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str]) -> Run:
-    """Run it to its end. Raises HelperError, with its messages, if it was killed or printed nothing."""
+    """Run a command to its end. Raises HelperError with its messages if it was killed or printed nothing."""
     with tempfile.TemporaryDirectory(prefix="innoscope-bench-") as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
         cost = _measured(
@@ -53,7 +53,7 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> Run:
 
 
 def _measured(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """Return the runner's result. Closing its input, as our exit does, ends the command."""
+    """Run command_process and return its result. If this process exits, the command is ended."""
     runner = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )

@@ -2,7 +2,7 @@
 
 It is a small process (``python -I -S``, standard library only), because a helper's ru_maxrss begins with the
 size of the process it was forked from. Arguments: output file, error file, maximum seconds, command.
-When its input closes it ends the command, because gdb would keep the server stopped.
+If the helper's input closes, it ends the command, because gdb would keep the server stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATIENCE_S = 1
 
 
 def anon_kb(pid: int) -> int:
-    """Return the memory that is not mapped from files."""
+    """Return the KiB of memory that are not mapped from files."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - pathlib would make us bigger
             lines = file.read().splitlines()

@@ -1,8 +1,9 @@
 """Cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
 
-The arms: nothing (control), and one complete run of the command. The control lasts as long. The empty windows
-around both are shorter: under this load the speed of a shared machine varies by 5 % between windows of 10 s,
-so more and shorter windows are more precise in the same time. The loads are those of the probes' benchmark.
+The arms are nothing (the control) and one complete run of the command, and last equally long. The empty
+windows around both are shorter, because under this load the speed of a shared machine varies by 5 % between
+windows of 10 s, and more but shorter windows are more precise in the same time. The loads are those of the
+probes' benchmark.
 """
 
 from __future__ import annotations

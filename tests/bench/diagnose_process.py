@@ -1,6 +1,6 @@
 """Helper process: ``innoscope diagnose`` on one server, once for each ``run`` on its input.
 
-Arguments: pid, seconds. Each run is answered by one line of JSON when it has ended.
+Arguments: pid, seconds. The helper prints one line of JSON at the end of each run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTH
 
 
 def run(pid: str, seconds: str) -> dict[str, Any]:
-    """Return its duration, CPU time, findings and missing sources. Raises RuntimeError if it fails."""
+    """Run it; return duration, CPU time, findings and missing sources. Raises RuntimeError if it fails."""
     command = [
         str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
     ]  # fmt: skip
@@ -42,13 +42,13 @@ def run(pid: str, seconds: str) -> dict[str, Any]:
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of all runs that have ended, with their children."""
+    """Return the CPU time of all completed runs and their child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
-    """Serve orders until the input ends."""
+    """Execute orders until the input ends."""
     pid, seconds = sys.argv[1:]
     reply("ready")
     while next_order(None):

@@ -1,6 +1,6 @@
 """Serve many fake agents: ``python -m bench.fake_agents FILE``. Each path is an agent with recorded replies.
 
-FILE is JSON, a list of bodies of ``/metrics``. They repeat; Prometheus then sees counter resets.
+FILE is JSON, a list of bodies of ``/metrics``. They are served in a loop, so Prometheus sees counter resets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Farm:
-    """Serves any GET, on one connection per agent."""
+    """Respond to any GET request, on one connection per agent."""
 
     def __init__(self, bodies: list[str]) -> None:
         self._answers = [_reply(body.encode()) for body in bodies]
@@ -28,7 +28,7 @@ class Farm:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 path = head.split(b" ", 2)[1]
-                # agents start at different places of the recording
+                # agents start at different positions in the recording
                 place = self._asked[path] + hash(path)
                 self._asked[path] += 1
                 writer.write(self._answers[place % len(self._answers)])

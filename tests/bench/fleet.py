@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 #: The scrape interval of the samples for service discovery.
 INTERVAL_S = 15
 _FLEET = 10_000
-#: Seconds until all fake agents have been scraped.
+#: Maximum seconds until all fake agents have been scraped.
 _PATIENCE_S = 300.0
 _STEP_S = 1.0
-#: Shorter profiles are ignored: the first one covers less than a minute.
+#: Minimum seconds of a profile. Shorter ones, such as an agent's first one, are ignored.
 _WHOLE_S = 25
 
 Record = dict[str, Any]
@@ -86,7 +86,7 @@ def _recorded(agent: Running, seconds: float) -> Iterator[str]:
 
 
 def _farm(number: int, folder: Path, settings: Settings) -> Record:
-    """Measure a Prometheus with that many fake agents, once all were scraped."""
+    """Measure a Prometheus with that many fake agents, after all of them have been scraped."""
     home = folder / str(number)
     home.mkdir()
     with Helper("fake_agents", str(folder / "bodies.json")) as helper:
@@ -107,7 +107,7 @@ def _farm(number: int, folder: Path, settings: Settings) -> Record:
 
 
 def _target(place: int, port: int) -> Record:
-    """Return a scrape target. All have one port and different paths; their names are those of a fleet."""
+    """Return a scrape target. All targets share one port and differ in path and instance."""
     labels = {"__metrics_path__": f"/{place}/metrics", "instance": f"db{place:05}.example.net:9977"}
     return {"targets": [f"127.0.0.1:{port}"], "labels": labels}
 
@@ -149,7 +149,7 @@ def _one_row(name: str, one: Record) -> list[str]:
 
 
 def _profile_bytes(one: Record) -> float:
-    """Return the mean size of a profile of a minute."""
+    """Return the mean size of a one-minute profile."""
     whole = [size * 60 / seconds for size, seconds, _ in one["profiles"] if seconds > _WHOLE_S]
     return float(sum(whole) / len(whole))
 

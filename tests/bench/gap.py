@@ -1,7 +1,7 @@
 """Reply times of a client while snapshots are taken back to back: ``python -m bench gap``.
 
-The arms: nothing (control), snapshots, and a process without snapshots that burns the same CPU time, which
-separates the competition for CPUs from other effects of snapshots.
+The arms are nothing (the control), snapshots, and a process without snapshots that burns the same CPU time.
+The last arm separates the competition for CPUs from other effects of snapshots.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from servers import Keeper
 
 _TESTS = Path(__file__).resolve().parent.parent
 
-#: Seconds that one reply may take.
+#: Maximum seconds for one reply.
 _PATIENCE = 120.0
 
 
@@ -42,7 +42,7 @@ class Helper:
 
     def __enter__(self) -> Self:
         try:
-            self._reply(_PATIENCE)  # sent when it is ready
+            self._reply(_PATIENCE)  # the helper sends it when it is ready
         except BaseException:
             self.__exit__()
             raise
@@ -55,7 +55,7 @@ class Helper:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the helper's process id."""
         return self._process.pid
 
     def order(self, line: str, patience: float = _PATIENCE) -> Any:
@@ -94,5 +94,5 @@ def next_order(timeout: float | None) -> list[str] | None:
 
 
 def reply(value: object) -> None:
-    """In a helper: reply to the order."""
+    """In a helper: print the reply to the order."""
     print(json.dumps(value), flush=True)

@@ -1,4 +1,4 @@
-"""The host of the measurements."""
+"""Describe the host on which the benchmarks run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Many small servers on one host: ``python -m bench many --many-servers 100``.
 
-All are idle. Agent and sensor observe all of them, with probes; a scrape every 5 s.
+All servers are idle. Agent and sensor observe all of them, with probes, and the agent is scraped every 5 s.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-#: The smallest possible InnoDB.
+#: Options for the smallest possible InnoDB.
 _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",
@@ -58,7 +58,7 @@ class Scrapes:
     succeeded: Counter[str] = field(default_factory=Counter)
 
     def take(self, agent: Running) -> Counter[str]:
-        """Scrape once; return the failures of this scrape."""
+        """Scrape once; return the number of failures by collector and reason."""
         began = time.monotonic()
         status, body = agent.get("/metrics")
         self.seconds.append(time.monotonic() - began)
@@ -83,7 +83,7 @@ def run(name: str, settings: Settings) -> Record:
 
 
 def started(stack: ExitStack, name: str, count: int) -> Iterator[Server]:
-    """So many small servers, a few at a time."""
+    """Start ``count`` small servers, a few at a time, and yield each one."""
     say(f"{name}: starting {count} servers")
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for server in pool.map(lambda _: _one(name), range(count)):
@@ -104,7 +104,7 @@ def _ended(server: Server) -> ExitStack:
 
 
 def configured(servers: list[Server]) -> list[str]:
-    """Return entries of the agent's configuration, because it observes only named servers."""
+    """Return entries for the agent's configuration, because the agent observes only configured servers."""
     return [
         f"[[server]]\nname = 's{number}'\nsocket = '{server.folder.inside}/s.sock'\n"
         for number, server in enumerate(servers, 2)
@@ -112,7 +112,7 @@ def configured(servers: list[Server]) -> list[str]:
 
 
 def settle(agent: Running, every_s: float) -> float:
-    """Scrape until no collector times out any more; return the seconds that it took."""
+    """Scrape until no collector times out any more; return the seconds until then."""
     began = time.monotonic()
     while time.monotonic() - began < _PATIENCE_S:
         failed = Scrapes().take(agent)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SERIES = "prometheus_tsdb_head_series"
-#: By kind of sample, since 2.40.
+#: Since Prometheus 2.40, this has a label for the kind of sample.
 _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 
 
@@ -50,7 +50,7 @@ class Measured(Prometheus):
         return int(found[0]["value"][1]) if found else 0
 
     def on_disk(self) -> dict[str, int]:
-        """Return the bytes of its head written as a block, and of its write-ahead log."""
+        """Return the sizes in bytes of the head, written as a block, and of the write-ahead log."""
         name = json.loads(self._ask("POST", "/api/v1/admin/tsdb/snapshot"))["data"]["name"]
         block = self._data / "snapshots" / name
         return {

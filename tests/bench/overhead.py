@@ -1,4 +1,4 @@
-"""Cost of one snapshot a second, to the process and to the server: ``python -m bench overhead``."""
+"""Cost of one snapshot a second to the measuring process and the server: ``python -m bench overhead``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = "snapshots"
 
-#: Seconds between two readings of the process's memory and CPU time.
+#: Seconds between two samples of the measuring process's memory and CPU time.
 _READING = 5.0
 
 #: Share of the long run that is start-up.
@@ -38,7 +38,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
         Helper("snapshot_process", str(server.pid)) as snapshots,
     ):
         assert load is not None
-        snapshots.order("every 1")  # from here on once a second
+        snapshots.order("every 1")  # from here on, take one snapshot a second
         own = _long_run(name, snapshots, settings.seconds)
         snapshots.order("pause")
         trials = alternate(
@@ -56,7 +56,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def _long_run(name: str, snapshots: Helper, seconds: float) -> dict[str, Any]:
-    """Take one snapshot a second. The first reading is taken after the start, which is listed separately."""
+    """Take one snapshot a second. The first sample follows start-up, which is reported separately."""
     say(f"{name}: one snapshot a second for {seconds:.0f} s")
     snapshots.order("take")
     start_cpu = cpu_seconds(snapshots.pid)
@@ -86,7 +86,7 @@ def _window(server: Server, load: Cpu, snapshots: Helper, seconds: float) -> Cal
 
 
 def report(results: dict[str, Any]) -> str:
-    """Return two tables: the cost of the process, and the effect on the server."""
+    """Return two tables: the cost of the measuring process, and the effect on the server."""
     own = [_own_row(name, result) for name, result in results.items()]
     lost = [row for name, result in results.items() for row in _pair_rows(name, result)]
     return "\n\n".join(

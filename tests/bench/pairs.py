@@ -23,7 +23,7 @@ HEADER = ("metric", "pairs", "without", "with", "change (95 % interval)", "contr
 
 
 def window(server: Server, load: Workload, seconds: float) -> Window:
-    """Measure the load for that long."""
+    """Measure the load for ``seconds``."""
     return during(server, load, lambda: time.sleep(seconds))
 
 
@@ -40,7 +40,7 @@ def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
 
 
 def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
-    """Return time, the server's CPU time and operations. The query takes a while, so take its middle."""
+    """Return operations, and time and the server's CPU time as means of those before and after the query."""
     before = time.monotonic(), cpu_seconds(server.pid)
     done = load.throughput()
     after = time.monotonic(), cpu_seconds(server.pid)

@@ -1,4 +1,4 @@
-"""A pt-pmp with the ``pteu`` dumper: Debian 12's (3.2.1) has only gdb, Debian sid's (3.7.1) has both.
+"""pt-pmp 3.7.1 of Debian sid, which has the ``pteu`` dumper; that of Debian 12 (3.2.1) supports only gdb.
 
 apt downloads the package and verifies its signature. It is unpacked into the cache, not installed.
 """
@@ -18,7 +18,7 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def home() -> Path:
-    """Return the unpacked package. Raises CalledProcessError if it is unavailable."""
+    """Return the folder of the unpacked package. Raises CalledProcessError if it is unavailable."""
     target = cache.root() / "tools" / f"{_PACKAGE}-{_SUITE}"
     if not target.exists():
         with cache.locked(target.name):

@@ -1,8 +1,11 @@
 """Helper process: the probes of one server, compiled once, attached and detached by their governor.
 
-Arguments: pid, budget, families. Orders on its input: ``points`` for the names of the placed probes,
-``settle`` to let the governor measure the cost of each, ``on`` and ``off``; between these ``begin`` and
-``end``, which replies with hits and cost since. Each reply is one line of JSON.
+Arguments: pid, budget, families. Each line of input is an order, and each reply is one line of JSON:
+
+- ``points``: return the names of the placed probes.
+- ``settle``: let the governor measure the cost of each probe.
+- ``on``, ``off``: attach or detach the probes.
+- ``begin``, ``end``: between ``on`` and ``off``; ``end`` returns hits and cost since ``begin``.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from innoscope.target.discover import find_one
 if TYPE_CHECKING:
     from innoscope.probes.governor import Governor
 
-#: Decisions, one a second, until the governor knows all rates and has settled.
+#: Number of decisions, one a second, until the governor has measured all rates and has settled.
 _SETTLED = 10
-#: Decisions before a window: the governor knows the current rates, and one full period has passed.
+#: Number of decisions before a window: enough to measure the current rates, and for one full period.
 _READY = 2
 _STEP_S = 0.02
 
@@ -85,7 +88,7 @@ def _obey(order: str, governor: Governor, meter: _Meter) -> Any:
 
 
 def main() -> None:
-    """Serve orders until the input ends."""
+    """Execute orders until the input ends."""
     pid, budget, *families = sys.argv[1:]
     collector = ProbesCollector(find_one(int(pid)), families=frozenset(families), budget=float(budget))
     governor = collector.start()

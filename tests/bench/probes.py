@@ -1,8 +1,9 @@
 """Cost of the probes to the server within their budget: ``python -m bench probes``.
 
-The arms: nothing (control), the families that are on by default, with ``--spin`` these and the hottest, with
-``--unbounded`` these without a budget; or single families, to see which it is. The probes were compiled
-before; in a window of theirs they are attached, else they are not.
+The arms are nothing (the control) and the families that are on by default; with ``--spin`` also these plus
+the hottest family; with ``--unbounded`` also the default families without a budget. ``--families``
+replaces these arms by one for each of the given families. The probes are compiled before the first window,
+and are attached only in the windows of their arm.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
 
 
 def _arms(settings: Settings) -> dict[str, list[str]]:
-    """By what they are called: budget and families of probes."""
+    """Return budget and families of probes by the name of the arm."""
     budget = str(DEFAULT_BUDGET)
     if settings.families:
         return {family: [budget, family] for family in settings.families}
@@ -81,7 +82,7 @@ def _arms(settings: Settings) -> dict[str, list[str]]:
 
 
 def _placeless(probers: Mapping[str, Helper]) -> list[str]:
-    """Arms that would probe nothing, or no more than the one before."""
+    """Return the arms without probes; also the spin arm if it has only the default arm's probes."""
     points = {arm: probes_of.order("points") for arm, probes_of in probers.items()}
     return [arm for arm, own in points.items() if not own or (arm == SPIN and own == points[DEFAULTS])]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-#: CPUCLOCK_SCHED of linux/posix-timers.h has nanoseconds; /proc/PID/stat has ticks of 10 ms.
+#: CPUCLOCK_SCHED of linux/posix-timers.h counts nanoseconds; /proc/PID/stat counts ticks of 10 ms.
 _CPU_CLOCK = 2
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of all threads, including ended ones."""
+    """Return user and system time of all threads, including exited ones."""
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
 
 

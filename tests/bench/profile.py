@@ -1,7 +1,7 @@
 """Cost of a profile to the server, compared with perf's: ``python -m bench profile``.
 
-The arms: nothing (control), ``innoscope profile``, the same ``--off-cpu``, and ``perf record --call-graph
-dwarf`` at the same frequency.
+The arms are nothing (the control), ``innoscope profile`` without and with ``--off-cpu``, and
+``perf record --call-graph dwarf`` at the same frequency.
 """
 
 from __future__ import annotations

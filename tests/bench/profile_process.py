@@ -44,7 +44,7 @@ def _until_off(profiler: Profiler) -> dict[str, float]:
 
 
 def main() -> None:
-    """Serve orders; make the next profiler while no profile is taken."""
+    """Execute orders; load the next profiler while no profile is taken."""
     profiler = _profiler(*sys.argv[1:])
     reply("ready")
     while next_order(None):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from workloads import Workload
 
-#: MySQL 5.6 reports a deadlock if more than 200 wait in a queue.
+#: MySQL 5.6 reports a deadlock if more than 200 transactions wait for one lock.
 _WAITERS = 100
 
 
@@ -26,7 +26,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def crowded(name: str, connections: int, *, mixed: bool) -> Iterator[Server]:
-    """Yield the server with that many connections: idle ones, or a mix as in the baseline."""
+    """Yield the server with idle connections, of which some sleep or wait for a row if ``mixed``."""
     say(f"{name}: starting it with {connections:,} connections")
     waiters = min(_WAITERS, connections // 10) if mixed else 0
     sleepers = 3 * connections // 10 if mixed else 0
@@ -39,7 +39,7 @@ def crowded(name: str, connections: int, *, mixed: bool) -> Iterator[Server]:
 
 
 def probe_load(server: Server, name: str, settings: Settings) -> Workload:
-    """Return the load ``oltp`` or ``storm`` of the benchmarks of probes and diagnose."""
+    """Return the load ``oltp`` or ``storm`` of the benchmarks for probes and diagnose."""
     if name == "oltp":
         return Oltp(server, settings.oltp_clients)
     return UpdateStorm(server, settings.storm_clients)
@@ -47,7 +47,7 @@ def probe_load(server: Server, name: str, settings: Settings) -> Workload:
 
 @contextmanager
 def busy(server: Server, clients: int) -> Iterator[Cpu | None]:
-    """Run that many clients that read single rows continuously."""
+    """For the block, run clients that read single rows continuously."""
     if not clients:
         yield None
         return

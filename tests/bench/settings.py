@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The two servers of the baseline: with small and with large debug information.
+#: The two servers of the baseline: one with small and one with large debug information.
 SERVERS = ("mysql-5.6.24", "mariadb-11.4.5")
 
-#: Loads of the benchmarks of probes and diagnose.
+#: Loads of the benchmarks for probes and diagnose.
 PROBE_LOADS = ("oltp", "storm")
 
 
@@ -18,42 +18,42 @@ class Settings:
     servers: tuple[str, ...] = SERVERS
     connections: int = 1000
     load: int = 4  #: clients that keep the server busy
-    rounds: int = 20  #: ours in ``speed``
-    other_rounds: int = 3  #: the other tools in ``speed``
-    snapshots: int = 5  #: warm ones in each round of ``speed``
+    rounds: int = 20  #: rounds in ``speed`` that run Innoscope
+    other_rounds: int = 3  #: rounds in ``speed`` that also run the other tools
+    snapshots: int = 5  #: snapshots of a warm process in each round of ``speed``
     gap_rounds: int = 20
     gap_window: float = 3.0
-    pause: float = 0.05  #: between two snapshots in ``gap``
-    seconds: float = 600.0  #: of one snapshot a second, in ``overhead``
+    pause: float = 0.05  #: between the end of a snapshot and the next one, in ``gap``
+    seconds: float = 600.0  #: duration of the long run in ``overhead``
     pair_rounds: int = 60
     pair_window: float = 2.0
     probe_loads: tuple[str, ...] = PROBE_LOADS
-    families: tuple[str, ...] = ()  #: of probes, each by itself instead of those on by default, in ``probes``
-    unbounded: bool = False  #: those on by default without a budget, beside them
-    spin: bool = False  #: those on by default with the hottest family, beside them, in ``probes``
+    families: tuple[str, ...] = ()  #: for ``probes``: measure each of these alone
+    unbounded: bool = False  #: for ``probes``: also measure the default families without a budget
+    spin: bool = False  #: for ``probes``: also measure the default families plus the hottest one
     oltp_clients: int = 8
     storm_clients: int = 40
-    cell: float = 3.0  #: a window of ``probes``
-    diagnose_seconds: float = 10.0  #: of each run of ``diagnose``
-    diagnose_around: float = 3.0  #: an empty window before and after each
-    agent_seconds: float = 120.0  #: for which agent and sensor are measured, in ``agent``
+    cell: float = 3.0  #: duration of a window of ``probes``
+    diagnose_seconds: float = 10.0  #: duration of each run of ``diagnose``
+    diagnose_around: float = 3.0  #: duration of the empty window before and after each run
+    agent_seconds: float = 120.0  #: duration of the measurement in ``agent``
     scrape_every: float = 5.0
     toggle_rounds: int = 8
     toggle_window: float = 3.0
-    toggle_load: int = 0  #: clients besides the one that measures, in ``toggle``
+    toggle_load: int = 0  #: clients in ``toggle``, besides the one that measures
     profile_rounds: int = 30
     profile_window: float = 3.0
-    fleet_seconds: float = 120.0  #: of the recording, and of each measurement, in ``fleet``
-    fleet_profiles: int = 3  #: a minute each
-    fleet_agents: int = 1000  #: fake ones; a tenth and three tenths of them before
+    fleet_seconds: float = 120.0  #: duration of the recording and of each measurement in ``fleet``
+    fleet_profiles: int = 3  #: number of one-minute profiles
+    fleet_agents: int = 1000  #: fake agents in the last measurement; before, 1/10 and 3/10 of them
     many_servers: int = 100
-    crowd_connections: int = 19_000  #: idle ones, of one server, in ``crowd``
+    crowd_connections: int = 19_000  #: idle connections to one server, in ``crowd``
     many_seconds: float = 60.0
-    profile_frequency: int = 999  #: high, so that the cost is measurable
+    profile_frequency: int = 999  #: Hz; high, so that the cost is measurable
 
 
 def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
-    """Every step once or twice."""
+    """Return settings with which every step runs once or twice."""
     return Settings(
         servers=servers,
         connections=200,

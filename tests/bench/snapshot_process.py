@@ -1,9 +1,13 @@
 """Helper process: take snapshots of one server with a warm engine.
 
-Without orders, ``python -m bench.snapshot_process PID`` takes one a second until its input closes. Orders:
-``every S`` (from start to start), ``rest S`` (from the end of one snapshot to the start of the next),
-``pause``; ``burn S BUSY`` to compute for BUSY seconds instead, with S seconds between; ``snapshots N`` for N
-at once; ``take`` for the measurements since the last ``take``. Each reply is one line of JSON.
+Without orders, ``python -m bench.snapshot_process PID`` takes one a second until its input closes. Each reply
+is one line of JSON. Orders:
+
+- ``every S``, ``rest S``: take snapshots S seconds from start to start, or from end to start.
+- ``burn S BUSY``: instead of snapshots compute for BUSY seconds, with pauses of S seconds.
+- ``pause``: stop doing any of these.
+- ``snapshots N``: take N snapshots without a pause.
+- ``take``: return the measurements since the last ``take``.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Process:
-    """A process that stores its last snapshot, because a Dump does not contain the time of unwinding."""
+    """A process that stores its last snapshot, because a Dump does not contain the duration of unwinding."""
 
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
@@ -76,14 +80,14 @@ class _Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An action that is repeated."""
+    """An action that is repeated with an interval in seconds."""
 
     act: Callable[[], None]
     interval: float
     rate: bool  #: the interval is from start to start, not from end to start
 
     def next(self, due: float) -> float:
-        """Return the time of the next action; missed ones are skipped."""
+        """Return the time of the next action; missed actions are skipped."""
         now = time.monotonic()
         return max(due + self.interval, now) if self.rate else now + self.interval
 
@@ -108,7 +112,7 @@ def _plan(order: list[str], snapshots: _Snapshots) -> _Plan | None:
 
 
 def main() -> None:
-    """Argument: the pid."""
+    """Execute orders; the argument is the server's pid."""
     snapshots = _Snapshots(int(sys.argv[1]))
     snapshots.take_one()
     reply("ready")

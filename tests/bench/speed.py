@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from servers import Server
 
-#: Seconds between two tools, of the control without a tool, and for a reply outstanding when a tool ends.
+#: Seconds of pause before each tool.
 _REST = 0.3
 _NOTHING = 1.0
 _DUE = 0.1
@@ -105,7 +105,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def _quiet(server: Server, snapshots: Helper, settings: Settings) -> list[Record]:
-    """Measure Innoscope on an idle server."""
+    """Measure Innoscope on a server without load."""
     say(f"{server.name}: innoscope without a load")
     snapshots.order("take")
     snapshots.order(f"snapshots {settings.rounds * settings.snapshots}")

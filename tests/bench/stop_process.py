@@ -1,4 +1,4 @@
-"""Helper process: measure how long the main thread of a process is stopped, by reading its state every ms.
+"""Helper process: measure for how long a process's main thread is stopped; read the thread's state every ms.
 
 ``take`` replies with the stopped milliseconds since the last ``take``.
 """
@@ -13,15 +13,15 @@ import time
 from bench.helper_process import next_order, reply
 
 _STEP_S = 0.001
-_NICE = -10  # on two busy cores it would otherwise read too rarely
+_NICE = -10  # at normal priority, this process would read too rarely on two busy cores
 
 
 def main() -> None:
-    """Argument: the pid."""
+    """Sample the state and reply to orders. The argument is the pid."""
     pid = int(sys.argv[1])
     with contextlib.suppress(PermissionError):
         os.nice(_NICE)
-    file = os.open(f"/proc/{pid}/task/{pid}/stat", os.O_RDONLY)  # of the one thread: cheap with a thousand
+    file = os.open(f"/proc/{pid}/task/{pid}/stat", os.O_RDONLY)  # cheap, unlike the process's stat file
     reply("ready")
     stopped = 0.0
     before, was_stopped = time.monotonic(), False
@@ -40,5 +40,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(ProcessLookupError):  # the server has ended: so do we
+    with contextlib.suppress(ProcessLookupError):  # the server has exited
         main()

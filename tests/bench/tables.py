@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Format one table. The first two columns are names, the others figures."""
+    """Format one table. The first two columns contain names, the others numbers."""
     rule = ["---", "---", *("---:" for _ in header[2:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 

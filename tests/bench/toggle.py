@@ -1,7 +1,7 @@
 """Cost of changing one setting to a client that queries continuously: ``python -m bench toggle``.
 
-The arms: nothing (control), a change and its undo by SQL and by memory, a planned change by memory without
-the write, and the usual one-liner for gdb.
+The arms are nothing (the control), a change and its undo by SQL and by memory, a planned change by memory
+without the write, and the usual one-liner for gdb.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ARMS = (CONTROL, SQL, MEMORY, PLAN, ONE_LINER)
 #: The changed setting: toggle, system variable and symbol.
 _TOGGLE, _VARIABLE, _SYMBOL = "spin_rounds", "innodb_sync_spin_loops", "srv_n_spin_wait_rounds"
 _INNOSCOPE = str(Path(sys.executable).with_name("innoscope"))
-#: Seconds for a reply that is still outstanding at the end of a window.
+#: Seconds to wait for a reply that is still outstanding at the end of a window.
 _DUE = 0.1
 
 
@@ -60,7 +60,7 @@ class _Stage:
         }
 
     def window(self, arm: str, seconds: float) -> Window:
-        """Run the arm's action; measure for that many seconds, or longer until it is done."""
+        """Run the arm's action; measure for that many seconds, but at least until the action is done."""
         self._stops.order("take")
         self._probe.take()
         ends = time.monotonic() + seconds

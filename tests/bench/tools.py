@@ -26,11 +26,11 @@ class Tool:
 
     name: str
     command: tuple[str, ...]
-    threads: Callable[[str], int]  #: how many threads its output shows
+    threads: Callable[[str], int]  #: parses the number of threads in the tool's output
     environment: Mapping[str, str] = field(default_factory=lambda: _QUIET)
 
     def on(self, pid: int) -> list[str]:
-        """The command for one process."""
+        """Return the command for one process."""
         return [word.replace("{pid}", str(pid)) for word in self.command]
 
 
@@ -50,7 +50,7 @@ def _headline(text: str) -> int:
 
 
 def ours() -> Tool:
-    """Return the command as a DBA would type it."""
+    """Return ``innoscope stacks`` as a DBA would type it."""
     innoscope = str(Path(sys.executable).with_name("innoscope"))
     return Tool("innoscope stacks", (innoscope, "stacks", "--pid", "{pid}"), _headline)
 

@@ -35,7 +35,7 @@ class Trial:
     after: Window
 
     def change(self, metric: str) -> float:
-        """Return the logarithm of the ratio to the empty windows."""
+        """Return the logarithm of the metric's ratio to that of the empty windows."""
         around = self.before[metric] * self.after[metric]
         return math.log(self.during[metric]) - math.log(around) / 2
 
@@ -44,7 +44,7 @@ class Trial:
 class Verdict:
     """One metric of one arm: the median relative change, and its difference from the control."""
 
-    value: float  #: median of the windows themselves
+    value: float  #: median of the arm's windows
     empty: float  #: median of the empty windows around them
     change: float
     change_interval: tuple[float, float]
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """Say whether the control's own spread explains the change."""
+        """Return a phrase that says whether the control's own spread explains the change."""
         low, high = self.excess_interval
         return "within the control's spread" if low <= 0 <= high else "beyond the control's spread"
 
@@ -67,7 +67,7 @@ def alternate(
 ) -> list[Trial]:
     """Run every arm once per round, in random order; ``window(CONTROL)`` is an empty window.
 
-    The empty windows between are such windows too, unless ``around`` measures shorter ones.
+    The empty windows between two arms are measured by ``window`` too, or by ``around`` if given.
     """
     empty = around or (lambda: window(CONTROL))
     generator = random.Random(1)  # noqa: S311

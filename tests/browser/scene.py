@@ -39,7 +39,7 @@ class Running:
 
     agent: Agent
     address: str
-    ends: float  # Unix time at which the made hour ends
+    ends: float  # Unix time of the synthetic hour's end
 
     def gather(self) -> None:
         """Make the agent collect anew. A scrape soon after another one shares its result, so repeat it."""
@@ -53,7 +53,7 @@ class Running:
 
 
 def settings(sensor: synthetic.FakeSensor, address: str, watch: config.Watch) -> config.Config:
-    """Return the configuration of an agent that knows the sensor's servers and uses no SQL."""
+    """Return the configuration of an agent with the sensor's servers and without SQL."""
     return config.Config(
         only_named=True,
         web=config.Web(listen_address=address),
@@ -73,7 +73,7 @@ def agent_of(
     past: bool = True,
     watch: config.Watch = _NO_WATCH,
 ) -> Iterator[Running]:
-    """Yield an agent that fetched all chunks and scraped; with a ``past`` its history has those gauges."""
+    """Yield an agent that has fetched all chunks; with ``past``, its history has the synthetic gauges."""
     sensor.all_sent.clear()
     agent = Agent(settings(sensor, address, watch))
     ends = time.time() // CHUNK_S * CHUNK_S
@@ -82,7 +82,7 @@ def agent_of(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        assert sensor.all_sent.wait(_PATIENCE_S)  # the agent collects once before that
+        assert sensor.all_sent.wait(_PATIENCE_S)  # before that, the agent has collected once
         yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
         agent.ended.set()

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 THREADS: Final = 1_000
-#: Before the end of the hour, in seconds: from, to.
+#: (start, end) of each incident, in seconds before the end of the hour.
 CONVOY: Final = (1200.0, 1110.0)
 FULL: Final = (600.0, 480.0)
-#: Threads by class when nothing special happens.
+#: Threads by class outside of incidents.
 _USUAL: Final = {
     "on_cpu": 14.0, "page_read": 22.0, "fsync_redo": 9.0, "redo_write_wait": 16.0, "row_lock": 6.0,
     "mutex_wait": 5.0, "network_send": 4.0, "page_write": 3.0, "purge": 1.0, "doublewrite": 2.0,
@@ -78,7 +78,7 @@ def threads(before_end: float) -> Counter[str]:
 
 
 def gauges(before_end: float) -> dict[str, float]:
-    """Return the gauges of buffer pool and redo log at that time."""
+    """Return the gauges of buffer pool and redo log at this many seconds before the end of the hour."""
     calm = 0.42 + 0.05 * math.sin(before_end / 300) + 0.01 * math.sin(before_end / 41)
     after = max(0.0, 1 - abs(before_end - (FULL[0] + FULL[1]) / 2) / 500)
     dirty, age = calm + 0.3 * after, min(0.99, 0.35 + 0.06 * math.sin(before_end / 170) + 0.75 * after**1.5)
@@ -150,8 +150,8 @@ class FakeSensor:
             name: target(name, process.pid) for name, process in zip(servers, self._processes, strict=True)
         }
         self.failing: dict[str, str] = {}
-        self.convoy = False  # at present
-        self.all_sent = threading.Event()  # a client has all chunks and has requested more
+        self.convoy = False  # whether the latest snapshots show the convoy
+        self.all_sent = threading.Event()  # set once a client has all chunks and requests more
         self._servers = servers
 
     def __enter__(self) -> FakeSensor:
@@ -194,7 +194,7 @@ class FakeSensor:
         return {"servers": replies}
 
     def _looks(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return one snapshot a second, of the quiet end of the hour or of the convoy."""
+        """Return one snapshot a second: of the convoy if ``convoy`` is set, else of the hour's end."""
         before_end = CONVOY[0] if self.convoy else 0.0
         stacks = _Stacks("mysql-5.6.24", 1)
         counts = {

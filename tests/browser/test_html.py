@@ -1,4 +1,4 @@
-"""The HTML report in a real browser, opened from a file without network: it draws, zooms and searches."""
+"""The HTML report in a real browser, opened from a file without network access, draws, zooms and searches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: No network of its own, no first-run pages; root may not use the sandbox.
+#: Options without network access, first-run pages and sandbox, which root may not use.
 CHROMIUM = [
     "chromium",
     "--headless",
@@ -55,7 +55,7 @@ addEventListener("load", () => {
 
 @pytest.fixture
 def page(server: Callable[[str], Server], tmp_path: Path) -> Path:
-    """Return the report of a server with some connections."""
+    """Return the path of a report about a server with a few connections."""
     one = server("mariadb-11.4.5")
     path = tmp_path / "stacks.html"
     with one.connect(), one.connect():
@@ -64,7 +64,7 @@ def page(server: Callable[[str], Server], tmp_path: Path) -> Path:
 
 
 def browse(page: Path, profile: Path) -> str:
-    """Return the document after its scripts ran."""
+    """Return the document as HTML after its scripts have run."""
     command = [*CHROMIUM, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 

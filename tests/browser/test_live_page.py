@@ -1,4 +1,4 @@
-"""The live page in Chromium: an agent with an hour of 1,000 threads, and what a user does."""
+"""The live page in Chromium: an agent with an hour of 1,000 threads, and the actions of a user."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def until(page: Page, condition: str) -> None:
 
 
 def accessibility_violations(page: Page) -> list[Any]:
-    """Return what axe-core finds: rule, impact, and the first element concerned."""
+    """Return the rule, the impact and the first element of each violation that axe-core finds."""
     page.evaluate((package(*AXE) / "axe.min.js").read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     return [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found]

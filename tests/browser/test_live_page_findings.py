@@ -1,4 +1,4 @@
-"""Findings and incident files on the live page: an agent that sees a convoy, and what a user sees."""
+"""Findings and incident files on the live page: an agent that detects a convoy, and what the page shows."""
 
 from __future__ import annotations
 

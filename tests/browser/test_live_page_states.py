@@ -1,4 +1,4 @@
-"""The live page when something is missing or broken: it says so in words, and the rest works."""
+"""If data are missing or a part fails, the live page shows a message, and the rest works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> list[Chunk]:
-    """Return some chunks that end now."""
+    """Return ``count`` chunks, the last of which ends now."""
     stack = Stack.of(wait, Trust.STALE, (Frame(function, "mysqld", 1), Frame("start_thread", "libc.so.6", 2)))
     now = time.time() // CHUNK_S * CHUNK_S
     starts = [now - CHUNK_S * back for back in range(count, 0, -1)]
@@ -102,13 +102,13 @@ def test_missing_sensor_is_reported(
 def test_stacks_are_hidden_from_untrusted_requests(
     browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
-    """Use a host name that is not this host's, so that the request is not trusted."""
+    """Request the page by a foreign host name, so that the agent does not trust the request."""
     _, agent = small
     address = f"http://elsewhere.test:{agent.agent.web.port}"
     with scene.opened(browser, address) as (page, seen):
         page.locator("#no-stacks", has_text="basic_auth_users").wait_for()
         assert page.locator("#with-stacks, #choice").evaluate_all("all => all.every((one) => one.hidden)")
-        assert page.get_by_role("button", name="row lock").is_visible()  # numbers are shown to all
+        assert page.get_by_role("button", name="row lock").is_visible()  # all clients see thread counts
         seen.require_silence(address)
 
 
@@ -158,7 +158,7 @@ def test_idle_threads_of_an_idle_server_can_be_shown(browser: Browser, tmp_path:
 def test_served_report_runs_in_a_sandbox(
     browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
-    """Its scripts run in an origin of their own, from which requests are refused."""
+    """The report's scripts have an opaque origin, from which the browser refuses requests."""
     _, agent = small
     with scene.opened(browser, agent.address, "/api/stacks?format=html") as (page, seen):
         page.fill("#find", "nothing of the kind")

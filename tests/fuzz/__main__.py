@@ -38,7 +38,7 @@ _PYTHON_RSS: Final = 160 + 64
 _RUST_RSS: Final = 2048
 #: libFuzzer's wall-clock limit for inputs that never end; the harness limits the CPU time.
 _ALARM_S: Final = 20
-#: Folders of seeds that are not deleted: ours, and that of a session with another version of the targets.
+#: Number of seed folders that are not deleted: this version's, and that of another version in use.
 _SEED_FOLDERS: Final = 2
 #: Lines of libFuzzer's output that a report shows.
 _REPORTED: Final = re.compile(r"panicked|of CPU|bytes for|ERROR|Error|Exception|SUMMARY|Test unit|agent/")

@@ -21,7 +21,7 @@ _PROGBITS, _STRTAB, _NOTE = 1, 3, 7
 _ALLOC = 2
 #: Bytes of unwind information in one seed.
 _FRAMES: Final = 6 << 10
-#: The number of places in a file that parts are taken from.
+#: Number of positions in a file from which parts are taken.
 _PARTS: Final = 4
 
 
@@ -61,7 +61,7 @@ def build(parts: list[Part], code: range) -> bytes:
 
 
 def of_file(path: Path) -> Iterator[bytes]:
-    """Yield seeds from one ELF file: unwind information from several places, and its notes."""
+    """Yield seeds from one ELF file: unwind information from several positions, and the file's notes."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         text = elf.get_section_by_name(".text")
@@ -80,7 +80,7 @@ def of_file(path: Path) -> Iterator[bytes]:
 
 
 def _frames(data: bytes, address: int) -> Iterator[Part]:
-    """Yield whole entries from several places, each preceded by the CIE that it refers to."""
+    """Yield whole entries from several positions, each preceded by the CIE to which it refers."""
     entries = list(_entries(data))
     common = [(start, end) for start, end in entries if data[start + 4 : start + 8] == bytes(4)]
     for number in range(_PARTS):

@@ -44,7 +44,7 @@ RUST: Final = {
     "pack": 64 << 10,
     "demangle": 4 << 10,
 }
-#: CPU seconds that one input may take.
+#: Maximum CPU seconds for one input.
 MAX_SECONDS: Final = 1.0
 #: Loaders of catalogs and configurations; the first byte of an input chooses one.
 LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (

@@ -16,16 +16,16 @@ from scale import count
 
 _TESTS = Path(__file__).resolve().parents[1]
 _SECONDS = count(quick=1, full=5)
-#: With fewer, the time would have been spent in the harness and not in the code under test.
+#: With fewer executions, the time would have been spent in the harness and not in the code under test.
 _LEAST_EXECUTIONS = 100
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", [*RUST, *PYTHON])
 def test_no_input_crashes_or_exceeds_its_limits(target: str) -> None:
-    """Run the target by a small process of its own.
+    """Run the target from a small separate process.
 
-    At execve the kernel keeps the peak memory of the process that forked: that of pytest may exceed
+    At execve the kernel keeps the peak memory of the process that forked, and pytest's peak may exceed
     libFuzzer's limit.
     """
     done = subprocess.run(

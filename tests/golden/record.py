@@ -1,7 +1,7 @@
 """Record real stacks of a running server: ``python -m golden.record mysql-5.6.24 row-lock --pid 1234``.
 
 Each new combination of stack, state, system call and kind of file is added to ``tests/golden/SERVER.json``
-with its *current* class. Check every added line before you commit it, because the test trusts this file.
+with its *current* class. Check every added line before you commit it, because the test relies on this file.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Golden:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return all input of the classifier."""
+        """Return all inputs of the classifier."""
         return (self.running, self.stale, self.comm, self.syscall, self.file, self.frames)
 
 
@@ -39,7 +39,7 @@ def servers() -> list[str]:
 
 
 def read(server: str) -> list[Golden]:
-    """Return all golden stacks of a server; none if there is no file yet."""
+    """Return all golden stacks of a server; an empty list if it has no file yet."""
     path = FOLDER / f"{server}.json"
     if not path.exists():
         return []

@@ -58,7 +58,7 @@ def _what(incident: Incident, twin: bool) -> str:
 
 
 def _alive(pid: int) -> bool:
-    """Return whether it runs. A child that has ended is a zombie until it is reaped."""
+    """Return whether the process runs. A child that has ended is a zombie until it is reaped."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
         return file.read().rpartition(")")[2].split()[0] not in "ZX"
     return False

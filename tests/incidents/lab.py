@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Scene = Callable[[Server], AbstractContextManager[object]]
 
 SECONDS = 6
-_ENDS = (0, 18)  # nothing wrong, something found
-_PATIENCE_S = 150.0  # for a command that hangs
+_ENDS = (0, 18)  # exit codes: no findings, findings
+_PATIENCE_S = 150.0  # limit for a command that hangs
 
 
 @dataclass(frozen=True, slots=True)

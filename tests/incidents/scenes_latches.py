@@ -47,14 +47,14 @@ def _wide(server: Server) -> None:
 
 
 def _short_ranges(server: Server) -> Repeated:
-    """Read one to three pages at random places; the following pages are not needed."""
+    """Read one to three pages at random positions; the following pages are not needed."""
     return Repeated(
         server, 8, ["SELECT COUNT(pad) FROM lab.wide WHERE a BETWEEN $R AND $R + 200"], among=_WIDE
     )
 
 
 def _scattered(server: Server) -> Repeated:
-    """Read every second page of one or two extents; those between are not needed."""
+    """Read every second page of one or two extents; the pages between them are not needed."""
     ids = ", ".join(f"$R + {_ROWS_OF_TWO_PAGES * n}" for n in range(20))
     return Repeated(server, 8, [f"SELECT COUNT(pad) FROM lab.wide WHERE a IN ({ids})"], among=_WIDE)
 

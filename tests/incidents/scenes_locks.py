@@ -38,7 +38,7 @@ def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
 
 
 def _paced_updates(server: Server) -> Repeated:
-    """Limit the rate: otherwise undo log would fill the buffer pool, which is another incident."""
+    """Limit the rate, because at full rate undo log fills the buffer pool, which is another incident."""
     return _updates(server, 8, "$R", rate=10_000)
 
 

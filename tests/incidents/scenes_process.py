@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Half of the data of the profile tests, which is enough on a slow device.
 _DOUBLINGS = 14
-#: 1145 has no limit of the redo log's size for all versions by the same name, and takes 5.6's.
+#: For mariadb-11.4.5, whose single redo log file must be as large as the two of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
 _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
@@ -144,7 +144,7 @@ def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
     return tuple(arguments(options))
 
 
-#: The server needs less memory beside its buffer pool than for it.
+#: With these options, the server needs less memory for all else than for its buffer pool.
 _MEAGRE = (
     "--performance-schema=OFF",
     "--max-connections=100",

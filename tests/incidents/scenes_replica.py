@@ -69,7 +69,7 @@ class _Pair:
         until(lambda: self._has("shop", "stock"), within_s=_WITHIN_S)
 
     def change(self, statement: str) -> None:
-        """Run it on the source."""
+        """Run a statement on the source."""
         with self._at_source.cursor() as cursor:
             cursor.execute(statement)
 

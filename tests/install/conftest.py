@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """``tree`` are the files of both; ``next_deb`` has the same files with a later version."""
+    """The .deb and .rpm of ``tree``, and ``next_deb``: the same files with a later version."""
 
     tree: Path
     deb: Path

@@ -64,7 +64,7 @@ class Machine:
         self._process.kill()
         self._process.wait()
         self._keeper.forget(self._process.pid)
-        self._keeper.close()  # which removes the place
+        self._keeper.close()  # removes the machine's disk
         self._log.close()
         Path(self._log.name).unlink()
         for group in self._groups:
@@ -111,13 +111,13 @@ class Machine:
         return self.run("journalctl", "--no-pager", f"--unit={unit}", check=False)
 
     def get(self, path: str) -> str:
-        """Return a page of its agent."""
+        """Return a page that the machine's agent serves."""
         command = ["nsenter", f"--target={self.pid}", "--net", sys.executable, "-c", _ASK]
         url = f"http://127.0.0.1:9977{path}"
         return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=20).stdout
 
     def files(self) -> set[str]:
-        """Return all paths on its disk, with type, mode and owner."""
+        """Return all paths on the machine's disk, with type, mode and owner."""
         listed = self.run("find", "/", "-xdev", "-printf", "%y %m %u:%g %p\\n")
         return set(listed.splitlines())
 
@@ -130,7 +130,7 @@ class Machine:
         return ["nsenter", f"--target={self.pid}", *spaces]
 
     def _wait(self) -> None:
-        """Wait until it has booted."""
+        """Wait until the machine has booted."""
         deadline = time.monotonic() + _BOOT_S
         while not self._is_up():
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -36,7 +36,7 @@ def depends(deb: Path) -> list[str]:
 
 
 def clean_root(needed: Iterable[str]) -> Path:
-    """Return its folder. Do not write to it; mount an overlay."""
+    """Return the folder of a root with these packages. Do not write to it; mount an overlay."""
     names = sorted({*needed, *_BESIDE})
     key = hashlib.sha256(f"{_RECIPE} {_SUITE} {names}".encode()).hexdigest()[:8]
     root = cache.root() / "roots" / f"{_SUITE}-{key}"

@@ -50,7 +50,7 @@ def option_file(tmp_path: Path) -> str:
 
 
 def collected(target: Target, file: str | None, user: str | None) -> tuple[set[tuple[str, ...]], str | None]:
-    """Return the series collected over SQL with an account, and what was denied."""
+    """Return the series collected over SQL with an account, and the denied parts, or None."""
     connect = partial(sql.connect, target, file, user, 5.0)
     collector = SqlCollector(connect, sql_catalog.default(), target.flavour, target.version, 5.0)
     with closing(collector):

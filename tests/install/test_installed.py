@@ -160,7 +160,7 @@ def test_installing_starts_nothing(installed: Machine) -> None:
 
 
 def test_every_command_finds_its_libraries(installed: Machine) -> None:
-    """The machine has only the package's dependencies."""
+    """No other libraries are installed than those of the package's dependencies."""
     modules = (
         "bcc, bcrypt, click, msgspec, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
         "innoscope._native"
@@ -253,7 +253,7 @@ def test_purge_leaves_nothing(purged: Machine, before: tuple[set[str], str]) -> 
 
 
 def test_package_installs_without_systemd(packages: Packages) -> None:
-    """As in a container build."""
+    """Install the package as in a container build."""
     with Machine(clean_root(depends(packages.deb)), booted=False) as machine:
         files, users = machine.files(), accounts(machine)
         install(machine, packages.deb)
@@ -265,7 +265,7 @@ def test_package_installs_without_systemd(packages: Packages) -> None:
 
 
 def test_rpm_installs_and_uninstalls(packages: Packages) -> None:
-    """Without dependencies, because this is Debian; the test is about its files and scripts."""
+    """Ignore dependencies, because the machine runs Debian; the test is about files and scripts."""
     with Machine(clean_root(depends(packages.deb)), {packages.rpm.parent: "/srv"}, booted=False) as machine:
         before = machine.files()
         root = str(machine.root)

@@ -69,7 +69,7 @@ def requirements() -> dict[str, Requirement]:
 
 
 def carried() -> dict[str, str]:
-    """``{name: version}``."""
+    """Return {name: version} of the Python packages that the .deb and .rpm contain."""
     return dict(re.findall(r"^([a-z-]+)==(\S+)", LIST.read_text(), flags=re.MULTILINE))
 
 

@@ -83,7 +83,7 @@ def py_spy_list() -> str:
 
 @long("a second build from nothing, more than a minute")
 def test_build_in_another_folder_has_the_same_bytes(packages: Packages, tmp_path: Path) -> None:
-    """Compare with a second build from nothing."""
+    """Compare the package with that of a second build from scratch."""
     elsewhere = tmp_path / "a" / "longer" / "path"
     command: list[str | Path] = ["git", "-C", ROOT, "ls-files", "-z"]
     tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -101,7 +101,7 @@ def test_build_in_another_folder_has_the_same_bytes(packages: Packages, tmp_path
 
 
 def _parts(deb: Path) -> set[tuple[str, int, float, str]]:
-    """The name, mode, time and checksum of each part of a .deb, with its control files."""
+    """Return name, mode, time and checksum of each part of a .deb, including its control files."""
     found = set()
     for kind in ("--ctrl-tarfile", "--fsys-tarfile"):
         done = subprocess.run(["dpkg-deb", kind, deb], capture_output=True, check=True)

@@ -21,7 +21,7 @@ _SYMBOL = re.compile(r"([0-9a-f]{16}) ([0-9a-f]{16}) [tTwWiuVv] (.+)")
 class _Mapping:
     start: int
     end: int
-    add: int  # to get from an address in the process to one in the file
+    add: int  # added to an address in the process, gives the address in the file
     name: str
 
 

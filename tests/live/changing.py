@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 ROOT = Account(user="root")
-#: Valid values on all servers that are nowhere the default.
+#: Values that are valid on all servers, and the default on none.
 NUMBERS = {
     "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
     "io_capacity": "30000", "redo_size": "48", "purge_lag": "1000000", "purge_lag_delay": "20000",
@@ -63,7 +63,7 @@ class Changer:
 
 
 def other_value(toggle: Toggle, now: str) -> str:
-    """Return a value that the toggle does not have now."""
+    """Return a value other than the toggle's current one."""
     if toggle.name in NUMBERS:
         return NUMBERS[toggle.name]
     return next(word for word in toggle.domain.words if not now.startswith(word))

@@ -41,9 +41,9 @@ _OPTIONS = (
     "--innodb-lru-scan-depth=100",
     "--table-open-cache=8",
 )
-#: Seconds until both servers have all metrics: probes compiled and attached, debug information read.
+#: Maximum seconds until both servers have all metrics: probes compiled and attached, debug information read.
 _PATIENCE_S = 60
-#: Seconds between two scrapes of ``acts``, so that no scrape is missed on a busy machine.
+#: Seconds between two scrapes of ``acts``, long enough that no scrape is missed on a busy machine.
 SLOW_S = 2
 #: Seconds of each act.
 _ACT_S = 20
@@ -64,7 +64,7 @@ def scene(folder: Path) -> Iterator[Prometheus]:
 
 @contextmanager
 def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
-    """Yield the same with changing loads, for pictures, and how many seconds they have lasted."""
+    """Yield the same with changing loads, for pictures, and the number of seconds that the acts lasted."""
     with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
         always.enter_context(Fsync(busy, 2))
         always.enter_context(UpdateStorm(other, 4))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SERVER: Final = "mysql-5.6.24"
 #: Longest duration of a command in an example.
 MOST_SECONDS: Final = 2
-#: Not a workload: an agent with its sensor that serves pages all the time.
+#: Instead of a workload: an agent with its sensor that serves pages continuously.
 AGENT: Final = "agent"
 
 _FENCE: Final = re.compile(
@@ -102,7 +102,7 @@ def _commands(lines: list[str], page: str, first: int, scene: Scene, code: int) 
 
 @dataclass(frozen=True)
 class There:
-    """The values that replace an example's words in this run."""
+    """Values of this run that replace words of an example."""
 
     pid: int
     socket: str
@@ -176,7 +176,7 @@ def _resolve(words: list[str]) -> click.Command:
 def difference(shown: tuple[str, ...], real: str) -> str | None:
     """Return the first relevant line of the page that is missing from the real output; None if all occur.
 
-    Relevant are the first lines of paragraphs, in order. The first one must be the first line of the output.
+    The first lines of paragraphs are relevant, in order. The first one must be the first line of the output.
     """
     heads = [
         line for before, line in zip(("", *shown), shown, strict=False) if line.strip() and not before.strip()

@@ -53,16 +53,16 @@ PLANS: Final = {
     "cpu": Plan(8, 100, 0.01),
     "burn": Plan(8, 100, 0.01),
     "fsync": Plan(16, 60, 0.02),
-    "table_scan": Plan(8, 60, 0.02),  # the last: its server has options of its own
+    "table_scan": Plan(8, 60, 0.02),  # last, because its server has other options
 }
 
-#: Seconds that the snapshots under one load may take on a busy machine.
+#: Maximum seconds for the snapshots under one load, on a busy machine.
 _LONGEST_S: Final = 30
 
 #: For servers that do not report the thread of a connection: each connection gets a new thread.
 _THREAD_EACH: Final = ("--thread-cache-size=0",)
 
-#: Different stacks stored for the message of a failure.
+#: Number of different stacks stored for the message of a failure.
 _EXAMPLES: Final = 5
 
 
@@ -73,9 +73,9 @@ class Observation:
     snapshots: int = 0
     #: Trust of the threads that were on a CPU.
     running: Counter[Trust] = field(default_factory=Counter)
-    #: Trust of those that were not.
+    #: Trust of the threads that were not on a CPU.
     at_rest: Counter[Trust] = field(default_factory=Counter)
-    #: Shown as complete although the outermost function is not the start of a thread.
+    #: Stacks shown as complete although the outermost function does not start a thread.
     rootless: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     examples: dict[str, Counter[str]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Observation:
 
 
 def _ran(thread: Thread) -> bool:
-    """Return whether it was on a CPU: sampled, stale, or sampled with a stack too deep for the sample."""
+    """Return whether the thread was on a CPU: sampled (even if too deep for the sample) or stale."""
     return thread.trust in (Trust.ON_CPU, Trust.STALE) or (
         thread.state == "R" and thread.trust in (Trust.TRUNCATED, Trust.INCOMPLETE)
     )
@@ -121,7 +121,7 @@ def _is_kernel_thread(pid: int, thread: Thread) -> bool:
     try:
         stat = Path(f"/proc/{pid}/task/{thread.tid}/stat").read_text()
     except OSError:
-        return True  # they come and go
+        return True  # such threads start and exit at any time
     return bool(int(stat.rpartition(")")[2].split()[6]) & (_PF_IO_WORKER | _PF_USER_WORKER))
 
 
@@ -210,7 +210,7 @@ def _age(server: Server | None, tid: int) -> tuple[int, int]:
 
 
 def _without_connections(server: Server) -> frozenset[int]:
-    """Return the server's own threads, once the connections made at its start are gone."""
+    """Return the server's own threads, once the connections made at its start are closed."""
     deadline = time.monotonic() + 10
     before = frozenset(tasks(server.pid))
     while time.monotonic() < deadline:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Seconds for one dump by gdb of a server with 300 MB of debug information, on a busy machine.
+#: Maximum seconds for one dump by gdb of a server with 300 MB of debug information, on a busy machine.
 _TIMEOUT_S: Final = 120
 
 _IN_GDB: Final = Path(__file__).with_name("in_gdb.py")

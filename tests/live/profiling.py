@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def off_cpu(pid: int, seconds: float) -> Profile:
-    """Profile what its threads wait for."""
+    """Profile the waits of a process's threads."""
     target = find_one(pid)
     return run(OffCpuProfiler(target), target, seconds)[0]
 
 
 def on_cpu(pid: int, seconds: float, frequency: float = 99, *, kernel: bool = False) -> Profile:
-    """Profile its CPU time."""
+    """Profile the CPU time of a process."""
     target = find_one(pid)
     return run(OnCpuProfiler(target, frequency, Naming(kernel=kernel)), target, seconds)[0]
 
@@ -39,13 +39,13 @@ def schedstat(pid: int) -> dict[int, tuple[int, int]]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             running, ready, _ = (task / "schedstat").read_text().split()
-        except OSError:  # it has ended
+        except OSError:  # the thread has exited
             continue
         found[int(task.name)] = int(running), int(ready)
     return found
 
 
-#: A timer that fires while another interrupt is handled is seen at that one's end. How often one profiler
+#: A timer that fires while another interrupt is handled is handled at the other's end. How often one profiler
 #: sees the other's interrupts says nothing about the server.
 _OTHERS_INTERRUPT = "irqentry_exit_to_user_mode"
 
@@ -73,8 +73,8 @@ def shares(counts: Counter[str]) -> dict[str, float]:
 class Perf:
     """Context manager around ``perf record --call-graph dwarf``; the results are available after the block.
 
-    With ``by_cpu`` it samples CPUs, as Innoscope does, not threads: the timer of a thread fires just when the
-    thread is switched in, which overstates finish_task_switch by half.
+    With ``by_cpu``, perf samples CPUs instead of threads, as Innoscope does. A thread's timer fires just when
+    the thread is switched in, which overstates finish_task_switch by half.
     """
 
     def __init__(self, pid: int, frequency: int, *, by_cpu: bool = False) -> None:
@@ -92,7 +92,7 @@ class Perf:
 
     @property
     def pid(self) -> int:
-        """perf's process id."""
+        """Return perf's process id."""
         return self._process.pid
 
     def __enter__(self) -> Self:

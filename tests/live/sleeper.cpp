@@ -1,7 +1,7 @@
 // Threads that sleep in a function of the test's choice.
 //
 // Arguments: the descriptor for replies, then one descriptor per thread for orders. A thread that reads 'a' or 'b'
-// sleeps in the function of that name, and replies with its index once it is there; on 'q' it ends.
+// sleeps in the function of that name, and replies with its index once it is in the function; on 'q' it exits.
 #include <cstdint>
 #include <cstdlib>
 #include <pthread.h>

@@ -22,7 +22,7 @@ _EACCES = 13
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _RET_ERRNO, _RET_ALLOW = 0x00050000, 0x7FFF0000
 
-#: Seconds that a thread may take to follow on a busy machine.
+#: Maximum seconds for a thread to enter the next phase, on a busy machine.
 _PATIENCE_S = 0.02
 
 
@@ -32,7 +32,7 @@ def deny_perf_events() -> None:
         struct.pack("HBBI", *instruction)
         for instruction in (
             (0x20, 0, 0, 0),  # load the system call's number
-            (0x15, 0, 1, _PERF_EVENT_OPEN),  # unless it is this one, skip the next
+            (0x15, 0, 1, _PERF_EVENT_OPEN),  # if it is not perf_event_open, skip the next instruction
             (0x06, 0, 0, _RET_ERRNO | _EACCES),
             (0x06, 0, 0, _RET_ALLOW),
         )
@@ -79,7 +79,7 @@ class Judge:
     def _judge(self, look: Look, trust: str, stack: int, possible: set[int]) -> None:
         functions = [frame.function for frame in look.stacks[stack]]
         phases = [name for name in functions if name and name.startswith("phase_")]
-        # between two phases, for some nanoseconds, a thread is in spinning() alone
+        # between two phases, for a few nanoseconds, a thread is in spinning() alone
         right = "spinning" in functions and all(name in {f"phase_{n}" for n in possible} for name in phases)
         fresh = right and (bool(phases) or len(possible) == 2)
         self.seen[f"{trust} {'right' if fresh else 'wrong'}"] += 1

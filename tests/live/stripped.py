@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DEBUG_NAME: Final = "mariadbd.debug"
 
-#: Seconds until debuginfod has read 300 MB of debug information.
+#: Maximum seconds until debuginfod has read 300 MB of debug information.
 _SCAN_S: Final = 60
 
 
@@ -33,7 +33,7 @@ class Split:
         self.debug.parent.mkdir()
         self.installation = Installation(original.spec, folder / "server")
         self.installation.folder.mkdir()
-        # a copy: a data folder made from a link would be the link, and the server would change the cache
+        # a copy, because through a link the server would write into the cache
         template.ensure(original, lambda: Server(name)._make_template())
         copy = ["cp", "--archive", "--reflink=auto", "--sparse=auto"]
         subprocess.run([*copy, original.template, self.installation.template], check=True)
@@ -64,7 +64,7 @@ class Split:
 
     @contextlib.contextmanager
     def by_link(self) -> Iterator[None]:
-        """Put the debug file beside the server, under the name in its ``.gnu_debuglink``."""
+        """For the block, put the debug file beside the server, under the name in its ``.gnu_debuglink``."""
         place = self.installation.mysqld.with_name(_DEBUG_NAME)
         place.hardlink_to(self.debug)
         yield

@@ -1,7 +1,7 @@
 """The shipped alerts end to end: a real server, agent, Prometheus, Alertmanager and a webhook.
 
-The rules are the shipped ones with scaled times (alerting.scaled). Each alert fires and notifies; when its
-cause is gone, it resolves and notifies. Under the same load without a cause no alert fires.
+The rules are the shipped ones with scaled times (alerting.scaled). Each alert fires and notifies; once its
+cause is removed, it resolves and notifies. Under the same load without a cause, no alert fires.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTIONS: dict[str, str | int | None] = {
 
 
 class OwnRows(UpdateStorm):
-    """As many updates as wait in RowLock, of rows without a lock; each makes some KB of redo."""
+    """As many updates as wait in RowLock, but of unlocked rows; each writes a few KB of redo."""
 
     name: ClassVar[str] = "own_rows"
     rows: ClassVar[int] = 4_096
@@ -136,7 +136,7 @@ def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scen
         scene.toggle("undo", "flush_neighbors")
         scene.resolves("InnoscopeToggleLeftOn")
 
-        # The load of the storm, with as many updates as wait in the convoy, is now healthy.
+        # The same number of updates as wait in the convoy is now a healthy load.
         until(lambda: not scene.prometheus.states(), scene.words)
-        time.sleep(QUIET_S)  # there is no event to wait for: nothing must happen
+        time.sleep(QUIET_S)  # no event to wait for, because no alert may fire
         assert scene.prometheus.fired(QUIET_S) == {}

@@ -51,10 +51,10 @@ def tables(server: Callable[[str], Server], request: pytest.FixtureRequest) -> I
 
 
 def _connections(server: Server) -> list[int]:
-    """Kill the remaining connections: a server does not notice at once that a waiting client has gone."""
+    """Kill the remaining connections: a server does not notice at once that a client has disconnected."""
     remaining = [row[0] for row in server.sql(f"SELECT ID {_PROCESSES}")]
     for connection in remaining:
-        with contextlib.suppress(pymysql.MySQLError):  # it ended meanwhile
+        with contextlib.suppress(pymysql.MySQLError):  # the connection has ended meanwhile
             server.sql(f"KILL {connection}")
     return remaining
 
@@ -78,7 +78,7 @@ def _only(found: list[Blocker]) -> Blocker:
 
 
 def _check_thread(server: Server, evidence: Evidence, blocker: Blocker) -> None:
-    """Check the blocker's thread against the server's, if the server reports thread ids."""
+    """Check the blocker's thread against the server's own data, if it reports thread ids."""
     assert blocker.thread is not None
     assert Path(f"/proc/{server.pid}/task/{blocker.thread}").exists()
     if server.spec.os_thread_sql:
@@ -126,7 +126,7 @@ def test_holder_of_a_user_lock_is_named(tables: Server) -> None:
 
 @pytest.mark.parametrize("tables", ["mysql-9.7", "mariadb-11.4.5"], indirect=True)
 def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Server) -> None:
-    """Readers → ALTER of u → a transaction that has read u and waits for a row → the holder of that row."""
+    """Let readers wait for an ALTER of u, the ALTER for a transaction, and the transaction for a row."""
     with (
         _crowd(tables, "", 1, "BEGIN", "UPDATE t SET b = 1") as root,
         _crowd(
@@ -169,7 +169,7 @@ def test_owner_of_a_mutex_is_named_on_a_stripped_server(folder: Path) -> None:
         with (
             _crowd(server, "", 1) as holder,
             _crowd(server, "") as waiters,
-            contextlib.closing(server.connect()) as connection,  # an ending one would wait for the mutex too
+            contextlib.closing(server.connect()) as connection,  # closing one would wait for the mutex too
         ):
             with connection.cursor() as cursor:
                 cursor.execute(server.spec.os_thread_sql)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from live.observe import Observatory
 
 FLOOR = 0.995
-#: In the quick suite one server has all loads but the last (which needs its own server), the others two.
+#: In the quick suite, one server runs all loads except LAST (which needs its own server), the others two.
 ONE, LAST, LOADS = "mysql-5.6.24", "table_scan", ("idle", "row_lock")
 
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from prometheus import Prometheus
 
 INTERVAL = "8s"
-#: Seconds until the load has changed every metric.
+#: Maximum seconds until the load has changed every metric.
 _PATIENCE_S = 45
 #: Seconds before now at which the backfilled series end.
 EARLIER_S = 3 * 3600
 
-#: Queries without data in this scene, and why. They have data in the backfilled series, as all others.
+#: Queries without data in this scene, and why. Like all others, they have data in the backfilled series.
 NOT_HERE: dict[str, str] = {}
-#: Queries without data when only the busy server is selected; the other one has data.
+#: Queries without data when only the busy server is selected; the other server has data.
 NOT_OF_BUSY = {
     "innoscope-contention / Deadlocks / A": "MySQL 5.6 has neither a function nor a counter of its own"
 }
@@ -43,7 +43,7 @@ NOT_EXPORTED = {
 
 @dataclass(frozen=True)
 class Seen:
-    """A Prometheus, and the time since which it has data of a loaded server."""
+    """A Prometheus, and the time since which it stores data of a loaded server."""
 
     prometheus: Prometheus
     began: float
@@ -56,7 +56,7 @@ class Seen:
             left = [target for target in left if not self._has_data(target, job="innoscope", **chosen)]
             if {str(target) for target in left} <= set(expected) or time.monotonic() > deadline:
                 return {str(target) for target in left}
-            time.sleep(1)  # the next scrape
+            time.sleep(1)  # until the next scrape
 
     def lately(self, selector: str) -> list[dict[str, Any]]:
         """Return the series with their last values, even if the last scrape was late."""
@@ -89,7 +89,7 @@ def test_every_query_has_data(seen: Seen) -> None:
 
 
 def test_queries_of_one_server_have_data_when_it_is_selected(seen: Seen) -> None:
-    """The scene's other servers must not provide the data."""
+    """Check that the data are not those of the scene's other servers."""
     boards = ("innoscope-server", "innoscope-dirty-page", "innoscope-contention")
     targets = [target for target in grafana.targets() if target.dashboard in boards]
     expected = {query for query in (*NOT_HERE, *NOT_OF_BUSY) if query.startswith(boards)}
@@ -101,7 +101,7 @@ def test_every_query_has_data_in_the_backfilled_series(seen: Seen) -> None:
     earlier = int(time.time()) - EARLIER_S - 120
     for target in grafana.targets():
         if "server:" in target.expr or "instance:" in target.expr or "server_" in target.expr:
-            continue  # recording rules are evaluated from now on only
+            continue  # recording rules have no data from before
         query = grafana.filled(target.expr, interval="1m", job=JOB)
         found = [float(one["value"][1]) for one in seen.prometheus.instant(query, earlier)]
         assert found, f"{target}: {query}"

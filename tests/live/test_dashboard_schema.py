@@ -45,7 +45,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def complaints(compiler: Path, folder: Path, boards: list[Any]) -> tuple[str, set[int]]:
-    """Return TypeScript's messages, and the indices of the dashboards that they are about."""
+    """Return TypeScript's messages, and the indices of the dashboards concerned."""
     text, ends = TYPES.read_text(), []
     for index, board in enumerate(boards):
         text += f"export const d{index}: Ours = {json.dumps(board, indent=1)};\n"

@@ -24,7 +24,7 @@ SECONDS = 2
 
 
 def diagnose(server: Server, *arguments: object, under: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON output; check the exit code."""
+    """Run diagnose; check the exit code and return the JSON output."""
     command = ("diagnose", "--pid", server.pid, "--seconds", SECONDS, *arguments)
     done = innoscope(*command, "--json", under=under)
     assert done.returncode in (NOTHING, FOUND), done.stderr
@@ -60,7 +60,7 @@ def full(server: Server) -> Iterator[None]:
 
 
 def test_stacks_are_enough_without_sql(tmp_path: Path) -> None:
-    """SQL fails first by a wrong password, then by too many connections."""
+    """Make SQL fail, first by a wrong password, then by too many connections."""
     file = tmp_path / "my.cnf"
     file.write_text("[client]\nuser=root\npassword=hunter2secret\n")
     file.chmod(0o600)
@@ -94,7 +94,7 @@ def test_process_list_replaces_the_stacks_without_bpf(
 
 @long("two other degraded cases are in make test")
 def test_unchecked_findings_are_listed_without_any_source() -> None:
-    """A full server without symbols, first with BPF, then without: fewer sources, fewer checks."""
+    """Diagnose a full server without symbols, first with BPF, then without."""
     with Server("mariadb-10.11") as server, RowLock(server, 10), full(server):
         command = ("diagnose", "--pid", server.pid, "--seconds", SECONDS, "-u", "root")
         record = diagnose(server, "-u", "root")

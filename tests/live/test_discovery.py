@@ -61,7 +61,7 @@ def test_agents_get_their_labels(sample: Path) -> None:
     targets = json.loads(
         _run("promtool", "check", "service-discovery", "--timeout=1s", str(sample), "innoscope")
     )
-    # promtool's order of the groups is not that of the file
+    # promtool does not keep the file's order of groups
     found = sorted((_labels(one) for one in targets), key=lambda one: one["instance"])
 
     assert [(one["job"], one["instance"], one["cluster"]) for one in found] == [

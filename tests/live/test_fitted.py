@@ -1,4 +1,4 @@
-"""The stored snapshot program, relocated to this kernel before, gives the same snapshots."""
+"""The stored snapshot program, relocated to this kernel in advance, gives the same snapshots."""
 
 from __future__ import annotations
 

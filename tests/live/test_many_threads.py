@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope._native import Look
 
 THREADS = 5_000
-#: A fifth of the size of all stacks.
+#: Bytes of stacks that a snapshot may copy: a fifth of all stacks.
 BUDGET = 14_000_000
 #: One part of the copy (16 MiB) and the records of 5,000 threads; all stacks together are 70 MB.
 MOST_KB = 40_000
@@ -37,7 +37,7 @@ def restless(tmp_path: Path) -> Iterator[ManyThreads]:
 
 
 def _complete(look: Look) -> set[int]:
-    """Threads whose whole stack is known."""
+    """Return the ids of the threads whose stack is complete."""
     return {thread.tid for thread in look.threads if thread.trust in ("exact", "on_cpu")}
 
 
@@ -90,7 +90,7 @@ def test_threads_that_always_run_are_copied_in_turn(restless: ManyThreads) -> No
 
 
 def test_deep_stacks_share_the_budget(tmp_path: Path) -> None:
-    """Stacks of 40 KB exceed the copy, so they are read one by one, and not all in one snapshot."""
+    """Stacks of 40 KB are too large for the copy, so they are read one by one, a part in each snapshot."""
     with ManyThreads(tmp_path, 300, stack_bytes=40_000) as deep:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
         look = process.look()

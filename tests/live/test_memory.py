@@ -84,7 +84,7 @@ def test_every_value_is_available_or_has_a_reason(small: Server, reader: MemoryR
 
 
 def test_counters_lie_between_two_reads_over_sql(small: Server, reader: MemoryReader) -> None:
-    """Under a load that changes all of them."""
+    """Compare under a load that changes all counters."""
     moved: set[str] = set()
     with (
         TableScan(small, 2),
@@ -146,7 +146,7 @@ def test_collector_exports_only_declared_series(small: Server, reader: MemoryRea
 
 
 def _read_ahead(server: Server, reader: MemoryReader) -> None:
-    """Wait for pages to be read ahead: without them there is no share of used ones."""
+    """Wait for pages to be read ahead, without which the share of used pages is undefined."""
     with TableScan(server, 1) as scan:
         scan._until(lambda: reader.read()["read_ahead_pages.linear"] > 0)
 
@@ -233,7 +233,7 @@ def _same(value: float | str, over_sql: str | None) -> bool:
 
 @pytest.mark.parametrize("name", ["mariadb-10.11", "mariadb-11.4.5"])
 def test_variables_marked_live_change_without_show_status(name: str, cache: Path) -> None:
-    """Others are copies, updated by SHOW STATUS. A value marked as live must not jump at that moment."""
+    """SHOW STATUS updates all other variables, which are copies. Values marked as live must not jump then."""
     with Server(name, options=OPTIONS) as server:
         reader = MemoryReader(find_one(pid=server.pid), cache=cache)
         with contextlib.closing(server.connect()) as connection, UpdateStorm(server, 20):
@@ -292,7 +292,7 @@ def test_debug_file_makes_more_values_available_on_a_stripped_server(tmp_path: P
 )
 def test_crash_recovery_is_visible_before_sql(name: str, cache: Path) -> None:
     with Server(name, options=ROOMY) as server:
-        MemoryReader(find_one(pid=server.pid), cache=cache).read()  # learns the layout
+        MemoryReader(find_one(pid=server.pid), cache=cache).read()  # caches the memory layout
         make_redo(server)  # enough for a scan that takes longer than the reader's start
         with contextlib.closing(server.connect()) as connection:
             lsn = truth.by_sql(connection)["redo_checkpoint_bytes"]

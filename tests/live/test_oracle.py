@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from innoscope._native import Frame, Look
     from live.observe import Observatory
 
-#: Share of the threads that must be the same.
+#: Minimum share of threads whose stacks are equal.
 FLOOR = 0.99
 
-#: Share of the threads that must not have moved while the oracle ran.
+#: Minimum share of threads whose stacks did not change while the oracle ran.
 AT_REST = 0.9
 
 IDLE, SLEEPERS, WAITERS = 60, 15, 25
@@ -87,7 +87,7 @@ class Comparison:
     "name", few(NAMES, "mysql-5.6.24", reason="gdb and eu-stack take seconds")
 )
 def test_stacks_equal_those_of_gdb_and_eu_stack(observatory: Observatory, name: str) -> None:
-    """Only threads count whose stack was the same before and after the oracle stopped the server."""
+    """Compare only threads with the same stack before and after the oracle stopped the server."""
     server = observatory.server(name)
     with Idle(server, IDLE), Sleep(server, SLEEPERS), RowLock(server, WAITERS):
         process = Process(server.pid, method="bpf")
@@ -125,9 +125,9 @@ def _judge(
 
 
 def _judge_inlined(pairs: list[tuple[Stack, list[oracle.Frame]]]) -> None:
-    """Check that the inlined functions are the same, in the same places.
+    """Check that the inlined functions are the same, in the same positions.
 
-    Compare the last part of the name: debug information without a linkage name has no more.
+    Compare the last part of the name: without a linkage name, debug information contains no more.
     """
     differences = []
     for ours, theirs in pairs:

@@ -56,7 +56,7 @@ def test_budget_holds_with_the_hottest_family(storm: Server, budget: float) -> N
 
 
 def test_governor_resumes_duty_cycles_after_a_stop(storm: Server) -> None:
-    """Nothing is compiled or calibrated again: hot probes have their duty cycles from the start."""
+    """Check that nothing is compiled or calibrated again, and hot probes resume with their duty cycles."""
     collector = ProbesCollector(find_one(storm.pid), families=frozenset({"redo", "row_lock"}), budget=0.003)
     governor = collector.start()
     try:

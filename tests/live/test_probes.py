@@ -53,7 +53,7 @@ class Watched:
         return self.collector.start_once().attachment.points
 
     def uprobe(self, point: Point) -> str:
-        """Return bpftrace's name for the place of a probe, with a filter."""
+        """Return bpftrace's name for a probe's location, with a filter."""
         [place] = point.placed.places
         pid = self.server.pid
         return f"uprobe:/proc/{pid}/root{self._path()}:{place.symbol} /pid == {pid}/"
@@ -76,7 +76,7 @@ class Watched:
 
 
 def _compare(probed: float, expected: float, *, least: int, within: float = 2) -> None:
-    """Compare the counts; allow a difference of ``within``, because they are not read at the same moment."""
+    """Compare the counts; allow a difference of ``within``, because they are not read at the same time."""
     assert expected >= least, "too few events to compare"
     assert probed == pytest.approx(expected, rel=TOLERANCE, abs=within)
 
@@ -113,7 +113,7 @@ def test_flushed_pages_equal_the_servers_counter(name: str) -> None:
     with _watched(name, "flush", options=("--innodb-buffer-pool-size=16M",)) as watched:
         watched.settled(lambda: watched.status(counter))
         probed, before = watched.probed("flushed_pages"), watched.status(counter)
-        with TableScan(watched.server, 1):  # its preparation fills tables larger than the pool
+        with TableScan(watched.server, 1):  # the preparation of TableScan fills tables larger than the pool
             pass
         after = watched.settled(lambda: watched.status(counter))
         _compare(watched.probed("flushed_pages") - probed, after - before, least=1000, within=10)
@@ -124,7 +124,7 @@ def test_fsyncs_equal_the_kernels_count(name: str) -> None:
     with _watched(name, "fsync", options=Fsync.server_options) as watched:
         syscalls = [f"tracepoint:syscalls:sys_enter_{call} /pid == {watched.server.pid}/" for call in _SYNCS]
         with Independent(*syscalls) as independent:
-            probed = watched.probed("fsync_seconds")  # only now, because an idle server has fsyncs too
+            probed = watched.probed("fsync_seconds")  # read last, because an idle server calls fsync too
             with Fsync(watched.server, 2):
                 until(lambda: watched.probed("fsync_seconds") - probed > 500, within_s=120)
             after = watched.settled(lambda: watched.probed("fsync_seconds"))
@@ -136,7 +136,7 @@ def test_deadlock_searches_equal_bpftraces_count(name: str) -> None:
     with _watched(name, "deadlock") as watched:
         searches = [point for point in watched.points() if point.name == "deadlock_search"]
         if not searches:
-            assert name in {"mysql-9.7", "mariadb-11.4.5"}  # a background thread's, hidden; inlined
+            assert name in {"mysql-9.7", "mariadb-11.4.5"}  # 9.7 hides the function, MariaDB inlines it
             return
         probed = watched.probed("deadlock_searches")
         with Independent(watched.uprobe(searches[0])) as independent:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 Schedstat = dict[int, tuple[int, int]]
 
 SECONDS = 3.0
-#: Off-CPU profiles of each kind of load on one server, one after the other.
+#: Number of off-CPU profiles of each kind of load, one after the other.
 REPEATS = count(quick=1, full=3)
 CLIENTS = 16
 _SOUND = {Trust.EXACT, Trust.ON_CPU}
-#: Waits of a client that commits single rows.
+#: Expected waits of a client that commits single rows.
 _COMMITTING = {"fsync_redo", "redo_write_wait", "group_commit", "fsync_data", "mutex_wait", "idle"}
 
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from receiver import Received
 
 WAITERS = 6
-#: Each takes one interval of 10 s, the minimum.
+#: Number of pushes; each takes an interval of 10 s, the minimum.
 PUSHES = count(quick=1, full=2)
 
 
 class Scene:
-    """A server, its sensor, and one agent for each kind of receiver; Parca's receiver hangs at first."""
+    """A server, its sensor, and an agent for each kind of receiver, of which Parca's hangs at first."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self_signed(folder)
@@ -118,7 +118,7 @@ def test_hanging_receiver_gets_all_profiles_later(scene: Scene) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_check_and_push_once(number: int, scene: Scene) -> None:
     agent, there = scene.agents[number], (scene.pyroscope, scene.parca)[number]
-    there.always = None  # Parca's receiver hangs at first
+    there.always = None  # the receiver for Parca, which hung at first
     command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "the configuration is good\n")

@@ -25,7 +25,7 @@ FLOOR = 0.95
 SPINNERS = 3
 SNAPSHOTS = 400
 
-#: Running threads that all snapshots together must contain; with fewer the share means nothing.
+#: Minimum number of running threads in all snapshots; with fewer, the share means nothing.
 ENOUGH = 10
 
 
@@ -76,7 +76,7 @@ def _judge(spinner: tuple[int, Path], *more: str) -> Counter[str]:
 
 
 def test_stacks_not_marked_stale_are_fresh(spinner: tuple[int, Path]) -> None:
-    """Threads change their function without entering the kernel, so the registers it saved are old.
+    """Threads change their function without entering the kernel, so the kernel's saved registers are old.
 
     Only stacks marked ``stale`` may show a function that the thread has left.
     """

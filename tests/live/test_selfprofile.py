@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 HOGGING = (sys.executable, str(Path(__file__).parents[1] / "safety" / "hogging_main.py"))
-#: The shortest window. The hog exceeds its budget on a busy machine too.
+#: The shortest window of the CPU budget; in it, the hog exceeds the budget even on a busy machine.
 WINDOW_S = 10
 QUICKLY = f"cpu_budget = 0.01\nwindow_seconds = {WINDOW_S}"
 WARNING = "CPU budget exceeded"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 IDLERS = 40
 WAITERS = 25
 PATIENCE_S = 30
-#: Seconds from the end of a server to the first values of its successor.
+#: Maximum seconds from the end of a server to the first values of its successor.
 FOLLOWED_S = 5
 
 
@@ -94,7 +94,7 @@ def counters(one: Outcome) -> dict[tuple[str, tuple[str, ...]], float]:
 def test_two_servers_are_observed_at_once(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     with Idle(mysql, IDLERS), RowLock(mysql, WAITERS), Idle(mariadb, 2 * IDLERS):
         until(sensing, mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
-        # the other idle threads: the workloads' monitors, and the one that holds the row lock
+        # 3: the monitors of both workloads, and the holder of the row lock
         first = until(sensing, mysql, lambda reply: threads(reply, "idle") == IDLERS + 3)
         second = until(sensing, mariadb, lambda reply: threads(reply, "idle") == 2 * IDLERS + 1)
 
@@ -142,7 +142,7 @@ def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Se
 
     gained = {kind: later[kind] - groups[kind] for kind in groups}
     assert gained["connection"] >= 0.9 * sum(gained.values())
-    # both readings of the sensor may be 5 s old
+    # both of the sensor's samples may be 5 s old
     assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6)
 
 
@@ -214,7 +214,7 @@ def test_servers_not_selected_are_ignored(sensing: Sensing, mysql: Server, maria
 
 
 def test_sensor_reports_its_own_cost(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
-    """`bench agent` measures the cost beside one server."""
+    """Compare the reported CPU time with the kernel's figure, and check the size of the memory."""
     for server in (mysql, mariadb):
         until(sensing, server, learnt)
     reply = sensing.client.collect()
@@ -239,7 +239,7 @@ def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ..
     few(("mysql-5.6.24", "mariadb-10.11"), "mariadb-10.11", reason="one server is killed"),
 )
 def test_restarted_server_keeps_its_name_and_counters(name: str) -> None:
-    """Its successor is observed within 5 s, and no counter falls."""
+    """Check that the new process is observed within 5 s, and that no counter falls."""
     with (
         Server(name) as server,
         Sensing("--interval", 0.2, only=[server]) as sensing,

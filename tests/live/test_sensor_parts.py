@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Only(ProcFs):
-    """A /proc with only the given processes, because other tests have servers too."""
+    """A /proc with only the given processes, because other tests run servers too."""
 
     seen: Sequence[int] = ()
 
@@ -151,7 +151,7 @@ def test_ended_servers_are_reported_down_up_to_a_limit(
     for number in range(MAX_ENDED + 3):
         home = tmp_path / str(number)
         home.mkdir()
-        monkeypatch.chdir(home)  # its data folder: servers with the same one are successors
+        monkeypatch.chdir(home)  # the process's data folder, by which successors are detected
         with Pretender(home) as pretender:
             ended.append(pretender.pid)
             sensor.tick()
@@ -177,7 +177,7 @@ sys.stdin.readline()
 
 
 def test_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sensor sees it before it listens, and cannot read its configuration file."""
+    """Let the sensor find the server before it listens; its configuration file is unreadable."""
     monkeypatch.setattr("innoscope.daemon.sensor.main._RETRY_S", 0.0)
     executable = tmp_path / "mysqld"
     shutil.copy2(Path(sys.executable).resolve(), executable)

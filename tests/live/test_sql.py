@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Metrics of every generation over SQL.
+#: Metrics that every generation provides over SQL.
 EVERYWHERE = {
     "buffer_pool_pages", "buffer_pool_dirty_pages", "buffer_pool_free_pages", "buffer_pool_data_pages",
     "buffer_pool_other_pages", "buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio",
@@ -127,7 +127,7 @@ def test_session_does_not_wait_for_locks(any_server: Server, collector: SqlColle
 
 @pytest.mark.parametrize("name", ["mysql-5.5.9", "mysql-5.6.24", "mariadb-11.4.5"])
 def test_memory_has_the_same_values(name: str, server: Any) -> None:
-    """Compare what does not change on an idle server, among it the checkpoint age limit that we compute."""
+    """Compare values that do not change on an idle server, such as the computed checkpoint age limit."""
     running = server(name)
     reader = MemoryReader(find_one(running.pid))
     collector = of(running)
@@ -162,7 +162,7 @@ def test_hung_server_causes_a_timeout() -> None:
         collector = of(server, timeout=0.3)
         collector.collect()
         os.kill(server.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # all of its threads
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # waits until all threads are stopped
         try:
             began = time.monotonic()
             with pytest.raises(CollectorFailed) as caught:
@@ -206,7 +206,7 @@ def test_tcp_with_tls(tls: tuple[Server, Path]) -> None:
 
 def test_tcp_without_the_requested_tls_is_refused(tls: tuple[Server, Path], server: Any) -> None:
     tls_server, folder = tls
-    with pytest.raises(SqlFailed, match="access denied"):  # its account requires TLS
+    with pytest.raises(SqlFailed, match="access denied"):  # the account requires TLS
         sql.connect_tcp(
             "127.0.0.1", tls_server.port, my_cnf(folder), timeout=5, target=find_one(tls_server.pid)
         )
@@ -219,7 +219,7 @@ def test_tcp_without_the_requested_tls_is_refused(tls: tuple[Server, Path], serv
             timeout=5,
             target=find_one(tls_server.pid),
         )
-    plain = server("mariadb-11.4.5")  # started with --skip-ssl
+    plain = server("mariadb-11.4.5")  # this server runs with --skip-ssl
     with pytest.raises(SqlFailed, match=r"does not speak TLS|SSL"):
         sql.connect_tcp(
             "127.0.0.1",

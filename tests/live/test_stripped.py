@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAME = "mariadb-11.4.5"
 SLEEPERS, WAITERS = 5, 5
 
-#: Functions that only ``.symtab`` names, and the threads that are in them.
+#: Functions that only ``.symtab`` names, and the number of threads in each.
 KNOWN = {"Item_func_sleep::val_int": SLEEPERS, "lock_wait": WAITERS}
 
 
@@ -65,7 +65,7 @@ def _functions(thread: dict[str, Any]) -> list[str | None]:
 
 
 def _named(dump: dict[str, Any]) -> tuple[int, int]:
-    """Count the frames in the server's own code that have a name, and all of them."""
+    """Count the frames in the server's own code that have a name, and all frames in that code."""
     names = [name for thread in dump["threads"] for name in _functions(thread)]
     return sum(name is not None for name in names), len(names)
 
@@ -109,7 +109,7 @@ def test_names_by_debuglink(stripped: Stripped) -> None:
 
 
 def test_names_by_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
-    """The file is downloaded first; then it comes from the cache, because debuginfod has ended."""
+    """The file is first downloaded, then found in the cache, because debuginfod has exited."""
     settings = {"DEBUGINFOD_CACHE_PATH": str(tmp_path / "cache"), "DEBUGINFOD_TIMEOUT": "30"}
     split = stripped.split
     with debuginfod(split.debug.parent, tmp_path / "debuginfod.sqlite", split.build_id) as url:
@@ -118,7 +118,7 @@ def test_names_by_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
 
 
 def test_option_disables_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
-    """``--no-debuginfod`` overrides the environment: no connection is made to its URL."""
+    """``--no-debuginfod`` overrides the environment: no connection is made to the configured URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         cache = tmp_path / "cache"

@@ -127,7 +127,7 @@ def test_names_and_sizes_of_functions_equal_the_debug_files(scene: Scene) -> Non
 
 
 def _placed(placement: Placement) -> dict[str, object]:
-    """Return the places of each probe or the reason why there are none, without process-specific values."""
+    """Return the locations of each probe or the reason why it has none, without process-specific values."""
     possible = {each.probe.name: (each.places, each.note) for each in placement.placed}
     return possible | {each.probe.name: (each.reason, each.instead) for each in placement.missing}
 
@@ -179,7 +179,7 @@ def test_same_values_are_read_from_memory(scene: Scene, tmp_path: Path) -> None:
 
 
 def _resolved(server: Server) -> dict[str, object]:
-    """Return the place of each setting of each toggle in the file, or why there is none."""
+    """Return the location in the file of each toggle's settings, or why it has none."""
     target = find_one(server.pid)
     bias = locate_setting.learn(target, []).bias
     found = locate_setting.find_all(target, memory_settings())
@@ -249,7 +249,7 @@ def test_file_to_export_a_pack_from_is_found(scene: Scene) -> None:
 
 
 def _other_build(data: bytes, _: Path) -> bytes:
-    """Seal an intact pack for another build."""
+    """Return an intact pack for another build, with a valid checksum."""
     pack = bytearray(data)
     unpacked = int.from_bytes(pack[20:24], "little")
     return _native.pack_seal("00" * 20, bytes(pack[96:]), unpacked)
@@ -305,7 +305,7 @@ def test_refused_pack_is_reported_once_and_the_search_continues(
 
 
 def test_hundreds_of_damaged_packs_are_cheap_to_refuse(scene: Scene, tmp_path: Path) -> None:
-    """No crash, no long computation, no large memory: with a wrong checksum, and with a valid one."""
+    """Check time and memory for packs with a wrong checksum, and for packs with a valid one."""
     whole = scene.pack.read_bytes()
     body, unpacked = whole[96:], int.from_bytes(whole[20:24], "little")
     draw, mutant = random.Random(5), tmp_path / "mutant.pack"  # noqa: S311

@@ -1,4 +1,4 @@
-"""Effects of toggles: each is set by the real engine under a load that shows the effect, and undone."""
+"""Effects of toggles: the engine sets and undoes each under a load that shows the effect."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
     from workloads import Workload
 
-#: Servers that can disable deadlock detection; the others refuse (docs/toggles-table.md).
+#: Servers that can disable deadlock detection; on the others the toggle is refused (docs/toggles-table.md).
 DETECTING = ("mysql-9.7", "mariadb-10.11", "mariadb-11.4.5")
-#: MariaDB does not count rounds, and 9.7 only those of read-write locks, which this load does not use.
+#: MariaDB does not count rounds, and 9.7 counts only those of read-write locks, which this load does not use.
 COUNTING_ROUNDS = ("mysql-5.5.9", "mysql-5.6.24")
-#: In the quick suite; tests/live/test_toggle_sql.py sets every toggle on every server.
+#: Servers of the quick suite. tests/live/test_toggle_sql.py sets every toggle on every server.
 ONE = few(NAMES, "mysql-5.6.24", reason="the effect is shown on one server")
 ONE_OF_EACH = few(NAMES, "mysql-5.6.24", "mariadb-11.4.5", reason="one server of each flavour")
 DEADLOCK, TIMEOUT = 1213, 1205
 PATIENCE_S = 60
-#: More than an extent: pages still being read ahead when read-ahead is switched.
+#: Maximum number of pages (more than an extent) that are read ahead after read-ahead is switched off.
 ON_ITS_WAY = 200
-#: TableScan's tables are half as large again as the pool.
+#: TableScan's tables are 1.5 times as large as the pool.
 TABLE_PAGES = 3 * POOL_PAGES // 2
 _SPINS = re.compile(r"^(?:Mutex spin waits|RW-\w+ spins) (\d+), rounds (\d+)", re.MULTILINE)
 
@@ -65,7 +65,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_read_ahead_stops_and_resumes(small: Callable[[str], Changed], name: str) -> None:
-    """No page is read ahead during two scans of both tables."""
+    """With the toggle off, no page is read ahead during two scans of both tables."""
     one = small(name)
     with TableScan(one.server, 1) as scan:
         assert until(lambda: read_ahead(scan) > 0)
@@ -183,7 +183,7 @@ def execute(connection: Any, statement: str) -> None:
 
 
 def rounds_per_wait(load: Workload) -> float:
-    """Return the rounds per wait over the next waits; skip those of threads that are spinning now."""
+    """Return the rounds per wait over the next waits; exclude those of threads that already spin."""
     wait_for = spins(load)[0] + 20
     assert until(lambda: spins(load)[0] >= wait_for)
     waits, rounds = spins(load)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from innoscope.toggles.model import Raw, Toggle
 
-#: Toggles that each server sets over SQL. The others use memory or gdb, or are not supported.
+#: Toggles that each server sets over SQL. Other toggles use memory or gdb, or are not supported.
 ALL = {
     "read_ahead", "read_ahead_linear", "read_ahead_random", "deadlock_detection", "spin_rounds", "spin_delay",
     "thread_concurrency", "adaptive_hash_index", "adaptive_flushing", "dirty_page_limit", "io_capacity",
@@ -184,7 +184,7 @@ def test_denied_account_is_not_reported_as_locked_out(live_server: Server) -> No
 
 
 def test_another_process_on_the_same_socket_is_refused(live_server: Server) -> None:
-    """A restarted server listens on the same socket."""
+    """Let the socket belong to another process than the target, as after a restart."""
     earlier = replace(find_one(live_server.pid), pid=os.getpid())
     with (
         SqlWriter(earlier, ROOT) as writer,
@@ -226,7 +226,7 @@ def test_hung_server_causes_a_timeout() -> None:
     with Server("mysql-5.6.24") as server, SqlWriter(find_one(server.pid), ROOT) as writer:
         change = step(writer, "max_connections", 2600)
         os.kill(server.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # all of its threads
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # waits until all threads are stopped
         try:
             began = time.monotonic()
             with pytest.raises(NoLogin, match="did not answer"):

@@ -22,13 +22,13 @@ from workloads import Cpu, Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: InnoDB's locks are in memory that each transaction allocates from the buffer pool, a block at a time.
+#: Each transaction allocates memory for its InnoDB locks from the buffer pool, a block at a time.
 LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
 READ_PATH = ("buf_page_init_for_read",)
-#: Blocks for locks are rare among those for pages: two copies allocate enough of both.
+#: Most blocks are allocated for pages, few for locks; two copies allocate enough of both.
 COPIES = ("one", "two")
 _TENTH = 100_000_000  # ns
-#: Seconds that a call may take longer during the trial: two hits of at least half a microsecond.
+#: Maximum seconds by which the trial slows down a call: two hits of at least half a microsecond.
 _SLOWER_S = 1e-6
 POOL = (
     "--innodb-buffer-pool-size=8M",
@@ -78,14 +78,14 @@ def _functions(stack: dict[str, Any]) -> list[str]:
 
 
 def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
-    """Return the share of the calls that came through all of these functions."""
+    """Return the share of the calls whose stacks contain all of these functions."""
     stacks = document["callers"]["stacks"]
     return float(sum(stack["share"] for stack in stacks if set(path) <= set(_functions(stack))))
 
 
 @long("half a minute; the tests below trace in make test")
 def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> None:
-    """A CREATE TABLE … SELECT runs a small buffer pool out of free blocks."""
+    """Let a CREATE TABLE … SELECT use up the free blocks of a small buffer pool."""
     function = "buf_LRU_get_free_block"
     with closing(old.connect()) as connection, connection.cursor() as cursor:
         _settle(old)
@@ -121,7 +121,7 @@ class _Scans(Cpu):
 
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Server]:
-    options = ("--innodb-adaptive-hash-index=OFF",)  # it would avoid most page accesses
+    options = ("--innodb-adaptive-hash-index=OFF",)  # the hash index would avoid most page accesses
     with Server("mysql-5.6.24", options=options) as server, _Scans(server, 4):
         yield server
 

@@ -48,7 +48,7 @@ class Sleepers:
         return self._process.pid
 
     def tell(self, index: int, order: str) -> None:
-        """Send a thread to a function and wait until it is there; ``q`` ends the thread without waiting."""
+        """Send a thread to a function and wait for its reply; ``q`` ends the thread without waiting."""
         os.write(self._orders[index], order.encode())
         self.states[index] = order
         if order != "q":
@@ -80,7 +80,7 @@ def sleepers(tmp_path: Path) -> Iterator[Sleepers]:
 
 
 def _seen(process: Process) -> list[str]:
-    """Where each thread sleeps at one look, in the order in which they were made."""
+    """Take a snapshot; return the state (a or b) of each thread, in order of creation."""
     look = process.look()
     stacks = {number: {frame.function for frame in frames} for number, frames in look.stacks.items()}
     found = []

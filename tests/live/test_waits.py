@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 FLOOR = 0.95
 
-#: Further waits of a load, beside those that the load itself names.
+#: Wait classes that a load causes in addition to those that it declares.
 ALSO = {
     "update_storm": {"opening_tables"},  # each statement opens its table, under a mutex
     "cpu": {"opening_tables", "table_lock"},
-    # the rows were just written: a thread that needs a free page writes one first
+    # the rows were just written, so a thread that needs a free page writes one first
     "table_scan": {"doublewrite", "page_write", "fsync_data", "change_buffer_merge"},
 }
 
-#: The clients read each reply at once. MariaDB waits for its redo log just before it sends one.
+#: Not observed, because clients read each reply at once. MariaDB waits for its redo log before it replies.
 NEVER = {"network_send"}
 
 

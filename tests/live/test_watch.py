@@ -1,6 +1,6 @@
 """`innoscope watch` and the agent's [watch] capture a stall in a file, with the time before it.
 
-The other tests run during the time that must pass before the stall.
+The other tests run while that time passes.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def test_captured_file_is_listed_and_served(agent: Running, folder: Path, tmp_pa
 def test_no_other_file_is_served(agent: Running, name: str) -> None:
     status, body = agent.get(f"/api/incidents?file={name}")
     assert status in (200, 404)
-    assert status == 404 or json.loads(body)["incidents"]  # no name at all: the list
+    assert status == 404 or json.loads(body)["incidents"]  # an empty name returns the list of incidents
 
 
 def test_findings_are_served_as_json_and_text(agent: Running) -> None:
@@ -202,7 +202,7 @@ def test_findings_are_served_as_json_and_text(agent: Running) -> None:
 
 
 def test_untrusted_requests_are_refused(agent: Running) -> None:
-    """A request through a proxy may come from anywhere."""
+    """Send a request with proxy headers, which may come from any host."""
     [incident] = fetched(agent, "/api/incidents")["incidents"]
     for path in ("/api/incidents", f"/api/incidents?file={incident['file']}", f"/api/findings?server={NAME}"):
         status, body = agent.get(path, X_Forwarded_For="192.0.2.1")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A toggle that was set and undone: ``values`` of the toggle, ``settings`` behind it."""
+    """A toggle that was set and undone: ``values`` are those of the toggle, ``settings`` those behind it."""
 
     toggle: str
     way: str
@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a toggle is not supported on this server (none), or why a backend is refused (never)."""
+    """The reason why a toggle is not supported on this server (none), or why a backend is refused (never)."""
 
     toggle: str
     kind: Literal["none", "never"]
@@ -58,7 +58,7 @@ def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
 
 
 class Witness:
-    """Reads the settings of a backend without the engine's writers."""
+    """Read the settings of a backend without the engine's writers."""
 
     def __init__(self, server: Server, generation: Generation, way: Way) -> None:
         self._server = server

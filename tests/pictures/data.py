@@ -33,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Source:
-    """A time span in a Prometheus, and the values of the dashboard's variables."""
+    """A time span in a Prometheus, and the selected values of the dashboard's variables."""
 
     prometheus: Prometheus
     start: float

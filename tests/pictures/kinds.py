@@ -114,7 +114,7 @@ def _dashed(panel: Json) -> set[str]:
 
 
 def _color(panel: Json, name: str, index: int) -> str:
-    """Return the panel's color for a series, else the next one of the palette."""
+    """Return the panel's color for a series, or the next one of the palette."""
     fixed = _override(panel, name).get("color", {}).get("fixedColor")
     return _NAMED[fixed] if fixed else _PALETTE[index % len(_PALETTE)]
 
@@ -212,7 +212,7 @@ def _stat(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> 
 
 
 def _valued(value: float, defaults: Json) -> tuple[str, str]:
-    """Return text and color of a value, by the mappings, else by the thresholds."""
+    """Return label and color of a value, by the mappings if one matches, or by the thresholds."""
     for mapping in defaults["mappings"]:
         found = mapping["options"].get(f"{value:g}")
         if found:

@@ -42,7 +42,7 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 def _digits(value: float) -> str:
-    """Format with three significant digits."""
+    """Format a value with three significant digits."""
     if value == 0:
         return "0"
     places = max(0, 2 - math.floor(math.log10(abs(value))))

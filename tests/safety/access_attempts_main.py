@@ -1,4 +1,4 @@
-"""``access_attempts_main.py PID ADDRESS``: try all ways to access another process, and print the results.
+"""``access_attempts_main.py PID ADDRESS``: try all kinds of access to another process; print the results.
 
 Writes do not change the memory: they write the zeros that are already there.
 """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: The longest time of a scrape, whatever happens to the server or the sensor.
+#: Maximum seconds of a scrape, whatever happens to the server or the sensor.
 SCRAPE_S = 1.0
 _READY_S = 30
 _PATIENCE_S = 20
@@ -57,7 +57,7 @@ class Scrape:
 
 
 class Running:
-    """A context manager. Only ``server`` is watched, under the name "under test"."""
+    """A context manager. The agent watches only ``server``, under the name "under test"."""
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
@@ -103,7 +103,7 @@ class Running:
         self._folder.cleanup()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the agent and wait for READY=1, which it sends after its first collection."""
+        """Start the agent and wait for READY=1, which the agent sends after its first collection."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (self.home / "log").open("ab") as log:
             notify = self.home / "notify"
             notify.unlink(missing_ok=True)
@@ -162,11 +162,11 @@ class Running:
         return Scrape(seconds, body.decode(), _parsed(body.decode()))
 
     def until(self, holds: Callable[[Scrape], bool], patience: float = _PATIENCE_S) -> Scrape:
-        """Scrape until the condition holds. Each scrape must be quick."""
+        """Scrape until the condition holds. Each scrape must be within SCRAPE_S."""
         deadline = time.monotonic() + patience
         while not holds(scrape := self.scrape()):
             assert time.monotonic() < deadline, f"not within {patience} s:\n{scrape.text}\n{self.log}"
-            time.sleep(0.3)  # longer than scrapes share one collection
+            time.sleep(0.3)  # later, scrapes no longer share the last collection
         return scrape
 
     def terminate(self) -> int:

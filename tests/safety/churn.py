@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 CLIENTS = 4
-#: The clients end after this time even if the test does not.
+#: Maximum seconds that the clients run, even if the test does not end.
 _LIMIT_S = 60
 
 

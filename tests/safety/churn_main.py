@@ -1,6 +1,6 @@
 """Connect to a server and disconnect at once, again and again.
 
-Arguments: socket, clients, connections per second of all clients (0: no limit), maximal seconds.
+Arguments: socket, clients, connections per second of all clients (0: no limit), maximum seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _come_and_go(path: str, every_s: float, until: float) -> None:
     while due < until:
         connection: Any = pymysql.connect(unix_socket=path, user="root", ssl_disabled=True)
         connection.close()
-        due = max(due + every_s, time.monotonic() - 1)  # catch up on one second at most
+        due = max(due + every_s, time.monotonic() - 1)  # at most one second is caught up
         time.sleep(max(0.0, due - time.monotonic()))
 
 

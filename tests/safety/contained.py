@@ -1,4 +1,4 @@
-"""Servers in namespaces of their own, and servers with an executable that a test can replace."""
+"""Servers in separate namespaces, and servers with an executable that a test can replace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _START_S = 60
 
 
 class ContainedServer(Server):
-    """A server in namespaces of its own. ``pid`` is its pid outside; inside it is process 1."""
+    """A server in separate namespaces. ``pid`` is its pid outside; inside it is process 1."""
 
     @property
     def pid(self) -> int:
@@ -36,7 +36,7 @@ class ContainedServer(Server):
         return int(found[0])
 
     def stop(self, timeout: float = 60) -> int:
-        """Stop the server, with which ``unshare`` ends."""
+        """Stop the server; ``unshare`` then exits, too."""
         if self.running:
             os.kill(self.pid, signal.SIGTERM)
             self.process.wait(timeout)
@@ -66,7 +66,7 @@ class ContainedServer(Server):
 
 
 def beside(server: ContainedServer) -> list[str]:
-    """Return the prefix of a command that finds no other server than this one."""
+    """Return the prefix of a command that finds only this server."""
     return ["nsenter", f"--target={server.pid}", "--pid", "--mount", "--"]
 
 

@@ -31,19 +31,19 @@ tracepoint:syscalls:sys_enter_ptrace {{ @ptrace[args->pid, args->request] = coun
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What happened to the process while the counter ran."""
+    """Counts of events in the process while the counter ran."""
 
-    calls: int  # all system calls that returned: shows that the server was under load
+    calls: int  # system calls that returned, a sign that the server was under load
     signals_generated: dict[int, int]  # by signal number, for any of its threads
     signals_delivered: dict[int, int]
     interrupted: dict[int, int]  # calls that returned -EINTR, by system call number
     restarted: dict[int, int]  # interrupted calls that the kernel restarts, by system call number
     stopped_threads: int  # threads that were in state T or t
-    ptrace_calls: int  # by any process, on one of its threads
+    ptrace_calls: int  # by any process, on one of the threads
 
     @property
     def nothing(self) -> bool:
-        """Return whether nothing at all happened to the process."""
+        """Return whether there was no signal, interruption, stop or ptrace call."""
         return not any(
             (
                 self.signals_generated,
@@ -65,7 +65,7 @@ class Disturbance:
 
 
 class Counter:
-    """A context manager that sets ``seen`` when it ends."""
+    """A context manager; ``seen`` is set at the end of its block."""
 
     def __init__(self, pid: int) -> None:
         program = _PROGRAM.format(

@@ -23,7 +23,7 @@ _READY = "innoscope-test-ready"
 
 
 class Gdb:
-    """A gdb that waits at its prompt. It stops the process as soon as it attaches."""
+    """A gdb that waits at its prompt. gdb stops the process as soon as it attaches."""
 
     def __init__(self, pid: int, *options: str) -> None:
         ensure_packages(["gdb"])
@@ -121,7 +121,7 @@ def well(pid: int) -> bool:
 
 
 class Client:
-    """One connection, to measure when the server answers."""
+    """One connection, to measure when the server responds."""
 
     def __init__(self, connected: AbstractContextManager[Any]) -> None:
         self._connected = connected

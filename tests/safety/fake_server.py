@@ -17,13 +17,13 @@ _NONCE = b"ABCDEFGHIJKLMNOPQRST"
 #: CLIENT_PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH, CONNECT_WITH_DB and others; SSL is 1 << 11.
 _CAPABILITIES = 0x000F_F7FF | 1 << 19
 _LONGEST_S = 3
-#: Forms of a greeting: the announced length of the nonce, the rest of the nonce, and the end.
+#: Forms of a greeting: announced length of the nonce, rest of the nonce, bytes at the end.
 FORMS = {
     "as it should be": (21, _NONCE[8:], b"\0"),
     "without an end": (21, _NONCE[8:], b""),
     "with a long nonce": (255, b"x" * 246, b"\0"),
     "with an old server's length": (0, _NONCE[8:], b"\0"),
-    # In these, PyMySQL and a parser that trusts the length find different plugins.
+    # In these forms, PyMySQL and a parser that relies on the length find different plugins.
     "with a nonce much shorter than announced": (255, b"", b"\0"),
     "with a nonce shorter than announced": (40, _NONCE[8:], b"\0"),
     "without the rest of the nonce": (21, b"", b"\0"),
@@ -70,7 +70,7 @@ def encrypted(connection: socket.socket, form: str, first: str, certificate: str
 
 
 def serve(connection: socket.socket, first: str, asked: str) -> bytes:
-    """Greet with plugin ``first``, then request ``asked`` in all ways. Return what was received."""
+    """Greet with plugin ``first``, then request ``asked`` in all packet forms. Return the received bytes."""
     connection.settimeout(_LONGEST_S)
     got = b""
     try:

@@ -108,7 +108,7 @@ static std::string counted(const std::string &text)
         + text;
 }
 
-// Split the columns of a statement.
+// Split a statement into its columns.
 static std::vector<std::string> columns(const std::string &statement)
 {
     std::vector<std::string> found(1);

@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """A section. ``size`` is a wrong size for its header, ``link`` the number of another section."""
+    """A section. ``size`` is a wrong size for the section header, ``link`` the number of another section."""
 
     name: bytes
     kind: int
@@ -33,7 +33,7 @@ class Section:
 
 
 def elf(sections: Sequence[Section], *, names: bytes | None = None, count: int | None = None) -> bytes:
-    """Build a 64-bit ELF file. Section 0 is empty, 1 has the names; ``sections`` begin at 2."""
+    """Build a 64-bit ELF file. Section 0 is empty, section 1 contains the names, ``sections`` start at 2."""
     table = b"\0.shstrtab\0" + b"".join(one.name + b"\0" for one in sections)
     table = table if names is None else names
     everything = [Section(b".shstrtab", STRTAB, table), *sections]
@@ -193,7 +193,7 @@ def shared_abbreviations() -> bytes:
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 
 
-#: Files, and words of the error for each; None where the file is accepted and has no names.
+#: Files with a part of the error message for each; None if the file is accepted and has no names.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "bomb": (bomb, None),
     "liar": (liar, None),
@@ -212,9 +212,9 @@ FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
 }
 
 #: Call frame information of a sleeping function. A block is its length, then its operations.
-_SKIP_BACK: Final = (0x2F, 0xFD, 0xFF)  # DW_OP_skip -3: to itself
-_PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, and again
-_BRANCH_BACK: Final = (0x31, 0x28, 0xFC, 0xFF)  # DW_OP_lit1, DW_OP_bra: while it is true
+_SKIP_BACK: Final = (0x2F, 0xFD, 0xFF)  # DW_OP_skip -3, which jumps to itself
+_PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, DW_OP_skip to it
+_BRANCH_BACK: Final = (0x31, 0x28, 0xFC, 0xFF)  # DW_OP_lit1, DW_OP_bra: jump back if not zero
 _RETURN_ADDRESS: Final = 16
 
 

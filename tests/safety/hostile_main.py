@@ -38,7 +38,7 @@ def file(path: str) -> list[object]:
 
 
 def members(path: str) -> list[str]:
-    """Return why a member was not found, and the members that were."""
+    """Return the members that were found, and the reasons for those that were not."""
     found = _native.members_in_file(path, ["log_sys.lsn"])
     return [] if found is None else [*found.found, *found.missing.values()]
 
@@ -61,7 +61,7 @@ def process(pid: str) -> list[object]:
 
 
 def crowd(pids: str) -> list[object]:
-    """Open all processes at once. Return the problems of their files, and of one that is opened later."""
+    """Open all processes at once. Return the problems of their files, and those of a process opened later."""
     opened = [_native.Process(int(pid)) for pid in pids.split(",")]
     problems = [module.problem for one in opened for module in one.modules()]
     opened.clear()
@@ -70,7 +70,7 @@ def crowd(pids: str) -> list[object]:
 
 
 def memory(pid: str) -> list[object]:
-    """Read a server's memory twice. Return both results and the CPU seconds of the second time."""
+    """Read a server's memory twice. Return both results and the CPU seconds of the second read."""
     collector = MemoryCollector(target_of(int(pid)), status=True, variables=True)
     first, began = attempt(lambda: len(collector.collect())), time.thread_time()
     return [first, attempt(lambda: len(collector.collect())), time.thread_time() - began]
@@ -101,7 +101,7 @@ def _memory() -> float:
 
 
 def _queued() -> float:
-    """Return the seconds that this thread was runnable without a CPU, which depend on the host only."""
+    """Return the seconds that this thread was runnable without a CPU, which depends only on the host."""
     return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 

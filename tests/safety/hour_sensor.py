@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Part of the name of every function: tests check that it is not disclosed.
+#: Part of the name of every function: tests check that this string is not disclosed.
 MARK = "marked_function"
 _DEPTH = 30
 
 
 class HourSensor:
-    """A context manager. Only root can query it."""
+    """A context manager. Only root can query the sensor."""
 
     def __init__(self, path: Path, server: Server) -> None:
         self._path = path

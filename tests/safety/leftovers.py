@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 #: The names of the programs in probes/snapshot, probes/profile and probes/trace.
 _OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave")
-#: The kernel truncates a program's name to this length.
+#: Bytes to which the kernel truncates a program's name.
 _NAME_LENGTH: Final = 15
 #: Kernel functions that detach a perf event or a link.
 _CLOSING = re.compile(r"\b(perf_event_release_kernel|bpf_uprobe_multi_link_release)\b")
 _OFFSET = re.compile(r"^\d+\s+0x([0-9a-f]+)\s+0x", re.MULTILINE)
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
 #: The kernel detaches probes one after the other in the background, 10 ms each when idle and 85 ms under
-#: load. A sensor of this suite may have 50 on each of 8 servers.
+#: load. A sensor of this suite may have 50 probes on each of 8 servers.
 _PATIENCE_S = 60
 _PAGE: Final = 4096
 
@@ -42,7 +42,7 @@ def orphans() -> set[int]:
 
 
 def orphans_now() -> set[int]:
-    """Like ``orphans``, without waiting for the kernel."""
+    """Return the same as ``orphans``, without waiting for the kernel."""
     return _loaded() - _held()
 
 
@@ -58,13 +58,13 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
 
 
 def altered(pid: int) -> set[tuple[str, int]]:
-    """Like ``breakpoints``, but include probes that are being detached."""
+    """Return the same as ``breakpoints``, including probes that are being detached."""
     changed = _changed(pid)
     return changed - probed(pid) if changed else changed
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
-    """Return the places of all perf events and links. Ours name the file by its mapping."""
+    """Return (mapping, offset) of all perf events and links. Innoscope's name the file by its mapping."""
     events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
     paths = ((Path(event["filename"]), event["offset"]) for event in events)
     by_event = {
@@ -74,7 +74,7 @@ def probed(pid: int) -> set[tuple[str, int]]:
 
 
 def _linked(text: str, pid: int) -> Iterator[tuple[str, int]]:
-    """Yield the places of a link in that process, from the link's /proc/PID/fdinfo."""
+    """Yield the (mapping, offset) pairs of a link in that process, from the link's /proc/PID/fdinfo."""
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     if fields.get("link_type", "").strip() != "uprobe_multi" or int(fields["pid"]) != pid:
         return
@@ -108,7 +108,7 @@ def _bpf_descriptors() -> Iterator[str]:
         try:
             if "bpf" in str(descriptor.readlink()):
                 yield (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text()
-        except OSError:  # it has been closed
+        except OSError:  # the descriptor has been closed
             continue
 
 
@@ -118,7 +118,7 @@ def _being_closed() -> bool:
         try:
             if _CLOSING.search(stack.read_text()):
                 return True
-        except OSError:  # it has ended
+        except OSError:  # the thread has exited
             continue
     return False
 
@@ -130,7 +130,7 @@ def _bpftool(what: str) -> list[dict[str, Any]]:
 
 
 def _changed(pid: int) -> set[tuple[str, int]]:
-    """Return the places where code differs from the mapped file."""
+    """Return the (mapping, offset) of code that differs from the mapped file."""
     found = set()
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for start, end, offset, _ in _code(pid):
@@ -154,7 +154,7 @@ def _code(pid: int) -> Iterator[tuple[int, int, int, str]]:
 
 
 def _differences(one: bytes, other: bytes) -> set[int]:
-    """Return the places where two equally long strings differ. Compare pages first, for speed."""
+    """Return the offsets at which two equally long strings differ. Compare pages first, for speed."""
     pages = (
         page for page in range(0, len(one), _PAGE) if one[page : page + _PAGE] != other[page : page + _PAGE]
     )

@@ -41,7 +41,7 @@ class Host:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Let this thread create its sockets on this host. They stay there."""
+        """Let this thread create its sockets on this host. Existing sockets stay on this host."""
         own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             other = os.open(f"/proc/{self.holder}/ns/net", os.O_RDONLY | os.O_CLOEXEC)

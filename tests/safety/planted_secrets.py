@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 DATABASE = "vault"
-#: Each of them is somewhere in the server, and none may be in our output.
+#: Each of these strings is in the server's data, and none may be in Innoscope's output.
 SECRETS = (
     "Zq1Create", "Zq2Update", "Zq3Row", "Zq4Deadlock", "Zq5Foreign", "Zq6Init", "Zq7Lines", "Zq8Comment",
     "Zq9Other", "Zq10Password", "8675309",
@@ -30,7 +30,7 @@ _FORGED = (
 
 
 def leaks(text: str) -> list[str]:
-    """Return the secrets in a text, in clear or as hexadecimal bytes."""
+    """Return the secrets in a string, in clear or as hexadecimal bytes."""
     lower = text.lower()
     return [secret for secret in SECRETS if secret.lower() in lower or secret.encode().hex() in lower]
 

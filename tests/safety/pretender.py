@@ -19,7 +19,7 @@ _START_S = 10
 
 
 class Pretender:
-    """A context manager. ``folder`` gets the executable; ``preload`` are libraries to map into it."""
+    """A context manager. The executable, created in ``folder``, maps the libraries ``preload``."""
 
     def __init__(self, folder: Path, *, preload: Sequence[Path] = ()) -> None:
         self.executable = folder / "mysqld"
@@ -36,7 +36,7 @@ class Pretender:
         )
         self._keeper.watch(self.pid)
         deadline = time.monotonic() + _START_S
-        while "nanosleep" not in Path(f"/proc/{self.pid}/wchan").read_text():  # past the loader
+        while "nanosleep" not in Path(f"/proc/{self.pid}/wchan").read_text():  # until the loader has finished
             assert time.monotonic() < deadline
             time.sleep(0.005)
         return self

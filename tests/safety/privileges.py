@@ -28,7 +28,7 @@ def without_bpf() -> list[str]:
 def nobody(*arguments: object) -> list[str]:
     """Return a command line that runs innoscope as nobody.
 
-    That user may have no access to our tree. So the packages are mounted at another place for this process.
+    The user nobody may have no access to the source tree, so the packages are mounted elsewhere.
     """
     places = {"/mnt/agent": _PACKAGES, "/mnt/site": _SITE}
     steps = ["mount -t tmpfs -o mode=755 tmpfs /mnt", f"mkdir {' '.join(places)}"]

@@ -13,7 +13,7 @@ from innoscope.target.discover import find_one
 
 
 def main() -> None:
-    """Profile for a second at 999 Hz."""
+    """Profile the server for a second at 999 Hz."""
     target, later = find_one(int(sys.argv[1])), int(sys.argv[2])
     program = OnCpu(target.pid, target.start_time + later)
     samples = Samples(target.pid, program.ring)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from servers import Server
 
-#: A redo log for all changes, and a buffer pool that keeps them from being flushed before the crash.
+#: Options for a redo log that holds all changes, so that they are not flushed before the crash.
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
-#: Recovery in many small batches, each of which reads and writes nearly all pages.
+#: Options for a recovery in many small batches, each of which reads and writes nearly all pages.
 TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
-#: For MySQL 9, which configures the size of the redo log by another option.
+#: The same for MySQL 9, which configures the size of the redo log by another option.
 ROOMY_9 = {"innodb_redo_log_capacity": "256M", "innodb_flush_method": "O_DIRECT"}
 TIGHT_9 = {**ROOMY_9, "innodb_buffer_pool_size": "8M"}
 DOUBLINGS = 15

@@ -30,7 +30,7 @@ _READY_S = 60
 class Sensing:
     """A context manager. Query the sensor with ``client``; ``kill()`` and ``start()`` restart it.
 
-    If ``only`` is set, it watches no other servers: those of other tests would delay its end.
+    If ``only`` is set, the sensor watches no other servers; those of other tests would delay its exit.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sensing:
         self._folder.cleanup()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the sensor and wait for READY=1, which it sends after its first discovery."""
+        """Start the sensor and wait for READY=1, which the sensor sends after its first discovery."""
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
             (self._home / "log").open("ab") as log,
@@ -87,7 +87,7 @@ class Sensing:
             notify = self._home / "notify"
             notify.unlink(missing_ok=True)
             ready.bind(str(notify))
-            notify.chmod(0o777)  # the sensor may be another user
+            notify.chmod(0o777)  # the sensor may run as another user
             ready.settimeout(_READY_S)
             self.process = subprocess.Popen(
                 self._arguments,
@@ -126,7 +126,7 @@ class Sensing:
 
 
 def of_pid(reply: Reply, pid: int) -> ServerReply | None:
-    """Return the server with that pid; other tests may have servers of their own."""
+    """Return the reply for that pid; other tests may run other servers."""
     return next((server for server in reply.servers if server.target.pid == pid), None)
 
 

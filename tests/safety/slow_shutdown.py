@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from servers import Server
 
-#: A full purge at shutdown, with a small buffer pool.
+#: Options for a full purge at shutdown, with a small buffer pool.
 OPTIONS: dict[str, str | int | None] = {
     "innodb_fast_shutdown": 0,
     "innodb_buffer_pool_size": "16M",

@@ -1,7 +1,7 @@
 """Take snapshots of one process after the other, each until it ends.
 
-Argument: the method. The pids are read from standard input. This must not be the parent of the processes: the
-waits of a parent and of a tracer would consume each other's events.
+Argument: the method. The pids are read from standard input. This process must not be their parent, because
+the waitpid calls of a parent and of a tracer would consume each other's events.
 """
 
 from __future__ import annotations

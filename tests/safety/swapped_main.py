@@ -2,7 +2,7 @@
 
 Each run starts a process that sleeps inside a library of FOLDER, and reads it with the core step by step.
 Before each step, and continuously from another process, a mapped file is truncated, rewritten, replaced or
-deleted. Print how many steps succeeded and failed. The test is that this process survives.
+deleted. Print how many steps succeeded and failed. The test passes if this process survives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def spoil(folder: Path, chance: random.Random) -> None:
                     file.seek(chance.randrange(size))
                     file.write(chance.randbytes(chance.randrange(1, 4096)))
             case 3:
-                with path.open("r+b") as file:  # the original content, in place
+                with path.open("r+b") as file:  # overwrite in place with the original content
                     file.write(whole.read_bytes())
             case 4:
                 shutil.copy(whole, folder / "next")
@@ -53,7 +53,7 @@ def spoil(folder: Path, chance: random.Random) -> None:
             case 6:
                 os.truncate(path, size * 4)
     except OSError:
-        pass  # it was deleted before, or is the running program
+        pass  # the file was deleted before, or is the running program
 
 
 def spoil_all_the_time(folder: Path, seed: int) -> None:

@@ -1,6 +1,6 @@
 """A tenant of a container: a fake server with a server's name and a uid that is allowed by default.
 
-It runs below a pid namespace of the test, in which commands find no other server of the machine.
+The tenant runs below a pid namespace of the test, in which commands find no other server.
 """
 
 from __future__ import annotations

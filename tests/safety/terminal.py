@@ -1,4 +1,4 @@
-"""Run a command on a terminal of its own, and check its output for control characters."""
+"""Run a command on a separate terminal, and check its output for control characters."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROWS, COLUMNS = 50, 220
-#: The only control characters, beside colours, of a command without a screen (common/console.py).
 #: The only control characters that a command without a screen writes itself (common/console.py).
 WIPE = "\r\x1b[K"
 #: CSI sequences, OSC and similar sequences with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
-#: Opens each kind of page of ``top`` or ``replay``: what to wait for, and what to type then.
+#: (awaited output, input) that opens each kind of page of ``top`` or ``replay``.
 KEYS = (
     (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"),
     (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
@@ -47,8 +46,8 @@ def run_on_terminal(
 ) -> bytes:
     """Run innoscope to its end and return everything that it wrote to the terminal.
 
-    ``typing`` are pairs of what to wait for and what to type then. ``until`` is the output after which a
-    daemon gets SIGTERM. ``code`` is the expected exit code, if the test knows it.
+    ``typing`` are pairs of an awaited output and the input to type then. ``until`` is the output after which
+    a daemon gets SIGTERM. ``code`` is the expected exit code, or None for any.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -106,7 +105,7 @@ def _parts(master: int, deadline: float) -> Iterator[bytes]:
 def violations(output: bytes, own: Callable[[str], str] = lambda text: text.replace(WIPE, "")) -> list[str]:
     """Return the control and bidirectional characters that the command did not write by itself.
 
-    ``own`` removes the sequences that it wrote by itself.
+    ``own`` removes the sequences that the command wrote by itself.
     """
     text = output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     text = own(text)
@@ -116,7 +115,7 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
 
 
 def without_colours(text: str) -> str:
-    """Take out progress, and the colours of whole lines: what a command without a screen makes itself."""
+    """Remove progress lines and the colours of whole lines, which commands without a screen write."""
     return _COLOURED.sub(r"\1", text.replace(WIPE, "\n"))
 
 

@@ -25,13 +25,13 @@ NAMES = ("mysql-5.6.24", "mariadb-10.11")
 ACCOUNT = "innoscope"
 PASSWORD = "quite-secret"  # noqa: S105
 ENDS_S = 1.0
-#: The kernel detaches the probes of a process that has ended one after the other, about 100 ms each.
+#: Seconds for the kernel to detach an exited process's probes, one after the other, about 100 ms each.
 DETACHED_S = 10.0
 
 
 @pytest.fixture(scope="module", params=few(NAMES, "mysql-5.6.24", reason="the faults are in the agent"))
 def target(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Start a server with an account other than root's."""
+    """Start a server with an account other than root."""
     with Server(request.param) as server:
         sql(server, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
         yield server
@@ -93,7 +93,7 @@ def test_a_short_scrape_timeout_is_kept(target: Server) -> None:
         agent.until(sql_is(1))
         os.kill(target.pid, signal.SIGSTOP)
         try:
-            time.sleep(0.3)  # until then scrapes share the last collection
+            time.sleep(0.3)  # before that, scrapes share the last collection
             scrape = agent.scrape(X_Prometheus_Scrape_Timeout_Seconds="0.3")
         finally:
             os.kill(target.pid, signal.SIGCONT)

@@ -33,7 +33,7 @@ ENDS = 60
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Start a stripped server, which needs a debug file for its names."""
+    """Start a stripped server, whose function names are only in a debug file."""
     with Server("mariadb-10.11") as server, Idle(server, 20):
         yield server
 
@@ -113,7 +113,7 @@ def test_snapshots_before_the_servers_end_are_printed() -> None:
 
 @pytest.mark.parametrize("method", ["bpf", "ptrace"])
 def test_a_process_that_ends_during_a_snapshot_is_reported(tmp_path: Path, method: str) -> None:
-    """Take snapshots without pause, so that the process ends during one. Half of them become zombies."""
+    """Take snapshots without pause, so that each process ends during one. Half of them become zombies."""
     draw = random.Random(1)  # noqa: S311
     loop = subprocess.Popen(
         [sys.executable, "-m", "safety.snapshot_loop_main", method],
@@ -206,7 +206,7 @@ def test_a_damaged_debug_file_hides_no_other_names(
 
 @pytest.mark.parametrize("keep", [0, 100, 4096, 20_000])
 def test_a_truncated_library_hides_no_other_names(tmp_path: Path, keep: int) -> None:
-    """Truncate a mapped library. It is then no valid ELF file; the other modules keep their names."""
+    """Truncate a mapped library. It is then not a valid ELF file; the other modules keep their names."""
     library = tmp_path / "libm.so.6"
     shutil.copy2(_mapped("libm"), library)
     with Pretender(tmp_path, preload=[library]) as pretender:

@@ -24,7 +24,7 @@ _PATIENCE_S = 20
 _READER = [sys.executable, "-I", "-m", "innoscope.target.symbols.confined_reader"]
 
 _SOURCE = "int answer = 42; struct s { int a, b; } whole; int main(void) { return answer; }\n"
-#: Runs in the place of gdb and tries everything that must be denied.
+#: This script replaces gdb and tries all actions that must be denied.
 _TRIES = """
 import ctypes, json, os, resource, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -149,7 +149,7 @@ def test_gdb_has_no_privileges(process_of_nobody: int) -> None:
 
 
 def test_gdb_reads_a_file_that_its_user_cannot_reach(program: Path) -> None:
-    program.parent.chmod(0o700)  # nobody cannot reach it by its path
+    program.parent.chmod(0o700)  # not accessible to nobody by its path
     began = time.monotonic()
     reply = gdb.describe(str(program), ["answer"])
     assert reply is not None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 evil = os.fsdecode(EVIL)
 COLOUR: dict[str, str] = {}
 NO_COLOUR = {"NO_COLOR": "1"}
-#: Also run without colours in the quick suite: together they use all of emit.py.
+#: Runs that the quick suite repeats without colours; together they use all of emit.py.
 _UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
 
 

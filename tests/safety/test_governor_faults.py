@@ -1,7 +1,7 @@
 """If a call of the governor or of the probe collector fails, probes are detached or governed within 2 s.
 
 Each dependency fails repeatedly with an OSError, a NativeError, a MemoryError and a panic of the Rust core
-(in `make test`, each with one of them, in turn). When it works again, the probes must work again. The budget
+(in `make test`, each with one of them, in turn). Afterwards, the probes must work again. The budget
 is so small that probes are attached and detached all the time.
 """
 
@@ -39,7 +39,7 @@ WITHIN_S: Final = 2.0
 BACK_S: Final = 20.0
 PAUSE_S: Final = 0.2
 FAMILIES: Final = frozenset({"redo", "fsync", "spin"})
-#: Less than the probes cost under this load.
+#: A budget below the cost of the probes under this load.
 BUDGET: Final = 0.0002
 _HASH: Final = 1
 
@@ -70,7 +70,7 @@ ERRORS: Final[dict[str, Callable[[], None]]] = {
 
 
 class _Fault:
-    """A wrapper of a function that fails while it is armed."""
+    """A wrapper of a function; its calls fail while the fault is armed."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -106,8 +106,8 @@ class _Table:
         return getattr(self._real, name)
 
 
-#: Calls while probes are attached, by object and name. ``map NAME.METHOD`` are calls of the attachment's
-#: maps.
+#: Calls while probes are attached, by object and name. ``map NAME.METHOD`` is a method of one of
+#: the attachment's maps.
 _CALLS: Final = (
     "attachment.attach", "attachment.detach", "attachment.stop_counting", "attachment.read",
     "attachment.set_thread_kinds", "attachment.dropped", "attachment.disable",
@@ -117,7 +117,7 @@ _CALLS: Final = (
     "map counters.array", "map histograms.array", "map hits.array", "map windows.update", "map dropped.array",
     "map thread_kinds.update", "map thread_kinds.delete", "map files.entries", "map sites.entries",
 )  # fmt: skip
-#: If these fail each time, the process ends (test_a_process_that_cannot_detach_probes_ends).
+#: If these fail each time, the process exits (test_a_process_that_cannot_detach_probes_ends).
 _ONCE: Final = frozenset({"attachment.detach", "attachment.disable"})
 #: Calls while the probes are started.
 _STARTING: Final = (
@@ -161,7 +161,7 @@ def collector(server: Server) -> Iterator[ProbesCollector]:
     collector.start()
     yield collector
     collector.close()
-    # The guard may have begun to detach before; then its thread completes it.
+    # The guard may have begun to detach before; its thread then completes that.
     assert _until(lambda: altered(server.pid) == set(), WITHIN_S)
 
 
@@ -187,7 +187,7 @@ def _links() -> int:
     """Count this process's uprobe links, without iterator links that a failed test keeps alive."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # it has been closed
+        with suppress(OSError):  # the descriptor has been closed
             kind = os.readlink(one)  # noqa: PTH115
             if kind == "anon_inode:bpf_link":
                 found += "link_type:\titer\n" not in Path("/proc/self/fdinfo", one.name).read_text()
@@ -261,7 +261,7 @@ def test_probes_survive_a_failing_call_at_the_start(
             fault = _Fault(getattr(owner, name))
             patch.setattr(owner, name, fault)
             fault.arm(ERRORS[error])
-            # A NativeError means that the kernel cannot do it, so there is no retry.
+            # A NativeError means that the kernel lacks the feature, so there is no retry.
             _starts(server, fault, comes_back=error != "NativeError")
     assert altered(server.pid) == set()
 

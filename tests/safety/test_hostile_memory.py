@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SOURCE = Path(__file__).with_name("hostile_memory.c")
-#: CPU seconds of a scrape that repeats a cached reason.
+#: Maximum CPU seconds of a scrape that repeats a cached reason.
 _CACHED_S = 0.05
 #: For each kind of process: MiB of .bss, and the expected reason.
 PROCESSES: Final = {
@@ -88,7 +88,7 @@ def test_hostile_memory_delays_no_other_server(tmp_path: Path) -> None:
 
 
 def test_servers_need_a_quarter_of_the_limits() -> None:
-    """Measure the CPU time of a first read."""
+    """Compare the CPU time of a first read with the limit."""
     with Server("mysql-9.7") as server:
         reader = MemoryReader(find_one(server.pid))
         began = time.thread_time()

@@ -26,7 +26,7 @@ ANSWER_S = 1.0
 SENSOR_BYTES = 256 << 20
 SECONDS = count(quick=8, full=20)
 _COLLECTORS = ("process", "memory", "probes", "waits")
-#: Passes for a server that has a library loaded: one file, mapped as code.
+#: This program passes for a server with a loaded library: it maps a file as code.
 _MAPPING = """
 #include <fcntl.h>
 #include <stdio.h>

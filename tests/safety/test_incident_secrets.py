@@ -25,11 +25,11 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Like another machine: other processes, mounts, network and host name, and no bcc.
+#: Command prefix that imitates another machine: other processes, mounts, network and host name.
 _ELSEWHERE = ("unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "sh", "-c")
 _MOVE = 'hostname elsewhere && mount -t tmpfs tmpfs /usr/lib/python3/dist-packages/bcc && exec "$@"'
 _FOUND = 18
-#: Newer servers do not show these, or not always.
+#: Secrets that newer servers do not show, or not always.
 _NOT_ALWAYS_SHOWN = {"Zq1Create", "Zq5Foreign", "Zq10Password"}
 
 
@@ -93,7 +93,7 @@ def _check_contents(path: Path) -> None:
 
 
 def _check_findings_elsewhere(path: Path, public: Path, live: dict[str, object]) -> None:
-    """Diagnose the file as nobody, where no server runs."""
+    """Diagnose the file as nobody, in a namespace without servers."""
     copy = public / path.name
     shutil.copyfile(path, copy)
     there = [*_ELSEWHERE, _MOVE, "sh"]

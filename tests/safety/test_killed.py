@@ -1,7 +1,7 @@
-"""If `stacks` is killed with SIGKILL at any moment, the server runs, untraced, and answers.
+"""If `stacks` is killed with SIGKILL at any time, the server runs, untraced, and answers.
 
-Half of the moments are before the end of the first snapshot, when a killed gdb or eu-stack leaves a server
-stopped. The moments are random, from a fixed seed.
+Half of the kills are before the end of the first snapshot, when a killed gdb or eu-stack leaves a server
+stopped. The times are random, from a fixed seed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from workloads import Idle, RowLock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: For each method.
+#: Number of kills for each method.
 KILLS = count(quick=4, full=200)
 SEED = 20261121
-SNAPSHOTS = 4  # enough time to be killed
+SNAPSHOTS = 4  # enough for a kill during the run
 HELD_KILLS = count(quick=2, full=10)
 
 
@@ -69,7 +69,7 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
     one, all_of_them = (_duration(server.pid, method, snapshots) for snapshots in (1, SNAPSHOTS))
     draw = random.Random(SEED)  # noqa: S311
     killed = 0
-    for number in range(2 * KILLS):  # a run that ended before its moment does not count
+    for number in range(2 * KILLS):  # runs that ended before the kill do not count
         if killed == KILLS:
             break
         moment = draw.uniform(0, one if number % 2 else all_of_them)
@@ -85,7 +85,7 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
 
 
 def test_the_server_runs_after_a_kill_while_a_thread_is_traced(server: Server) -> None:
-    """Suspend the tool while it traces a thread, the worst moment of the ptrace method, and kill it."""
+    """Suspend the tool while it traces a thread, the worst time for the ptrace method, and kill it."""
     held = 0
     draw = random.Random(SEED)  # noqa: S311
     deadline = time.monotonic() + 120

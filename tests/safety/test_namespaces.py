@@ -1,4 +1,4 @@
-"""Snapshots of a server in namespaces of its own, and of one whose executable was replaced."""
+"""Snapshots of a server in separate namespaces, and of one whose executable was replaced."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_output_names_the_namespaces(contained: tuple[Server, Sleep]) -> Non
 def test_a_contained_server_is_found_by_pid_socket_and_port(
     contained: tuple[Server, Sleep], option_name: str
 ) -> None:
-    """The socket's path is that on the host, and the network is the host's."""
+    """Use the socket's path on the host; the server shares the host's network."""
     server, _ = contained
     option = {"pid": server.pid, "socket": server.socket, "port": server.port}[option_name]
 
@@ -133,7 +133,7 @@ def test_doctor_finds_no_problem(contained: tuple[Server, Sleep]) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder in /tmp: the path of a socket must be short."""
+    """Return a folder in /tmp, because the path of a socket must be short."""
     with tempfile.TemporaryDirectory(prefix="innoscope-upgrade-", dir="/tmp") as path:
         yield Path(path)
 

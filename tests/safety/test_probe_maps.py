@@ -22,7 +22,7 @@ ROOM: Final = 16_384
 
 
 class _Threads:
-    """The made-up threads of the server."""
+    """Made-up thread ids of the server."""
 
     def __init__(self) -> None:
         self.ids = range(0)

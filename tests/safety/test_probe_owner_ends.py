@@ -1,7 +1,7 @@
 """If a process with probes ends in any way, no breakpoint remains in the server.
 
 The process is killed for lack of memory, aborted like by systemd's watchdog, hit by SIGBUS, or killed with
-its control group. That happens at a random moment while its probes are attached, or while it detaches and
+its control group. The end is at a random time while its probes are attached, or while it detaches and
 attaches them in a loop.
 """
 
@@ -33,7 +33,7 @@ ENDS: Final = count(quick=2, full=100)
 SEED: Final = 20261123
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
 _UNIFIED: Final = Path("/sys/fs/cgroup/unified")
-#: Bytes up to the memory limit when the process starts to allocate.
+#: Bytes left below the memory limit when the process starts to allocate.
 _LEFT: Final = 8 << 20
 _MAX_DELAY_S: Final = 0.2
 _GONE_S: Final = 60
@@ -86,7 +86,7 @@ def _group(home: Path) -> Iterator[Path]:
 
 
 def _until_empty(group: Path) -> None:
-    """Wait for the helpers that detach probes, which may end after the process itself."""
+    """Wait for the helpers that detach probes, which may exit after the process itself."""
     deadline = time.monotonic() + _GONE_S
     while (group / "cgroup.procs").read_text():
         assert time.monotonic() < deadline

@@ -1,7 +1,7 @@
-"""If sensor or agent is killed while probes are compiled, attached or counting, nothing of them remains.
+"""If sensor or agent is killed while probes are compiled, attached or counting, no part of them remains.
 
-A sensor whose agent lives on and an agent with its own sensor are killed in turn. Half of the moments are
-before the first probe counts. They see only this server: the more are probed, the longer it takes to end.
+A sensor whose agent keeps running and an agent with its own sensor are killed in turn. Half of the kills are
+before the first probe counts. Only one server is visible, because each probed one delays the exit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Kills of sensors and agents together.
+#: Number of kills, of sensors and agents together.
 KILLS = count(quick=4, full=50)
 SEED = 20261121
 #: An environment variable that marks all processes started while it is set.
 MARK = "INNOSCOPE_KILLED_PROBING"
 ATTACHED_S = 60
-#: The kernel detaches the probes of a process that has ended one after the other, about 100 ms each, under a
+#: Seconds for the kernel to detach an exited process's probes one after the other, about 100 ms each, under a
 #: lock that all processes with probes share.
 GONE_S = 60
-#: Few probes are detached quickly, which allows more kills. An agent's own sensor has all of them.
+#: Few probes are detached quickly, which allows more kills. An agent's own sensor attaches all of them.
 FEW = ("--family", "redo", "--family", "fsync", "--family", "row_lock")
 
 
@@ -52,14 +52,14 @@ class Victim:
 
 
 class Onlooker:
-    """The agent that lives on. Its counters must never decrease."""
+    """The agent that keeps running. Its counters must never decrease."""
 
     def __init__(self, agent: Running) -> None:
         self._agent = agent
         self._last = agent.scrape()
 
     def until(self, holds: Callable[[Scrape], bool]) -> Scrape:
-        """Scrape until the condition holds, and compare the counters with those of the last time."""
+        """Scrape until the condition holds, and compare the counters with those of the previous scrape."""
         now = self._agent.until(holds)
         assert falls(self._last, now) == {}
         self._last = now
@@ -100,7 +100,7 @@ def test_nothing_remains_after_a_kill(server: ContainedServer, monkeypatch: pyte
 
 
 def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, early: bool) -> None:
-    """Start the process and return at the moment of its kill."""
+    """Start the process and return when it is to be killed."""
     began = time.monotonic()
     victim.process.start(wait=False)
     if early:
@@ -112,7 +112,7 @@ def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, earl
 
 
 def _kill(victim: Victim, server: ContainedServer) -> None:
-    """Kill the process and wait until nothing of it remains."""
+    """Kill the process and wait until no process, program or breakpoint remains."""
     known = _marked()
     began = time.monotonic()
     victim.process.kill()
@@ -138,14 +138,14 @@ def _marked() -> set[Path]:
     mark = f"{MARK}={os.getpid()}".encode()
     found = set()
     for file in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has exited
             if mark in file.read_bytes():
                 found.add(file.parent)
     return found
 
 
 def _lives(process: Path) -> bool:
-    """Return whether a process runs or still closes its descriptors. A zombie does not count."""
+    """Return whether a process runs or is still closing its descriptors. For a zombie, return False."""
     with suppress(OSError):
         states = [file.read_text().rpartition(")")[2].split()[0] for file in process.glob("task/*/stat")]
         return any(state not in "ZX" for state in states)

@@ -155,7 +155,7 @@ def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str
         server.options = {
             **tight,
             "performance_schema": "OFF",
-        }  # its tables would delay the recovery by a second
+        }  # performance_schema's tables would delay the recovery by a second
         server.start(wait=False)
         progress: list[str] = []
         target = _found(server.pid)
@@ -188,7 +188,7 @@ def test_a_slow_shutdown_is_profiled(name: str) -> None:
 
 
 def _found(pid: int) -> Any:
-    """Return the target. Retry for a server that has just been started and not yet executed its program."""
+    """Return the target. Retry if the new process has not yet executed the server's program."""
     deadline = time.monotonic() + 10
     while True:
         try:

@@ -32,7 +32,7 @@ int probe(struct pt_regs *ctx)
 }
 """
 _FDS = Path("/proc/self/fd")
-#: The verifier refuses this: the result of the lookup is not checked.
+#: The verifier refuses this program because it does not check the result of the lookup.
 _REFUSED = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(seen, u64, 1);
@@ -67,7 +67,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _load() -> None:
-    """Load the program with all its maps, also those that are not requested by name."""
+    """Load the program with all its maps, including those that are not requested by name."""
     loaded = compile_and_load(_TEXT, ["probe"], ["seen"])
     assert loaded.programs.keys() == {"probe"}
     assert len(loaded.maps) == 2

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECOVERS_S = 180
-#: From the start of the new server to its first probe.
+#: Maximum seconds from the start of the new server to its first probe.
 FOLLOWED_S = 5
 
 
@@ -92,7 +92,7 @@ def _redo_writes(scrape: Scrape) -> float:
 
 
 def _upgrade(binary: Path, folder: Path) -> None:
-    """Replace the file by another of a different layout, like a package manager does."""
+    """Replace the file by one with a different layout, like a package manager."""
     new = folder / "new"
     note = folder / "note"
     note.write_text("a later build")

@@ -177,7 +177,7 @@ def test_option_files_with_unsafe_permissions_are_reported(tmp_path: Path) -> No
 
 
 def test_the_status_file_of_toggles_is_readable_but_not_writable(tmp_path: Path) -> None:
-    """All users accesses read that file, and only root accesses change it."""
+    """Check that all users can read that file, and that only root can change it."""
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
@@ -223,7 +223,7 @@ def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
 
 
 def test_the_sensors_socket_is_not_created_through_links(tmp_path: Path) -> None:
-    """A user who accesses write to that folder cannot change other files by links."""
+    """Check that a user with write access to that folder cannot change other files by links."""
     victim = written(tmp_path / "victim", "precious")
     path = tmp_path / "run" / "sensor.sock"
     path.parent.mkdir()

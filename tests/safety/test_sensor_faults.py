@@ -1,4 +1,4 @@
-"""Clients cannot block the sensor or query it without permission, and its end harms nothing."""
+"""Clients cannot block the sensor or query it without permission, and its end is harmless for servers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sensing(server: Server) -> Iterator[Sensing]:
 
 def connect(sensing: Sensing) -> socket.socket:
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    wire.connect(str(sensing.path))  # without a timeout, so that it waits for a place in the queue
+    wire.connect(str(sensing.path))  # without a timeout, so that connect waits for a free slot in the queue
     wire.settimeout(20)
     return wire
 
@@ -151,7 +151,7 @@ def _reply(sensing: Sensing, request: bytes) -> dict[str, object]:
 def test_an_invalid_request_gets_an_error(sensing: Sensing, request_: bytes) -> None:
     reply = _reply(sensing, request_)
     assert set(reply) <= {"error", "ok"}
-    if b'"y"' not in request_:  # a cursor of an unknown server is ignored
+    if b'"y"' not in request_:  # a cursor for an unknown server is ignored
         assert "error" in reply
     assert "Traceback" not in str(reply)
 
@@ -195,7 +195,7 @@ def test_another_user_is_refused_even_if_the_socket_is_public(sensing: Sensing) 
 
 
 def test_members_of_the_group_may_query_the_sensor(server: Server) -> None:
-    """Like the agent, query as another user with the group among its supplementary ones."""
+    """Like the agent, query as another user who has the sensor's group as a supplementary group."""
     with Sensing("--group", "games", only=[server]) as sensing:
         games = pwd.getpwnam("games").pw_gid
         assert sensing.path.stat().st_gid == games
@@ -279,7 +279,7 @@ def test_without_bpf_the_sensor_reports_it_and_stops_no_thread(server: Server) -
 
 
 def test_a_server_that_ends_while_probes_are_prepared_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collector reports that, and does not time out forever."""
+    """Check that the collector reports the end, instead of timing out each time."""
     with Server("mysql-5.6.24") as server:
 
         def known_late(attachment: Attachment) -> HitCost:

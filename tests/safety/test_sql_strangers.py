@@ -155,7 +155,7 @@ def test_no_greeting_makes_the_client_send_the_password_to_an_unverified_server(
         assert process.stdout is not None
         got = bytes.fromhex(json.loads(process.stdout.readline()))
     assert_no_secret(got)
-    if first == "sha256_password" and form != "without the rest of the nonce":  # which has no readable plugin
+    if first == "sha256_password" and form != "without the rest of the nonce":  # which hides the plugin
         assert "was not sent" in caught.value.what or "not a MySQL server" in caught.value.what
         assert got == b""
 

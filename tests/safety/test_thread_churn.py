@@ -36,7 +36,7 @@ def churning() -> Iterator[Server]:
 
 
 def _connections(server: Server) -> int:
-    """Return the number of connections so far: the id of a new one."""
+    """Return the number of connections so far, which is the id of a new one."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT CONNECTION_ID()")
         return int(cursor.fetchone()[0])

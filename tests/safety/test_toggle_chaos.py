@@ -1,6 +1,6 @@
-"""If `toggle` is killed at any boundary of a change or an undo, or at a random moment, nothing is lost.
+"""If `toggle` is killed at any boundary of a change or an undo, or at a random time, no change is lost.
 
-The server runs, untraced, the journal is correct, and ``undo`` works from it. The random moments are from a
+The server runs, untraced, the journal is correct, and ``undo`` works from it. The random times are from a
 fixed seed.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SEED = 20261121
 PATIENCE_S = 60
 CHANGES = (READ_AHEAD, CONNECTIONS)
-#: With this, switching read-ahead off needs two writes.
+#: With this option, switching read-ahead off needs two writes.
 BOTH = {"innodb_random_read_ahead": 1}
 #: Fault points before the journal's intent.
 EARLY = engine.FAULTS[: engine.FAULTS.index("intended")]
@@ -51,7 +51,7 @@ def subject(running: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def points(names: tuple[str, ...], change: Change) -> list[str]:
-    """Return the fault points of a change with as many settings."""
+    """Return the fault points of a change; names with the suffix -N yield one point per setting."""
     numbers = range(len(change.variables))
     found: list[str] = []
     for name in names:
@@ -60,7 +60,7 @@ def points(names: tuple[str, ...], change: Change) -> list[str]:
 
 
 def _chosen(found: list[str]) -> list[str]:
-    """Return every fourth point in the quick suite: before the intent, at the write, at the result."""
+    """Return every fourth point in the quick suite: one before the intent, at the write, at the result."""
     return found[:: count(quick=4, full=1)]
 
 
@@ -119,7 +119,7 @@ def begun(process: subprocess.Popen[bytes]) -> bool:
 
 @dataclass(frozen=True)
 class Takes:
-    """Seconds of a change or an undo, from the start of its process and from its beginning."""
+    """Seconds until the end of a change or an undo: from the process's start, and from the change's start."""
 
     whole: float
     working: float
@@ -134,7 +134,7 @@ def _seconds(process: subprocess.Popen[bytes]) -> Takes:
 
 
 def _killed(process: subprocess.Popen[bytes], takes: Takes, number: int, draw: random.Random) -> bool:
-    """Kill the process at a random moment, three times of four during its work on the server."""
+    """Kill the process at a random time, in three of four cases during its work on the server."""
     if number % 4 == 0:
         time.sleep(draw.uniform(0, takes.whole))
     elif begun(process):

@@ -1,4 +1,4 @@
-"""Facts of real processes, by which changes are checked: idle, stopped, traced, ended."""
+"""Facts about idle, stopped, traced and exited processes, on which the checks of changes depend."""
 
 from __future__ import annotations
 

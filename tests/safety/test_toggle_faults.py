@@ -92,7 +92,7 @@ def test_a_time_limit_is_kept_if_the_server_is_stopped_then(subject: Subject) ->
 
 
 def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subject) -> None:
-    """Undo a max_connections raised through memory by memory again, while every connection is taken."""
+    """Raise max_connections by memory, then undo it by memory while every connection is in use."""
     with ExitStack() as connections:
         first = connections.enter_context(closing(lone.server.connect()))
         first.cursor().execute(f"SET GLOBAL max_connections = {FEW}")
@@ -107,7 +107,7 @@ def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subje
 
 
 def _take_connections(subject: Subject, connections: ExitStack) -> int:
-    """Take every connection, including root's reserved one, and return their number."""
+    """Open every connection, including root's reserved one, and return their number."""
     for taken in range(1000):
         try:
             connections.enter_context(closing(subject.server.connect()))
@@ -225,7 +225,7 @@ def test_a_change_is_refused_if_the_disk_is_full(
 def test_a_change_whose_result_cannot_be_journaled_can_be_undone(
     subject: Subject, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change is made and verified, but its result cannot be journaled. Undo checks the server itself."""
+    """The change is made and verified, but its result cannot be journaled. Undo reads the server's value."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(full))
     before = subject.values(READ_AHEAD)
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)

@@ -181,7 +181,7 @@ def test_a_write_without_privileges_is_refused(either: Server, target: Target) -
 
 
 def test_a_server_that_has_ended_is_refused(target: Target) -> None:
-    """The server ends between plan and write. Another one runs, and is not changed."""
+    """The server ends between plan and write. Another server runs, and is not changed."""
     with Server(STRIPPED) as server:
         gone = find_one(pid=server.pid)
         step = prepare(gone, MAX_CONNECTIONS)

@@ -1,6 +1,6 @@
 """Harmful changes of real servers are refused with a reason, and nothing is written.
 
-test_toggle_faults has restarts, crash recovery and disks, test_toggle_memory_refusals has writes to memory.
+test_toggle_faults tests restarts, crash recovery and disks; test_toggle_memory_refusals tests memory writes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def old() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    """Return an empty journal of the test."""
+    """Return an empty journal for the test."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path / "run"))
     return Journal()

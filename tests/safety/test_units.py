@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 UNITS = ("sensor", "agent")
 DROP_IN = FOLDER / "sys-admin.conf"
-#: A server of root in our root folder, and a stripped one of another user in another root folder.
+#: A server that runs as root in the host's root folder, and a stripped one of another user in a chroot.
 SERVERS = ("mysql-5.6.24", "mysql-9.7")
 #: The memory layouts of servers are read one after the other, and this machine may have many servers.
 PATIENCE_S = 120
@@ -98,7 +98,7 @@ def analysed(name: str, *options: str) -> str:
 
 @pytest.mark.parametrize(("name", "most"), [("sensor", 2.0), ("agent", 1.5)])
 def test_the_exposure_is_low(name: str, most: float) -> None:
-    """Check the exposure level of systemd-analyze, which is at most 10."""
+    """Check that the exposure level of systemd-analyze, from 0 to 10, is at most ``most``."""
     analysed(name, f"--threshold={most * 10:.0f}")
 
 
@@ -263,7 +263,7 @@ def test_only_the_drop_in_grants_sys_admin() -> None:
 def test_without_uprobe_links_the_reason_names_the_remedy(
     server: Callable[[str], Server], accounts: Accounts, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Use perf events, as on kernels without uprobe links. Everything else works."""
+    """Use perf events, as on kernels without uprobe links. All other collectors work."""
     monkeypatch.setenv("INNOSCOPE_UPROBES", "events")
     one = server("mysql-5.6.24")
     with Confined(accounts, place) as sensing:
@@ -329,7 +329,7 @@ def test_the_agents_unit_reads_the_shipped_configuration() -> None:
 
 
 def test_our_bpf_programs_neither_write_to_processes_nor_signal_them() -> None:
-    """The sensor's capabilities allow some of it (docs/security.md), and no filter applies to BPF calls."""
+    """Check them, because the sensor's capabilities allow some of it, and no filter applies to BPF calls."""
     sources = {path: path.read_text() for path in (ROOT / "probes").rglob("*.[ch]")}
     changing = "bpf_(probe_write|send_signal|override_return|copy_to_user)|fmod_ret|lsm[./]|struct_ops"
 
@@ -356,7 +356,7 @@ except _native.NativeError as error:
 def test_a_compromised_sensor_could_signal_a_server(
     less: tuple[str, ...], outcome: str, accounts: Accounts, place: Path
 ) -> None:
-    """As docs/security.md says, both capabilities together allow a BPF program that sends signals."""
+    """As docs/security.md says, CAP_BPF and CAP_PERFMON together allow a BPF program that sends signals."""
     prefix = confined(Unit.named("sensor"), accounts, writable=place, less=less)
     command = [*prefix, str(Path(sys.executable).resolve()), "-B", "-c", _LOAD, _SEND_SIGNAL.hex()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SERVES_AGAIN_S = 1.0
 WATCH_S = 3
 SEED = 20261121
-#: How many gdbs that are killed while attaching must leave the server stopped; one in four does.
+#: Number of gdbs killed while attaching that must leave the server stopped; one in four does.
 LEFT_STANDING = count(quick=1, full=3)
 INTERRUPTED = 130
 

@@ -1,4 +1,4 @@
-"""Uprobes by BPF links and, as on older kernels, by perf events: both count, and end with their owner."""
+"""Uprobes by BPF links and, as on older kernels, by perf events count hits and end with their owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Attach probes to a server, print the kind, and on each line of input print what they have counted.
+#: Attach probes to a server, print the kind, and for each line of input print the counts.
 _OWNER = """
 import sys
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_probes_count_all_threads_and_are_detached(owner: _Owner, server: Server
         counted = int(owner.request())
         done = load.throughput() - before
     assert counted > 200
-    assert counted > 0.8 * done  # one write of the log per commit; a single thread would make a quarter
+    assert counted > 0.8 * done  # one log write per commit; a single thread would yield a quarter
 
     assert owner.process.stdin is not None
     owner.process.stdin.close()

@@ -1,4 +1,4 @@
-"""Uprobes can harm a process, and ours do not: exceptions, shared files, replaced executables."""
+"""Innoscope's uprobes are safe for processes with exceptions, shared files and replaced executables."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_entry_probes_and_return_probes_without_exceptions_are_harmless(small: _
 
 
 def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
-    """Refuse it even for a catalog that was not loaded from a file, which refuses it as well."""
+    """Refuse the probe on attaching, because not every catalog passes the checks of the loader."""
     attachment = Attachment(find_one(server_5_6.pid), frozenset({"row_lock"}))
     try:
         [point] = attachment.points
@@ -147,7 +147,7 @@ def _verified() -> dict[int, int]:
 
 
 def test_programs_are_verified_quickly(server_5_6: Server) -> None:
-    """Limit the instructions that the verifier visits: loading uses CPU time that the server needs."""
+    """Limit the instructions that the verifier visits, because loading takes CPU time from the server."""
     before = _verified()
     target = find_one(server_5_6.pid)
     engine = Engine(target, method="bpf")
@@ -186,7 +186,7 @@ def test_two_servers_on_one_file_are_told_apart(server_5_6: Server) -> None:
             with Fsync(other, 2) as load:
                 until(lambda: load.throughput() > 200)
             assert _redo_writes(busy) - before[1] > 100
-            assert _redo_writes(idle) - before[0] < 20  # its own background
+            assert _redo_writes(idle) - before[0] < 20  # the idle server's background work
         finally:
             idle.close()
             busy.close()
@@ -242,7 +242,7 @@ def test_closing_a_collector_leaves_nothing_in_the_kernel(server_5_6: Server) ->
     assert _attached()
     collector.close()
     assert breakpoints(server_5_6.pid) == set()
-    until(lambda: not _attached())  # the kernel frees them a moment later
+    until(lambda: not _attached())  # the kernel frees the programs shortly after
     assert orphans() == set()
 
 

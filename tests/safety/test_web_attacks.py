@@ -26,7 +26,7 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The longest scrape during a flood on the same machine. Prometheus waits 10 s.
+#: Maximum seconds of a scrape during a flood on the same machine. Prometheus waits for 10 s.
 SCRAPE_S = 5.0
 SECONDS = 2
 ANOTHER = long("another way of the same attack is in make test")
@@ -118,7 +118,7 @@ def guarded(
     [
         ("silent", ONE, False),
         pytest.param("silent", MANY, False, marks=ANOTHER),
-        pytest.param("silent", (THERE,), False, marks=ANOTHER),  # the address of Prometheus
+        pytest.param("silent", (THERE,), False, marks=ANOTHER),  # the flood comes from Prometheus's address
         pytest.param("dribble", MANY, False, marks=ANOTHER),
         pytest.param("unread", MANY, False, marks=ANOTHER),
         ("metrics", MANY, True),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Prefixes of paths that name files. None of OUTSIDE is a file there.
+#: Prefixes of paths that name files. No path of OUTSIDE exists below these.
 PREFIXES = ("/runbooks/", "/page/", "/static/", "/assets/")
 OUTSIDE = (
     "../../../../../../etc/passwd", "..%2f..%2f..%2f..%2f..%2fetc%2fpasswd",
@@ -57,7 +57,7 @@ def sensor(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @contextmanager
 def running(server: Server, sensor: Path, here: Host, *arguments: object) -> Iterator[Running]:
-    """Start an agent. Afterwards check that it logged no traceback and kept to its memory."""
+    """Start an agent. Afterwards check that it logged no traceback and stayed within its memory limit."""
     options = [f'user = "{SECRET}"', "[stacks]", "poll_seconds = 1"]
     with Running(server, *arguments, sensor=sensor, under=here.prefix, options=options) as agent:
         pid = agent.pid
@@ -116,7 +116,7 @@ DISGUISES: dict[str, dict[str, str]] = {
 def test_other_hosts_get_no_stacks(
     disguise: str, reachable: Running, there: Host, here: Host, routes: tuple[str, ...]
 ) -> None:
-    """Deny them for any headers, by IPv4 and IPv6, and from the agent's host by a public address."""
+    """Deny stacks for any headers, by IPv4 and IPv6, and from the agent's host by a public address."""
     assert {"/api/stacks", "/api/probes"} <= set(routes)
     paths = [path for path in routes if not path.startswith(PREFIXES)]
     for host, address in ((there, HERE), (there, HERE_6), (here, HERE), (here, "127.0.0.1"), (here, "::1")):
@@ -257,7 +257,7 @@ def test_an_ambiguous_request_is_refused(shape: bytes, reachable: Running, there
     assert len(statuses(answer)) <= 1, answer
     assert b"innoscope_" not in answer
     assert len(answer) < 600
-    if answer:  # the kernel discards the response if data was still unread
+    if answer:  # the kernel discards the response if request data is still unread
         assert statuses(answer)[0] in (400, 405, 414, 431), answer
         assert b"Connection: close" in answer
         assert b"\r\nContent-Type: text/plain" in answer

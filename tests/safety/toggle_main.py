@@ -1,7 +1,7 @@
 """Set a toggle or undo a change, and die by SIGKILL at a fault point.
 
 Print ``begins`` before the change. Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID
-FAULT``. SECONDS is 0 for no limit, FAULT is - for none.
+FAULT``. SECONDS 0 means no time limit, FAULT - no fault point.
 """
 
 from __future__ import annotations

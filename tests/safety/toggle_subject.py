@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 ACCOUNT = Account()
 #: Random kills in each of the tests that kill.
 KILLS = count(quick=4, full=200)
-#: Within this time a server must run, untraced, and answer.
+#: Maximum seconds until a server must run, untraced, and answer.
 WELL_S = 2.0
 _MAIN = Path(__file__).with_name("toggle_main.py")
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a toggle, and the system variables that show it."""
+    """A change of a toggle, and the system variables that show the new value."""
 
     toggle: str
     value: str
@@ -72,12 +72,12 @@ class Subject:
         return row or ()
 
     def set(self, change: Change, point: str = "-", seconds: float = 0.0) -> subprocess.Popen[bytes]:
-        """Start the change in a process of its own."""
+        """Start the change in a separate process."""
         arguments = [change.toggle, change.value, change.way, str(seconds), point]
         return _start("set", self.server.pid, *arguments)
 
     def undo(self, point: str = "-") -> subprocess.Popen[bytes]:
-        """Start to undo the last change in a process of its own."""
+        """Start the undo of the last change in a separate process."""
         return _start("undo", self.server.pid, point)
 
     def undo_here(self) -> Entry:

@@ -52,7 +52,7 @@ class Tracing:
         self.finish()
 
     def finish(self) -> int:
-        """Wait for its end. Its output is then in ``out`` and ``err``."""
+        """Wait for the trace to end; return its exit code. Its output is then in ``out`` and ``err``."""
         if not self.process.stdout or self.process.stdout.closed:
             return self.process.returncode
         self.out, self.err = self.process.communicate(timeout=DEADLINE_S)

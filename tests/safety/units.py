@@ -96,7 +96,7 @@ def _group(name: str) -> frozenset[str]:
 
 
 class Accounts:
-    """Copies of this machine's user and group files, with what systemd-sysusers adds for our units."""
+    """Copies of this machine's user and group files, with those that systemd-sysusers adds for the units."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ def confined(
     """Return the prefix of a command that runs with the restrictions of the unit.
 
     The command may write below ``writable`` only. It has the unit's capabilities without ``less`` and with
-    ``more``. Our packages are mounted at /mnt, because its user may have no access to our tree.
+    ``more``. Our packages are mounted at /mnt, because the unit's user may have no access to the source tree.
     """
     held = [name.removeprefix(_PREFIX).lower() for name in (*unit.capabilities, *more) if name not in less]
     named = ",".join(["-all", *(f"+{name}" for name in held)])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from safety.netspace import Host
 
 _MAIN = Path(__file__).with_name("web_flood_main.py")
-#: Prometheus gives up a scrape after this time by default.
+#: Seconds after which Prometheus cancels a scrape by default.
 LOST_S = 10.0
 _PAUSE_S = 0.2
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -49,7 +49,7 @@ def reset_peak(pid: int) -> None:
 
 
 class Scraper(threading.Thread):
-    """Scrape five times a second. Like Prometheus, keep the connection, and reconnect if it was closed."""
+    """Scrape five times a second. Like Prometheus, keep the connection; reconnect after it was closed."""
 
     def __init__(
         self, host: Host, address: str, port: int, headers: dict[str, str], tls: ssl.SSLContext | None
@@ -103,7 +103,7 @@ class Scraper(threading.Thread):
 
 @dataclass
 class Flood:
-    """The results of a flood, complete after its block."""
+    """The results of a flood, complete at the end of its block."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
@@ -146,9 +146,9 @@ def flood(
 
 
 def exchange(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:
-    """Send these bytes. Return everything received until the agent closes or is silent for ``patience``."""
+    """Send these bytes. Return the reply, once the agent disconnects or is silent for ``patience``."""
     with host.entered(), socket.create_connection((address, port), patience) as wire:
-        with suppress(OSError):  # refused before all was read
+        with suppress(OSError):  # the agent closed the connection before reading all
             wire.sendall(raw)
             wire.shutdown(socket.SHUT_WR)
         found = b""

@@ -31,7 +31,7 @@ def held_threads(pid: int) -> list[tuple[str, str, int]]:
 
 
 def assert_well(server: Server) -> None:
-    """Check at once, without waiting: the tool that was used has been reaped."""
+    """Check at once, without waiting, because the tool under test has already been reaped."""
     assert server.running
     assert held_threads(server.pid) == []
     patience = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}

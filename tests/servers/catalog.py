@@ -1,9 +1,10 @@
 """The five servers: source, layout and requirements.
 
-This module contains only package names: the clients (mvn, npm, apt-get, mmdebstrap) know their registries.
+This module contains only package names. The configuration of the clients (mvn, npm, apt-get, mmdebstrap)
+names the registries.
 
 Released artefacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
-removes a version when the next one is released, so a pinned checksum would break within weeks. There apt
+removes a version when the next one is released, so a pinned checksum would break within weeks. There, apt
 verifies the archive's signature, and the release series (``version``) is checked by running the binary.
 """
 
@@ -64,7 +65,7 @@ class Spec:
     data: str = ""  #: for ``copy``: the data folder that the package ships
     libraries: tuple[str, ...] = ()  #: Debian packages of this machine that the binary needs
     options: tuple[str, ...] = ()
-    os_thread_sql: str = ""  #: maps connection ids to OS thread ids, where the server can
+    os_thread_sql: str = ""  #: maps connection ids to OS thread ids, if the server supports it
     notes: str = ""
 
     @property
@@ -95,7 +96,7 @@ _ALL = (
         bootstrap="copy",
         data="data_dir",
         options=(
-            "--lc-messages-dir={home}/share_dir/share",  # without its message file it aborts
+            "--lc-messages-dir={home}/share_dir/share",  # without its message file, the server aborts
             "--character-sets-dir={home}/share_dir/share/charsets",
             "--back-log=1000",  # the default of 50 drops connections when 1,000 come at once
         ),
@@ -159,7 +160,7 @@ _ALL = (
         mysqld="bin/mariadbd",
         bootstrap="install-db",
         libraries=("libcrypt1", "libsystemd0"),
-        # With TLS on, it makes itself a 4,096-bit RSA key at each start: 1 to 13 s of luck.
+        # With TLS, it creates a 4,096-bit RSA key at each start, which takes 1 to 13 s at random.
         options=("--back-log=1000", "--skip-ssl"),
         os_thread_sql=_MARIADB_TIDS,
         notes="today's MariaDB with symbols and 300 MB of debug info",

@@ -22,7 +22,7 @@ def unpack_packages(packages: tuple[str, ...], scratch: Path, home: Path) -> Non
     try:
         run(["apt-get", "download", "-qq", *packages], debs)
     except ServerError:
-        run(["apt-get", "update", "-qq"], debs)  # package lists are missing or old
+        run(["apt-get", "update", "-qq"], debs)  # for hosts with missing or old package lists
         run(["apt-get", "download", "-qq", *packages], debs)
     for deb in sorted(debs.glob("*.deb")):
         run(["dpkg-deb", "--extract", str(deb), str(home)], debs)

@@ -13,7 +13,7 @@ class ServerError(RuntimeError):
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """Return the errors in a log and its last lines, indented; empty if there is no log yet."""
+    """Return the errors in a log and its last lines, indented; an empty string if there is no log yet."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:

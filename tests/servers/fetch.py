@@ -19,7 +19,7 @@ from servers.run import ENVIRONMENT, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Increased when unpacking changes, so that an old cache is not used.
+#: Increase this when unpacking changes, so that an old cache is not used.
 _RECIPE = 1
 
 _MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
@@ -49,7 +49,7 @@ class Installation:
 
 
 def fetch(name: str) -> Installation:
-    """Return the named server; download it if the cache does not have it. Several processes may do so."""
+    """Return the named server; download it if it is not cached. Several processes may call this at once."""
     spec = SERVERS.get(name)
     if spec is None:
         raise ServerError(f"no server {name!r}; there are {', '.join(SERVERS)}")

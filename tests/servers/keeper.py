@@ -15,7 +15,7 @@ _SCRIPT = Path(__file__).with_name("keeper_main.py")
 
 
 class Keeper:
-    """A handle of such a process. Use it as a context manager, or call ``close()``."""
+    """A handle of the cleanup process. Use it as a context manager, or call ``close()``."""
 
     def __init__(self) -> None:
         # -I -S: without site packages it starts in 15 ms; a separate session does not receive Ctrl-C
@@ -33,7 +33,7 @@ class Keeper:
         self.close()
 
     def watch(self, pid: int) -> None:
-        """Kill this child process when we end."""
+        """Kill this child process when the test process ends."""
         self._say("watch", pid)
 
     def forget(self, pid: int) -> None:
@@ -41,7 +41,7 @@ class Keeper:
         self._say("forget", pid)
 
     def remove(self, folder: Path) -> None:
-        """Remove this folder when we end."""
+        """Remove this folder when the test process ends."""
         self._say("remove", folder)
 
     def keep(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Keeper:
         self._say("keep", folder)
 
     def close(self) -> None:
-        """End the keeper, which kills what it still watches."""
+        """End the keeper, which kills the processes that it still watches."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         self._process.wait()

@@ -38,7 +38,7 @@ def ensure_packages(packages: Iterable[str]) -> None:
     print(f"servers: installing {' '.join(missing)}", flush=True)
     if _apt(install).returncode == 0:
         return
-    _apt(["apt-get", "update", "-qq"])  # the usual reason: a new host has no package lists
+    _apt(["apt-get", "update", "-qq"])  # the usual reason for a failure: a new host has no package lists
     result = _apt(install)
     if result.returncode != 0:
         raise ServerError(f"apt-get could not install {' '.join(missing)}:\n{result.stdout}")

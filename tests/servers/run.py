@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: The environment of a server, independent of the tester's.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
-#: Seconds. The largest artefact has 150 MB, and a hanging client must not hang the tests.
+#: Maximum seconds of a program, which suffice for an artefact of 150 MB; a hanging client must end.
 _TIMEOUT = 900
 
 

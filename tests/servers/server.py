@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-#: Attempts, because another process may take the free port before the server binds it.
+#: Number of attempts to start, because another process may take the free port before the server binds it.
 _PORT_TRIES = 3
 
 
@@ -55,19 +55,19 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it: its data folder is removed, and a clean stop would take up to two seconds."""
+        """Kill it, because its data folder is removed, and a clean stop would take up to two seconds."""
         self.close()
 
     @property
     def folder(self) -> Folder:
-        """Return its folder. Raises ServerError before the first start."""
+        """Return the server's folder. Raises ServerError before the first start."""
         if self._folder is None:
             raise ServerError(f"{self.name} was not started")
         return self._folder
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Return the server's process, a child of ours."""
+        """Return the server's process, a child of this process."""
         if self._process is None:
             raise ServerError(f"{self.name} is not running")
         return self._process

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from servers.fetch import Installation
     from servers.folder import Folder
 
-#: Seconds to initialise a data folder; it takes 2 to 5 on an idle machine.
+#: Maximum seconds to initialise a data folder; it takes 2 to 5 on an idle machine.
 _TIMEOUT = 120
 
 
@@ -55,7 +55,7 @@ def copy(installation: Installation, folder: Folder, arguments: list[str]) -> No
     _copy(str(installation.template), folder.data)
     if installation.spec.version.startswith("5.5") and "innodb-log-file-size" in " ".join(arguments):
         for log in folder.data.glob("ib_logfile*"):
-            log.unlink()  # 5.5 refuses another size; after a clean shutdown they are not needed
+            log.unlink()  # 5.5 refuses another log size; after a clean shutdown the logs are not needed
 
 
 def _copy(source: str, target: object) -> None:

@@ -25,7 +25,7 @@ TAKEN = Taken("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
 def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
     """Return evidence of ``looks`` snapshots, one per second, with these clients by wait class.
 
-    ``values`` are metric readings: one for all snapshots, or a list with one for each.
+    ``values`` are metric readings: one value for all snapshots, or a list with one for each.
     """
     counts = {(CLIENT, wait): count for wait, count in waits.items()}
     each = [

@@ -17,9 +17,9 @@ _OF_A_TOGGLE = ("set", "plan", "show")
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Raise if the program would refuse these words, or if they name an unknown toggle or wait class.
+    """Raise if innoscope would refuse these words, or if they name an unknown toggle or wait class.
 
-    A command without arguments may be a mention of it, so required arguments are not checked then.
+    A command without arguments may only be mentioned, so required arguments are not checked then.
     """
     command: click.Command = cli
     rest = list(words)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class FakeConnection:
-    """A connection that is also its cursor. ``answers`` has columns and rows by statement."""
+    """A connection that is also its cursor. ``answers`` contains columns and rows by statement."""
 
     user = b"app"
 

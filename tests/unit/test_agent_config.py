@@ -21,7 +21,7 @@ def loaded(tmp_path: Path, text: str) -> config.Config:
 
 
 def keys(kind: type[msgspec.Struct], path: str = "") -> set[str]:
-    """``web.listen_address``, ``server.name``, …"""
+    """Return the paths of all keys of a table: ``web.listen_address``, ``server.name``, …"""
     found = set()
     for one in msgspec.structs.fields(kind):
         section = config.Server if one.name == "server" else one.default_factory

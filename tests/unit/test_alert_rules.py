@@ -55,7 +55,7 @@ ALERT_NAMES = sorted(rules("alerts.yaml"))
 
 
 def checks(alert: str) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield each of promtool's tests of an alert, with its checks of that alert."""
+    """Yield each of promtool's tests of an alert, with the test's checks of that alert."""
     for entry in entries():
         found = [check for check in entry.get("alert_rule_test", ()) if check["alertname"] == alert]
         if found:
@@ -148,7 +148,7 @@ def known_metrics() -> set[str]:
 
 
 def texts() -> dict[str, str]:
-    """Return all texts that name metrics, by path."""
+    """Return the contents of all files that name metrics, by path."""
     places = [*ALERTS.glob("*.yaml"), *TESTS, *RUNBOOKS.glob("*.md")]
     return {str(path.relative_to(ROOT)): path.read_text() for path in places}
 
@@ -183,11 +183,11 @@ def test_label_values_that_are_named_exist() -> None:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return all commands of innoscope in the runbooks, by page, as words."""
+    """Return all commands of innoscope in the runbooks, split into arguments, by page."""
     found = []
     for page in RUNBOOKS.glob("*.md"):
         for line in re.findall(r"(?:^    |`)(?:sudo )?(innoscope [^`\n]*)", page.read_text(), re.MULTILINE):
-            words = shlex.shlex(line, posix=True, punctuation_chars="|")  # ends at a comment or pipe
+            words = shlex.shlex(line, posix=True, punctuation_chars="|")  # until a comment or pipe
             words.whitespace_split = True
             found.append((page.stem, list(itertools.takewhile(lambda word: word != "|", words))[1:]))
     return found

@@ -58,7 +58,7 @@ def test_holder_is_described_in_one_line() -> None:
 
 
 def test_chain_leads_to_its_root() -> None:
-    """Threads 1, 2 and 3 wait for 4, which waits for 5."""
+    """Let threads 1, 2 and 3 wait for thread 4, and thread 4 for thread 5."""
     other = held(5, 4, name="the metadata lock of table d.t", wait="metadata_lock", owner_wait="idle")
     [found] = blockers(evidence(held(4, 1, 2, 3), other), "opening_tables")
     assert found.thread == 5
@@ -70,7 +70,7 @@ def test_chain_leads_to_its_root() -> None:
 
 
 def test_row_lock_continues_a_chain() -> None:
-    """The metadata lock's holder waits for a row lock, whose idle holder is the root."""
+    """Let the metadata lock's holder wait for a row lock, whose idle holder is the root."""
     statements = (
         Statement(7, "app", "web1", "Query", "updating", 8, "UPDATE t", 70),
         Statement(8, "app", "web2", "Sleep", "", 31, "", 80),

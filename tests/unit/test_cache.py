@@ -1,6 +1,6 @@
 """The cache returns undamaged content from files that only we can have written, or nothing.
 
-tests/safety/test_program_cache.py gives a file to another user, for which it needs root.
+tests/safety/test_program_cache.py changes the owner of a file, which needs root.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 HOST, NESTED, IN_CGROUP, SHARED = 1, 2, 3, 4
-#: A missing option file would be an error if it was opened.
+#: A missing option file: a test that opens it fails.
 NO_FILE = "/nowhere/my.cnf"
 
 

@@ -63,7 +63,7 @@ def test_what_is_not_a_time(text: str, why: str) -> None:
 
 
 def test_every_time_has_the_same_type() -> None:
-    """Numbers with units are Durations; what remains a plain number is no time."""
+    """Check that numbers with units are Durations, and that plain numbers are not times."""
     plain = {
         f"{words} {parameter.opts[-1]}"
         for words, command in ALL.items()
@@ -141,7 +141,7 @@ def test_no_suggestion_for_what_is_not_similar() -> None:
 
 
 def completed(words: list[str], incomplete: str) -> dict[str, str | None]:
-    """Return what a shell would offer, with the line about it."""
+    """Return the completions that a shell would offer, with their descriptions."""
     found = ShellComplete(cli, {}, "innoscope", "_INNOSCOPE_COMPLETE").get_completions(words, incomplete)
     return {item.value: item.help for item in found}
 

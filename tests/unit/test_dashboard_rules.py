@@ -73,14 +73,14 @@ def test_panel_rules(board: dict[str, Any]) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a series is about Innoscope itself or a scrape."""
+    """Return whether a series is about Innoscope itself or about scrapes."""
     own = {metric.exported for metric in default() if metric.own}
     return name in own | {"up"} or name.startswith(("instance:", "scrape_"))
 
 
 @pytest.mark.parametrize("name", ["job", "instance", "server"])
 def test_target_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
-    """Every selector has every variable, except that series about Innoscope have no server."""
+    """Check that every selector uses every variable, except the server for series about Innoscope."""
     for where, use in queries(board):
         if name == "server" and is_own(use.name):
             continue
@@ -94,7 +94,7 @@ def test_target_rate_interval_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
-    """Counters, and only they, are in rates."""
+    """Check that rates contain counters, and that counters are only used in rates."""
     for where, use in queries(board):
         counter = use.name.endswith(("_total", "_bucket", "_sum", "_count"))
         rated = bool(use.around) and use.around[-1] in promql.OF_COUNTERS
@@ -102,7 +102,7 @@ def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_histogram_rule(board: dict[str, Any]) -> None:
-    """Buckets are in quantiles or in a heatmap."""
+    """Check that buckets are used only in quantiles and heatmaps."""
     heatmaps = {panel["title"] for panel in grafana.panels(board) if panel["type"] == "heatmap"}
     for where, use in queries(board):
         if use.name.endswith("_bucket"):

@@ -44,7 +44,7 @@ def test_rules_name_existing_toggles_and_wait_classes() -> None:
 def test_metrics_that_rules_read_are_declared() -> None:
     read = metrics_read(default_rules())
     assert [name for name in read if name not in default()] == []
-    # read by a condition, a score or a text; as a series; by a fact
+    # read by conditions, scores and texts, as series, or by facts
     assert {"mysqld_stopped", "recovered_pages", "toggle_in_force", "read_ahead_pages"} <= read
     assert not {"mutex_wait_seconds", "master_ticks"} & read
 
@@ -52,7 +52,7 @@ def test_metrics_that_rules_read_are_declared() -> None:
 def test_metrics_that_facts_read_are_listed() -> None:
     named = re.findall(r'"([a-z0-9_]+)(?:\.[a-z_]+)?"', Path(facts.__file__).read_text())
     assert {name for name in named if name in default()} == facts.METRICS
-    # Each metric of the list is also read by a function.
+    # Each metric of the list is also named in a function.
     text = Path(facts.__file__).read_text().partition("METRICS: Final")[0]
     assert [name for name in facts.METRICS if f'"{name}"' not in text] == []
 

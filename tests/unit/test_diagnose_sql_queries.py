@@ -1,4 +1,4 @@
-"""The rows that ``diagnose`` keeps of its SQL queries."""
+"""The columns that ``diagnose`` keeps from the results of its SQL queries."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FUTEX_CALL, FSYNC_CALL = 202, 74
 
 @dataclass(frozen=True)
 class FakeThread:
-    """As ``_native.RawThread``."""
+    """Imitates ``_native.RawThread``."""
 
     tid: int
     ns_tid: int

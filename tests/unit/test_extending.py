@@ -25,7 +25,7 @@ from unit.toggling import World
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 EXAMPLES = dict(re.findall(r"<!-- extending: (\w+) -->\n```diff\n(.*?)```", PAGE, re.S))
-#: The most files to edit by hand, not counting tests and generated pages.
+#: Maximum number of files to edit by hand, not counting tests and generated pages.
 MOST_FILES = 3
 
 

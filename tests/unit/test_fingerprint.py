@@ -96,7 +96,7 @@ def _body(chance: random.Random, escapes: bool) -> str:
 
 
 def _run(chance: random.Random, escapes: bool) -> str:
-    """Return an executable comment; its literals may contain the end of a comment."""
+    """Return an executable comment; the comment's literals may contain the end of a comment."""
     begin = chance.choice(("/*!", "/*!50000 ", "/*M!100000 ", "/*!99999 /* a */ "))
     return f"{begin}{_literal(chance, escapes)} {chance.choice(('', '# */ '))}\n{_literal(chance, escapes)}*/"
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Scrape
 
-#: No SQL, and a timeout for the sensor that is long enough for a busy host.
+#: A configuration without SQL, and with a timeout of the sensor that suffices on a busy host.
 QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=60.0))
 IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
 _AMPLE_S = 60.0
@@ -140,7 +140,7 @@ def test_configured_name_is_preferred_and_others_can_be_omitted() -> None:
 
 
 def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
-    """Without privileges the port is unknown, but the server must not appear under two names."""
+    """The agent lacks the privileges to find the port, but the server must not appear under two names."""
     gatherer = Gatherer(Sensor(reply()), servers := Servers(QUIET), registry.default(), Clock())
     servers.register([ALIVE])
     assert [server.name for server in servers] == ["/run/a.sock"]
@@ -231,7 +231,7 @@ def test_malformed_time_is_refused(text: str) -> None:
 
 
 class Profiler:
-    """Return one chunk of two servers, once."""
+    """Return one chunk for each of two servers, only at the first call."""
 
     def __init__(self, end: float) -> None:
         stack = Stack.of("idle", Trust.EXACT, (Frame("poll", "libc.so.6", 1),))
@@ -282,7 +282,7 @@ def test_each_chunk_is_forwarded_once_under_the_configured_name() -> None:
 
 
 def test_memory_stays_constant_over_ten_thousand_names() -> None:
-    """Each name is another process that has ended one second later."""
+    """Register processes with new names, each of which has exited one second later."""
     counted = tuple(
         Sample(metric.name, 1, tuple(label.values[0] if label.values else "one" for label in metric.labels))
         for metric in registry.default()

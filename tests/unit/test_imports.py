@@ -74,7 +74,7 @@ def file_of(module: str) -> Path:
 def modules_from(*starts: str) -> set[str]:
     """Return all modules of innoscope that these import, directly or indirectly.
 
-    This includes modules named in strings: imported by name, or started with ``-m``.
+    This includes modules that strings name: imported by name, or started with ``-m``.
     """
     found: set[str] = set()
     waiting = list(starts)
@@ -95,14 +95,14 @@ def modules_from(*starts: str) -> set[str]:
 
 
 def starting(modules: set[str]) -> set[str]:
-    """Return those of the modules that can start another program."""
+    """Return the given modules that can start another program."""
     calls = re.compile(
         r"\b(subprocess|multiprocessing|pty|posix_spawn\w*|os\.(exec|spawn|system|popen)\w*)\b"
     )
     return {name for name in modules if calls.search(file_of(name).read_text())}
 
 
-#: The daemons: which of their modules starts which other module. cli.main imports only their command.
+#: The daemons: which of their modules starts which other one. cli.main imports only the command that is run.
 DAEMONS = {
     "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # a sensor, if run as root
     "sensor": {"innoscope.probes.build_cache": "innoscope.probes.bcc_worker"},

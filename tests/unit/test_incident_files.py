@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MUTANTS = 1000
-#: Limit for one damaged file of some kilobytes, to detect hangs.
+#: Maximum seconds to read a damaged file of a few kilobytes; detects hangs.
 READ_S = 20
 MEMORY_BYTES = 1 << 30
 _HOSTILE: tuple[Any, ...] = (
@@ -234,7 +234,7 @@ def _read_all_of(path: Path) -> None:
 
 
 def _replace_value(value: Any, draw: random.Random) -> None:
-    """Replace one value, at a random place, by a hostile one."""
+    """Replace one value at a random position by a hostile one."""
     while isinstance(value, dict | list) and value:
         key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
         if not isinstance(value[key], dict | list) or not value[key] or draw.random() < 0.15:

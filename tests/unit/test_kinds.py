@@ -32,7 +32,7 @@ def test_recorded_threads_have_a_kind(server: str) -> None:
     assert {"connection", "io", "replication", "background"} <= kinds.keys()
     if server != STRIPPED:
         assert {"master", "io"} <= kinds.keys()
-    if server not in (STRIPPED, "mysql-5.5.9"):  # its master thread cleans pages and purges
+    if server not in (STRIPPED, "mysql-5.5.9"):  # 5.5's master thread cleans pages and purges
         assert {"page_cleaner", "purge"} <= kinds.keys()
 
 

@@ -11,7 +11,7 @@ from innoscope.diagnose.latches import load, named, wanted
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
 SLEEPS = ("__futex_abstimed_wait_common", "pthread_cond_wait", "os_event_wait_low", "sync_array_wait_event")
-#: Recorded on servers: the innermost functions, and the latch.
+#: Innermost functions, recorded on servers, with the expected latch.
 STACKS = {
     (
         *SLEEPS,

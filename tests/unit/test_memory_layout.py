@@ -32,7 +32,7 @@ TARGET = target(pid=os.getpid(), executable="/mysqld")
 
 @dataclass
 class FakeGlobals:
-    """As ``_native.Globals``."""
+    """Imitates ``_native.Globals``."""
 
     symbols: dict[str, Symbol]
     source: str
@@ -87,7 +87,7 @@ def test_other_members_or_another_build_are_read_again(
 
 
 def test_missing_debug_information_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The debug package can be installed later."""
+    """Check this, because the debug package can be installed later."""
     native = Native(monkeypatch, None)
     assert not _learn(tmp_path).described
     native.answer = MEMBERS

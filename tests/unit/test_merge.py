@@ -39,7 +39,7 @@ def test_first_declared_source_wins_for_each_series() -> None:
     [
         Sample("no_such_metric", 1),
         Sample("connections", 1, ("extra",)),
-        Sample("fsync_seconds", Histogram((1,), 1), ("data",)),  # sql is not a source of it
+        Sample("fsync_seconds", Histogram((1,), 1), ("data",)),  # sql is not a source of this metric
     ],
 )
 def test_undeclared_sample_is_dropped(sample: Sample) -> None:
@@ -78,7 +78,7 @@ def test_failed_outcome_has_its_reason() -> None:
 
 def test_buckets_are_cumulative_with_fixed_bounds() -> None:
     counts = [0] * 40
-    counts[13], counts[14], counts[39] = 1, 2, 4  # below 16 µs, below 33 µs, beyond all bounds
+    counts[13], counts[14], counts[39] = 1, 2, 4  # below 16 µs, below 33 µs, above all bounds
     found = families.buckets(Histogram(tuple(counts), 1))
 
     assert found[0] == ("1.6384e-05", 1)
@@ -89,7 +89,7 @@ def test_buckets_are_cumulative_with_fixed_bounds() -> None:
 
 
 def every_series() -> list[Series]:
-    """One series of each metric."""
+    """Return one series of each metric."""
     found = []
     for metric in registry.default():
         labels = tuple(label.values[0] if label.values else 'quote " and \\ and ü' for label in metric.labels)

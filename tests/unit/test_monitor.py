@@ -13,7 +13,7 @@ from innoscope.metrics.collectors.sql_plan import Answers
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor"
 SERVERS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
 
-#: Values read by a person: LSN, flushed up to, last checkpoint, change buffer merges, history list.
+#: Values found by hand: LSN, flushed up to, last checkpoint, change buffer merges, history list.
 SEEN: dict[str, tuple[int | None, ...]] = {
     "mysql-5.5.9": (1595675, 1595675, 1595675, 0, 0),
     "mysql-5.6.24": (1643552, 0, 1643542, 0, 5),
@@ -83,7 +83,7 @@ def test_number_is_found(text: str, number: int) -> None:
         "---\nLOG\n---",
         "---\nSOMETHING NEW\n---\nLog sequence number 5\n",
         "---\nLOG\n---\nLog sequence number none\n",
-        "---\nLOG\n---\n   Log sequence number 5\n",  # a line of a query, say
+        "---\nLOG\n---\n   Log sequence number 5\n",  # for example, a line of a query
     ],
 )
 def test_missing_value_is_none(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Names of servers are stable and unique, and no server gets a name by copying another's options."""
+"""Names of servers are stable and unique, and no server gets a name by copying another server's options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_configured_name_overrides_the_port(proc: ProcFs, monkeypatch: pytest.
 
 
 def test_two_running_servers_never_share_a_name(proc: ProcFs) -> None:
-    """Two containers can both listen on 3306, each in its own network."""
+    """Name two containers that both listen on 3306, each in its own network."""
     names = ServerNames({}, proc)
     first = names.give(target(pid=1, container="a"), ())
     second = names.give(target(pid=2, container="b", socket="/b.sock"), {first})

@@ -17,7 +17,7 @@ def test_packed_programs_and_maps_can_be_unpacked() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 32, 60])
 def test_truncated_file_is_refused(size: int) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011, with any message
+    with pytest.raises(ValueError):  # noqa: PT011, any message is accepted
         Compiled.unpack(COMPILED.pack()[:size])
 
 
@@ -36,5 +36,5 @@ def test_truncated_file_is_refused(size: int) -> None:
     ],
 )
 def test_other_formats_are_refused(record: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011, with any message
+    with pytest.raises(ValueError):  # noqa: PT011, any message is accepted
         Compiled.unpack(zlib.compress(record))

@@ -36,7 +36,7 @@ ALLOWED = {
 
 
 def outputs(tree: ast.AST) -> Iterator[str]:
-    """Yield the places of a module that write to a stream."""
+    """Yield the calls, attributes and imports by which a module could write to a stream."""
     harmless = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in HARMLESS
     }
@@ -78,7 +78,7 @@ def test_the_check_finds_each_kind_of_output(text: str) -> None:
 
 
 def test_only_sanitize_encodes_json_without_ascii_escapes() -> None:
-    """``ensure_ascii=False`` does not escape DEL, C1, bidirectional controls or surrogates."""
+    """``ensure_ascii=False`` leaves DEL, C1, bidirectional controls and surrogates unescaped."""
     raw = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
@@ -86,7 +86,7 @@ def test_only_sanitize_encodes_json_without_ascii_escapes() -> None:
         if isinstance(node, ast.keyword) and node.arg == "ensure_ascii" and ast.unparse(node.value) != "True"
     }
 
-    assert raw == {"common/sanitize.py", "sampling/recording.py"}  # which passes its lines to json_text
+    assert raw == {"common/sanitize.py", "sampling/recording.py"}  # recording passes lines to json_text
 
 
 def test_control_characters_cannot_split_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ class Terminal(io.StringIO):
 def test_colours_are_for_terminals_that_have_them(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], begins: str
 ) -> None:
-    """The text within is escaped all the same."""
+    """Check that the text between colours is escaped in both cases."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in environment.items():

@@ -1,4 +1,4 @@
-"""Probe addresses and the cost of a hit are computed once and cached for that file and that boot."""
+"""Probe addresses and the cost of a hit are computed once and cached, per file and per boot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of profiles: units, filters, formats and the line."""
+"""Reports of profiles: units, filters, formats and the summary line."""
 
 from __future__ import annotations
 

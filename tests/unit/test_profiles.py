@@ -123,7 +123,7 @@ def test_the_rarest_stacks_are_merged_and_counted() -> None:
 
 
 def test_memory_stays_within_10_mb() -> None:
-    """1 h at 1 Hz, 1,000 threads on 500 distinct stacks, a fifth of which are new every 10 seconds."""
+    """Store 1 h at 1 Hz: 1,000 threads on 500 distinct stacks, a fifth of which are new every 10 seconds."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

@@ -78,7 +78,7 @@ def test_each_line_is_the_json_document(path: Path) -> None:
 
 
 def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
-    """Whatever part reached the disk, the complete snapshots are readable and a note says so."""
+    """Truncate the file at each byte. The complete snapshots must be readable, with a note about the rest."""
     whole = record(path, 2).read_bytes()
     complete = 0
     for size in range(len(whole)):
@@ -86,15 +86,15 @@ def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
         try:
             recording = Recording(path)
         except BadFile:
-            assert size < 200  # a part of the header only
+            assert size < 200  # the cut is within the header
             continue
         assert dumps(recording) == [snapshot(0), snapshot(1)][: len(recording)]
         complete += not recording.notes
-    assert complete <= 5  # cuts at the end of a line
+    assert complete <= 5  # cuts at the end of a line leave no note
 
 
 def test_each_snapshot_is_in_the_file_as_soon_as_it_is_written(path: Path) -> None:
-    """So a killed recorder leaves a readable file."""
+    """Check this so that a killed recorder leaves a readable file."""
     with Recorder(path, interval_s=1) as recorder:
         for number in range(3):
             recorder.write(snapshot(number))

@@ -273,7 +273,7 @@ def test_pprof_is_a_gzipped_protobuf() -> None:
 
 
 class Page(HTMLParser):
-    """Collect what a page would load from elsewhere."""
+    """Collect the URLs that a page would load."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -96,7 +96,7 @@ def test_a_collector_that_still_hangs_is_not_started_again() -> None:
 
 
 def test_a_caller_can_wait_less_than_the_collector_s_timeout() -> None:
-    """A collector whose first run takes seconds is not stopped and answers later."""
+    """Check that a collector whose first run takes seconds is not stopped and yields its result later."""
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=30), Collecting("process", fine)])
     runner.start()
@@ -108,10 +108,10 @@ def test_a_caller_can_wait_less_than_the_collector_s_timeout() -> None:
 
 
 def test_slow_servers_do_not_delay_a_fast_one() -> None:
-    """The fast collector answers although more slow runs are waiting than there are threads."""
+    """Check that the fast collector finishes although more slow runs are waiting than there are threads."""
     workers, gate = Workers(size=2), Gate()
     quick = Runner([Collecting("memory", fine, timeout=0.2)], workers)
-    assert quick.run()[0].success  # after its first run it is known to be fast
+    assert quick.run()[0].success  # after its first run the runner has recorded that it is fast
     slow = [Runner([Collecting("memory", gate, timeout=0.01)], workers) for _ in range(3)]
     for runner in slow:
         runner.start()

@@ -1,4 +1,4 @@
-"""Characters that act on a terminal, a log or a reader become visible; all others are unchanged."""
+"""Characters that affect a terminal, a log or a reader become visible; all others are unchanged."""
 
 from __future__ import annotations
 

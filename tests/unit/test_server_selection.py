@@ -1,4 +1,4 @@
-"""Each owner's servers get a fair share of the places, however many processes another owner starts."""
+"""Each owner's servers get a fair share of the slots, however many processes another owner starts."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ OLD: dict[str, Any] = {
 
 
 class Server:
-    """Answer by the first words of a statement; raise the answer if it is an exception."""
+    """Return the result for a statement's first words; raise the result if it is an exception."""
 
     user = b"ann"
 
@@ -121,7 +121,7 @@ def test_the_plan_is_made_once_and_reads_only_what_it_needs() -> None:
     assert "Compression" not in server.statements[0]
     clock.now += 400
     sql.collect()
-    assert "SHOW GLOBAL STATUS" in server.statements  # all of it, as the available variables may have changed
+    assert "SHOW GLOBAL STATUS" in server.statements  # unfiltered, as the variables may have changed
 
 
 def test_the_monitor_is_not_read_if_status_and_counters_suffice() -> None:

@@ -22,7 +22,7 @@ PATIENCE_S = 10
 
 
 class Panic(BaseException):
-    """How a panic of the Rust core is raised."""
+    """Imitates the exception of a panic in the Rust core."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def check_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
-    """Run the supervisor's check until the condition condition."""
+    """Run the supervisor's check until the condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "the condition was never met"

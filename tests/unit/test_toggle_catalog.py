@@ -1,4 +1,4 @@
-"""toggles.yaml: what each generation of servers supports, in words and in values."""
+"""toggles.yaml: what each generation of servers supports, as text and as values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVERS = {
     "9.7": ("mysql", (9, 7, 4)), "m10.3": ("mariadb", (10, 3, 39)), "m10.11": ("mariadb", (10, 11, 19)),
     "m11.4": ("mariadb", (11, 4, 5)), "m11.8": ("mariadb", (11, 8, 9)),
 }  # fmt: skip
-#: The backends by toggle and server, where a mistake would do harm. "-" is refused.
+#: The backends of toggles for which a mistake would do harm, by server. "-" means refused.
 WAYS = {
     "read_ahead": {
         "5.0": "memory", "5.1": "memory", "5.5": "memory", "5.6": "sql", "5.7": "sql", "9.7": "sql",

@@ -43,7 +43,7 @@ FLAG = ("read_ahead", "servers", 0, "ways", 0, "memory", "srv_startup_is_before_
 ROUNDS = ("spin_rounds", "servers", 1, "ways", 1, "memory", "srv_n_spin_wait_rounds")
 FLUSH = ("flush_neighbors", "servers", 1, "ways", 1, "memory", "srv_flush_neighbors")
 UNSIGNED = {"kind": "unsigned", "size": 8, "plausible": [0, 100000]}
-#: A toggle with words needs their values in memory.
+#: A toggle whose values are words must define their values in memory.
 NEIGHBORS = {"kind": "unsigned", "size": 8, "plausible": [0, 2]}
 
 
@@ -57,7 +57,7 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
     [
         (_set(*FLAG, "size", 2), "srv_startup_is_before_trx_rollback_phase.size: Invalid enum value 2"),
         (_set(*FLAG, "size", True), "size: Expected `int`, got `bool`"),
-        (_set(*FLAG, "kind", "float"), None),  # wrong only for the server's own type
+        (_set(*FLAG, "kind", "float"), None),  # accepted, as only the server's own type shows the error
         (_set(*FLAG, "kind", "double"), "kind: Invalid enum value 'double'"),
         (_set(*FLAG, "kind", ["float"]), "kind: Expected `str`, got `array`"),
         (_set(*FLAG, "plausible", [1, 0]), "phase: plausible does not fit"),

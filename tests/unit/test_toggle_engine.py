@@ -384,7 +384,7 @@ def test_if_the_time_limit_cannot_be_armed_nothing_is_written(
 
 @pytest.mark.parametrize("point", expanded(engine.FAULTS))
 def test_a_change_killed_at_any_point_can_be_undone(world: World, point: str) -> None:
-    """Undo reads the server and restores it, however much of the change the journal contains."""
+    """Check that undo restores the server's value, however much of the change the journal contains."""
     assert killed_at(point, lambda fault: apply(world, fault=fault))
     before = ("begun", "locked", "checked", "armed")
     if point in before:
@@ -406,7 +406,7 @@ def test_a_change_killed_at_any_point_can_be_undone(world: World, point: str) ->
 @pytest.mark.parametrize("point", expanded(UNDO_FAULTS))
 @pytest.mark.parametrize("first", [None, "verified", "written-0"])
 def test_an_undo_killed_at_any_point_can_be_repeated(world: World, point: str, first: str | None) -> None:
-    """A second undo completes the first one, also for a change that was killed itself."""
+    """Check that a second undo completes the first one, also if the change itself was killed."""
     if first is None:
         apply(world)
     else:

@@ -83,7 +83,7 @@ def test_the_undo_waits_for_the_lock(world: World) -> None:
     with lock.held(world.journal.folder, change.server):
         watching = threading.Thread(target=watch(world, change.id).undo, args=(ACCOUNT,))
         watching.start()
-        time.sleep(0.2)  # it must do nothing, which no event signals
+        time.sleep(0.2)  # the helper must do nothing, so there is no event to wait for
     watching.join(PATIENCE_S)
 
     assert world.values == BEFORE

@@ -1,4 +1,4 @@
-"""The current values of many toggles: one writer of each kind, and memory only where SQL has no answer."""
+"""The current values of many toggles: one writer of each kind, and memory only for values that SQL lacks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Raw, Step, Toggle
     from unit.toggling import World
 
-#: Only memory can change it; SQL shows it under another name.
+#: A setting that only memory can change, and that SQL shows under another name.
 SHOWN = Way("memory", (Assignment(replace(SPIN, variable="shown")),))
 HIDDEN = Way("memory", (Assignment(DELAY),))
 ABSENT = Way("sql", (Assignment(Setting("of_another_server")),))
 
 
 class Noted(FileWriter):
-    """Note the requests, and refuse settings that the server does not have."""
+    """Record the requests, and refuse settings that the server does not have."""
 
     def __init__(self, kind: str, world: World, notes: list[str]) -> None:
         super().__init__(kind, world)

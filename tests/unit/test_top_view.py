@@ -35,7 +35,7 @@ SQL = {tid: Query(tid, "app", "web1", "shop", "Query", "updating", 1, "UPDATE t1
 
 
 class FakeEyes:
-    """Snapshots of 20 idle threads and 10 row locks; ``errors`` are raised instead, one for each."""
+    """Return snapshots of 20 idle threads and 10 row locks, or first raise each of ``errors`` once."""
 
     def __init__(self, *errors: InnoscopeError | None, slow_s: float = 0.0) -> None:
         self.looks = 0

@@ -24,7 +24,7 @@ RULE = parse("share.row_lock>0.5")
 
 @dataclass
 class Recorder:
-    """One snapshot a second; threads wait for row locks in the seconds for which ``stalled`` is true."""
+    """Record one snapshot a second; threads wait for row locks in seconds for which ``stalled`` is true."""
 
     stalled: Callable[[float], bool]
     blind: Missing | None = None

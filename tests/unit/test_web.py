@@ -1,4 +1,4 @@
-"""The HTTP server on a real port: who may read what, and no client can lock out others."""
+"""The HTTP server on a real port: who may read which pages, and no client can lock out others."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def socket_pairs(count: int) -> Iterator[tuple[list[socket.socket], list[socket.
 
 
 def closed(client_socket: socket.socket) -> bool:
-    """Return whether the other side closed the connection."""
+    """Return whether the server closed the connection."""
     client_socket.setblocking(False)
     try:
         return client_socket.recv(1) == b""

@@ -130,7 +130,7 @@ def test_only_the_right_password_is_accepted() -> None:
 
 
 def record_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Return a list that receives every hash that is compared with."""
+    """Return a list that receives every hash with which a password is compared."""
     compared: list[bytes] = []
     real = bcrypt.checkpw
 
@@ -178,7 +178,7 @@ def test_wrong_guesses_do_not_evict_accepted_logins(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_number_of_waiting_comparisons_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two for each client, eight in total; a known login does not wait for them."""
+    """Allow two for each client and eight in total; a known login does not wait for them."""
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def slow(password: bytes, _: bytes) -> bool:

@@ -1,6 +1,6 @@
 """A fake server whose settings are a file, for faults that a real server cannot have.
 
-The file survives the process that writes to it, as a server does. The server's process is a real one.
+Like a server's memory, the file survives the process that writes to it. The server's process is real.
 """
 
 from __future__ import annotations

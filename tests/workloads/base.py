@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Seconds for a reply to the monitor; a stopped server never replies.
+#: Maximum seconds for a reply to the monitor; a stopped server never replies.
 _ANSWERS_WITHIN = 120
 
 #: "Unknown thread id": the connection ended before it was killed.
@@ -77,7 +77,7 @@ class Workload(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Start the workload. Everything that must be ended is put on ``self._stack``."""
+        """Start the workload. Register all cleanup on ``self._stack``."""
 
     @abstractmethod
     def reached(self) -> bool:

@@ -7,12 +7,12 @@ from typing import ClassVar
 from workloads.base import Workload
 from workloads.crowd import Crowd
 
-#: Seconds, practically infinite: a waiter must not time out during a measurement.
+#: Seconds, practically infinite, because a waiter must not time out during a measurement.
 _FOREVER = 100_000
 
 
 class Idle(Workload):
-    """Connections without a statement: the server's threads wait for the next command."""
+    """Connections without a statement; the server's threads wait for the next command."""
 
     name: ClassVar[str] = "idle"
     expected: ClassVar[str] = "idle"
@@ -91,7 +91,7 @@ class RowLock(Workload):
 
 
 class UserLock(Workload):
-    """One connection holds a named lock, all others wait for it."""
+    """One connection holds a named lock, and all others wait for the lock."""
 
     name: ClassVar[str] = "user_lock"
     expected: ClassVar[str] = "user_lock"
@@ -137,5 +137,5 @@ class MetadataLock(Workload):
         return len(self.connection_ids()) == self.count + 1
 
     def connection_ids(self) -> list[int]:
-        """Return the readers and the ALTER."""
+        """Return the connection ids of the readers and of the ALTER."""
         return self.listed("STATE LIKE 'Waiting for table%'")

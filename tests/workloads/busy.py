@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Operations until the load counts as started. Few, because 1,000 clients of one row do only 50 a second.
+#: Number of operations after which a load has started. Low, because 1,000 clients of one row do 50 a second.
 _WARM = 50
 
-#: Dirty pages of the server's own background work.
+#: Maximum dirty pages of a clean server, which come from background work.
 _CLEAN = 50
 
 #: Wait classes between two statements, on any server.
@@ -69,7 +69,7 @@ class _Loaded(Workload):
 
 
 class _Busy(_Loaded):
-    """Clients that repeat some statements."""
+    """Clients that repeat the given statements."""
 
     rows: ClassVar[int] = 1
 
@@ -88,7 +88,7 @@ class _Busy(_Loaded):
 
 
 class UpdateStorm(_Busy):
-    """Every client increments the same row: a queue for its lock, with a deadlock search for each new waiter.
+    """Every client increments the same row; they queue for its lock, with a deadlock search per new waiter.
 
     With about 100 clients or more, most wait for the row lock; with fewer, for the redo log at commit.
     """
@@ -107,7 +107,7 @@ class UpdateStorm(_Busy):
 
 
 class Cpu(_Busy):
-    """Point selects on a table in memory: threads wait only for the next command."""
+    """Point selects on a table in memory; threads wait only for the next command."""
 
     name: ClassVar[str] = "cpu"
     expected: ClassVar[str] = "on_cpu"
@@ -144,7 +144,7 @@ class Fsync(_Busy):
 
 
 class Writers(_Busy):
-    """Each statement changes one random row, and so dirties a page; the rows have ``megabytes``.
+    """Each statement changes one random row, and so dirties a page; the table has ``megabytes``.
 
     ``rewrite`` changes all 2,000 bytes of the row, for much redo. ``rate`` limits the statements per second
     of all clients. ``clean`` waits until no pages are dirty before the clients start.
@@ -253,7 +253,7 @@ class Burn(Workload):
     name: ClassVar[str] = "burn"
     expected: ClassVar[str] = "on_cpu"
 
-    #: With more, the host would no longer respond.
+    #: With more threads, the host would no longer respond.
     _MOST = 64
 
     @property
@@ -273,7 +273,7 @@ class Burn(Workload):
 
 
 class Repeated(_Busy):
-    """Clients that repeat the given statements; those of ``make`` run once before.
+    """Clients that repeat the given statements; ``make`` are statements that run once before.
 
     ``$R`` in a statement is a random number up to ``among``. ``rate`` limits the statements per second.
     """

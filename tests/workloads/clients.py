@@ -1,4 +1,4 @@
-"""Clients that keep a server busy: sysbench, because Python would use too much CPU itself."""
+"""Clients that keep a server busy: sysbench, because clients in Python would use too much CPU time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).with_name("client.lua")
 
-#: Seconds after which the clients end by themselves in any case.
+#: Seconds after which the clients exit by themselves.
 _BOUND = 3600
 
-#: Seconds for a client's last statement before it is killed.
+#: Maximum seconds for a client's last statement; then the client is killed.
 _STOP = 2
 
 
@@ -81,7 +81,7 @@ class Clients:
         return self._process.pid
 
     def check(self) -> None:
-        """Raise WorkloadError, with their output, if the clients have ended."""
+        """Raise WorkloadError, with the clients' output, if the clients have exited."""
         if self._process.poll() is not None:
             self._output.seek(0)
             raise WorkloadError(f"sysbench ended with {self._process.returncode}:\n{self._output.read()}")

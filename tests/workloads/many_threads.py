@@ -30,7 +30,7 @@ class ManyThreads:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the process id."""
         return self._process.pid
 
     def __enter__(self) -> ManyThreads:

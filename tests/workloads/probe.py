@@ -22,7 +22,7 @@ _SCRIPT = Path(__file__).with_name("probe_main.py")
 class Gaps:
     """The times between replies, in microseconds, from one ``take()`` to the next.
 
-    ``histogram`` maps the lower edge of a bucket (an eighth of its octave wide) to how many there were.
+    ``histogram`` maps the lower edge of a bucket (an eighth of its octave wide) to the number of gaps in it.
     """
 
     seconds: float

@@ -20,7 +20,7 @@ _QUERY = b"\x05\x00\x00\x00\x03DO 1"
 
 
 class Meter:
-    """The gaps so far. The listening thread sets ``wanted``, which is served between two queries."""
+    """Stores the gaps so far. The listening thread sets ``wanted``, which is served between two queries."""
 
     def __init__(self) -> None:
         self.wanted = False
