@@ -1,4 +1,4 @@
-"""Map an address of a process to its file and to all its names there, without Innoscope's code."""
+"""Resolve an address in a process to its file and all symbol names there, without Innoscope's code."""
 
 from __future__ import annotations
 

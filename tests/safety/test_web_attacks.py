@@ -61,7 +61,7 @@ def place(accounts: Accounts) -> Iterator[Path]:
 
 
 def checked(agent: Running) -> Iterator[Running]:
-    """Yield the agent. Afterwards check that it still runs, without tracebacks and within its memory."""
+    """Yield the agent. Then check that it runs, logged no traceback and stayed within its limit."""
     pid = agent.pid
     yield agent
     assert agent.process is not None

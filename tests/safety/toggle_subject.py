@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ACCOUNT = Account()
 #: Random kills in each of the tests that kill.
 KILLS = count(quick=4, full=200)
-#: Maximum seconds until a server must run, untraced, and answer.
+#: Timeout in seconds for a server to be running, untraced and answering again.
 WELL_S = 2.0
 _MAIN = Path(__file__).with_name("toggle_main.py")
 

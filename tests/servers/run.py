@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: The environment of a server, independent of the tester's.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
-#: Maximum seconds of a program, which suffice for an artefact of 150 MB; a hanging client must end.
+#: Timeout of a command in seconds: enough for an artefact of 150 MB, but it ends a client that hangs.
 _TIMEOUT = 900
 
 

@@ -61,7 +61,7 @@ class LatencyProbe:
 
     def __enter__(self) -> LatencyProbe:
         try:
-            self._line()  # printed when it has begun
+            self._line()  # wait for the line that the client prints once it has started
         except WorkloadError:
             self.__exit__()
             raise

@@ -72,7 +72,7 @@ pub fn read_many(pid: u32, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>
     Ok(found)
 }
 
-/// Append the bytes of the ranges that were read completely to `found`, and return their number.
+/// Append the bytes of each completely read range to `found`. Return the number of these ranges.
 fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>) -> Result<usize> {
     let mut bytes = vec![0; batch.iter().map(|(_, size)| size).sum()];
     let remote: Vec<_> =

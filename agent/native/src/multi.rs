@@ -61,8 +61,8 @@ pub fn detect() -> &'static Result<(), String> {
     })
 }
 
-/// Attach a program, loaded by [`programs::load_for_links`], and return its descriptor. Closing the
-/// descriptor detaches the program.
+/// Attach a program, loaded by [`programs::load_for_links`], and return the descriptor of the link.
+/// Closing it detaches the program.
 pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())?;
     let mut options = libbpf_sys::bpf_link_create_opts {

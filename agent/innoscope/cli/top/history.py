@@ -51,7 +51,7 @@ class History:
         return _carried(parts, self._longest_gap(columns))
 
     def _longest_gap(self, columns: int) -> int:
-        """Return the maximum number of empty parts between two snapshots at the usual interval."""
+        """Return how many columns a gap of 1.5 median intervals spans; longer gaps are missing data."""
         times = [taken_at for taken_at, _ in self._looks]
         gaps = sorted(after - before for before, after in pairwise(times))
         if not gaps:

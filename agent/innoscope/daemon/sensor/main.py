@@ -124,7 +124,10 @@ class Sensor:
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def run(self, ended: threading.Event) -> None:
-        """Search for servers every 2 s until ``ended`` is set; notify systemd's watchdog. Raise GaveUp."""
+        """Search for servers every 2 s and notify systemd's watchdog until ``ended`` is set.
+
+        Raise GaveUp if a thread keeps failing.
+        """
         self._supervisor.start("workers", self._workers.run, _HANGS_S)
         self._supervisor.start("discovery", partial(self._discover, ended), _HANGS_S)
         self._supervisor.watch(ended)

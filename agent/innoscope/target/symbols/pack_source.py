@@ -48,7 +48,7 @@ def of_server(
 def of_file(file: Path) -> PackSource:
     """Return the source for a pack of a file.
 
-    Its server is a running one with the same build-id. If there is none, the version is read from the file.
+    The server's version is taken from a running server with the same build-id, or else read from the file.
     Raises BadFile.
     """
     return PackSource(file, file.name, _server_of(file))
