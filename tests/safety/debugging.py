@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import stopped_threads
-from safety.waiting import until
 from safety.well import held_threads
 from servers import Keeper, ensure_packages
+from waiting import until
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

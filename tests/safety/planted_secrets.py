@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from safety.waiting import until
+from waiting import until
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -114,4 +114,4 @@ def _run(server: Server, statement: str) -> tuple[tuple[Any, ...], ...]:
 
 
 def _until(reached: Callable[[], bool]) -> None:
-    until(reached, interval_s=0.15)  # INNODB_TRX is refreshed only if it was not read for 0.1 s
+    until(reached, every_s=0.15)  # INNODB_TRX is refreshed only if it was not read for 0.1 s

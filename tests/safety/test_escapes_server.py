@@ -16,9 +16,9 @@ from safety.terminal import (
     without,
     without_colours,
 )
-from safety.waiting import until
 from scale import few, long
 from servers import Server
+from waiting import until
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         stack.enter_context(waiters).send(change)
         waiting = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
         # INNODB_TRX is refreshed only if it was not read for 0.1 s.
-        until(lambda: _run(server, waiting)[0][0] == _WAITERS, interval_s=0.15)
+        until(lambda: _run(server, waiting)[0][0] == _WAITERS, every_s=0.15)
         yield server
 
 

@@ -21,9 +21,9 @@ from safety.agenting import Running, Scrape, falls
 from safety.contained import ContainedServer, beside
 from safety.leftovers import breakpoints, orphans_now
 from safety.sensing import Sensing
-from safety.waiting import until
 from safety.well import assert_well
 from scale import count
+from waiting import until
 from workloads import Fsync
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _lives(process: Path) -> bool:
 
 
 def _wait_until_attached(victim: Victim, server: ContainedServer) -> None:
-    until(lambda: _attached(victim, server), ATTACHED_S)
+    until(lambda: _attached(victim, server), within_s=ATTACHED_S)
 
 
 def _attached(victim: Victim, server: ContainedServer) -> bool:

@@ -29,10 +29,10 @@ from safety.command import assert_one_clear_error, innoscope
 from safety.leftovers import orphans
 from safety.privileges import NOBODY, without_bpf
 from safety.sensing import Sensing, of_pid, outcome
-from safety.waiting import until
 from safety.well import assert_well
 from scale import count, few
 from servers import Server
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,9 @@ import pytest
 
 from safety.agenting import Running
 from safety.sensing import Sensing, of_pid
-from safety.waiting import until
 from scale import few, long
 from servers import Server
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,9 +20,9 @@ from innoscope.toggles.undo import Overtaken
 from safety.command import innoscope
 from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
 from safety.toggle_subject import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
-from safety.waiting import until
 from scale import few, long
 from servers import Server
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,9 +28,9 @@ from safety.command import assert_one_clear_error, innoscope, run
 from safety.debugging import Gdb, is_stopped
 from safety.privileges import nobody
 from safety.toggle_subject import ACCOUNT
-from safety.waiting import until
 from scale import few
 from servers import NAMES, Server
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,9 @@ from safety.command import assert_one_clear_error, innoscope, run
 from safety.leftovers import breakpoints, orphans
 from safety.privileges import nobody
 from safety.tracing import Tracing, trace
-from safety.waiting import until
 from safety.well import assert_well
 from servers import Server
+from waiting import until
 from workloads import Fsync
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_suspending_from_a_terminal_ends_the_trace_and_detaches(server: Server) 
 
 
 def _until_detached(server: Server) -> None:
-    until(lambda: not breakpoints(server.pid), 30)
+    until(lambda: not breakpoints(server.pid), within_s=30)
 
 
 def test_an_unknown_function_is_reported_with_similar_names(server: Server) -> None:

@@ -23,9 +23,9 @@ from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innosc
 from safety.debugging import Client, Gdb, is_stopped, threads, well
 from safety.pretender import Pretender
 from safety.privileges import nobody
-from safety.waiting import until
 from scale import count, few
 from servers import Server
+from waiting import until
 from workloads import Idle
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from safety.leftovers import breakpoints, orphans, probed
-from safety.waiting import until
 from servers import Server
+from waiting import until
 from workloads import Fsync
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from innoscope.sampling.model import Trust
 from innoscope.target.discover import find_one
 from safety.contained import installed_in
 from safety.leftovers import breakpoints, orphans
-from safety.waiting import until
 from servers import Keeper, Server, fetch
+from waiting import until
 from workloads import Fsync, Sleep
 
 if TYPE_CHECKING:

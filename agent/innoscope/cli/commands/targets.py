@@ -40,9 +40,9 @@ def command(as_json: bool) -> None:
     """
     targets, ignored = survey()
     if as_json:
-        told = [target.document() for target in targets]
-        told += [asdict(one) | {"ignored": str(one)} for one in ignored]
-        console.document(told, indent=2)
+        document = [target.document() for target in targets]
+        document += [asdict(one) | {"ignored": str(one)} for one in ignored]
+        console.document(document, indent=2)
     else:
         firsts = duplicates(ProcFs(), targets)
         rows = [_row(target, firsts.get(target.pid)) for target in targets]

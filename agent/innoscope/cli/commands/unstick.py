@@ -105,8 +105,8 @@ def _show_done(target: Target, found: ThreadStates, done: Rescue | None, as_json
     """Print the result, and the reason if it could not be written to the journal."""
     if as_json:
         rescue = None if done is None else asdict(done)
-        told = {"target": target.document(), "found": asdict(found), "rescue": rescue}
-        console.document({"at": time.time(), **told})
+        document = {"target": target.document(), "found": asdict(found), "rescue": rescue}
+        console.document({"at": time.time(), **document})
     elif done is not None:
         answer = "answers" if done.answered else "does not listen yet, as a server that starts or recovers"
         steps = ", ".join(done.steps)

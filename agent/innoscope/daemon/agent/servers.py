@@ -88,12 +88,12 @@ class ObservedServer:
 
     @property
     def up(self) -> bool | None:
-        """Whether the server's process is running; None if the server is on another host."""
+        """Return whether the server's process is running; None if the server is on another host."""
         return still_same(self.target) if self.target else None
 
 
 class Servers:
-    """All observed servers, by name."""
+    """Holds all observed servers, by name."""
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config

@@ -59,7 +59,7 @@ class Connections:
 
     @property
     def crowded(self) -> bool:
-        """Whether more than half of the allowed connections are open."""
+        """Return whether more than half of the allowed connections are open."""
         return len(self._open) > self._limit // 2
 
     def add(self, wire: socket.socket, client: str, seconds: float) -> OpenConnection:

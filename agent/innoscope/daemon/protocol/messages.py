@@ -117,7 +117,7 @@ def _set_timeout(wire: socket.socket, deadline: float) -> None:
 def encode_servers(servers: Iterable[ServerReply]) -> dict[str, Any]:
     """Return ``series`` and ``servers``. All servers have mostly the same series, so each is sent once."""
     numbers: _Numbers = {}
-    told = [
+    encoded = [
         {
             "name": server.name,
             "target": encode_target(server.target),
@@ -125,7 +125,7 @@ def encode_servers(servers: Iterable[ServerReply]) -> dict[str, Any]:
         }
         for server in servers
     ]
-    return {"series": [[metric, *labels] for metric, labels in numbers], "servers": told}
+    return {"series": [[metric, *labels] for metric, labels in numbers], "servers": encoded}
 
 
 def _encode_outcome(outcome: Outcome, numbers: _Numbers) -> dict[str, Any]:
@@ -242,8 +242,8 @@ def decode_reply(data: Any) -> Reply:
 
 def _trouble(data: Any) -> Trouble:
     """Decode the counts of failures in the sensor. Counts that the sensor does not send are 0."""
-    told = expect(data.get("trouble", {}), dict)
-    return Trouble(**{field.name: expect(told.get(field.name, 0), int) for field in fields(Trouble)})
+    trouble = expect(data.get("trouble", {}), dict)
+    return Trouble(**{field.name: expect(trouble.get(field.name, 0), int) for field in fields(Trouble)})
 
 
 def part(data: Any, name: str, kind: type) -> Any:

@@ -17,7 +17,7 @@ def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
     """Return ``frames``, ``stacks`` (with indices into frames) and ``chunks`` (with indices into stacks)."""
     frames: dict[Frame, int] = {}
     stacks: dict[Stack, int] = {}
-    told = [
+    encoded = [
         {
             "start": chunk.start,
             "end": chunk.end,
@@ -42,7 +42,7 @@ def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
         "frames": [
             [frame.function, frame.module, frame.offset, frame.inlined, frame.kernel] for frame in frames
         ],
-        "chunks": told,
+        "chunks": encoded,
     }
 
 
@@ -111,11 +111,11 @@ def encode_looks(looks: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]
         ]
         for one in seen
     ]
-    told = [
+    encoded = [
         [look.at, [[kind, wait, count] for (kind, wait), count in look.threads.items()], list(look.running)]
         for look in looks
     ]
-    return {"looks": told, "functions": list(functions), "seen": stacks}
+    return {"looks": encoded, "functions": list(functions), "seen": stacks}
 
 
 def decode_looks(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:

@@ -56,7 +56,7 @@ class ProbeSettings:
 
 
 class WatchedServer:
-    """All collectors of one server process. They run on ``workers``.
+    """Owns all collectors of one server process. They run on ``workers``.
 
     ``factories`` create all collectors except waits and process, and must return quickly. If ``probes`` is
     None, no probes are attached to the server.
@@ -128,7 +128,7 @@ class WatchedServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the server's process is still running."""
+        """Return whether the server's process is still running."""
         return still_same(self.target)
 
     def probes(self) -> list[dict[str, Any]]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
+from innoscope.sampling.missing_names import missing_names
 from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row
 from innoscope.sampling.profile.naming import ThreadBuilder
-from innoscope.sampling.profile.setup import Naming, missing_names, open_samples
+from innoscope.sampling.profile.setup import Naming, open_samples
 from innoscope.target.container import require_host_pids
 from innoscope.target.native_errors import translating
 
@@ -90,7 +91,7 @@ class OffCpuProfiler:
             ended = self._program.end()
             settled = self._program.settle(self._samples, ended)
         rows = list(self._rows(settled.waits, {thread.tid: thread.comm for thread in settled.threads}))
-        notes = missing_names(self.target, self._samples, (row.thread.frames for row in rows))
+        notes = missing_names(self.target, self._samples.modules, (row.thread.frames for row in rows))
         taken = self._samples.taken
         return Profile(
             target=self.target,

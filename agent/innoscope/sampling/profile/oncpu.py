@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from innoscope import _native
 from innoscope.sampling.classify import label
+from innoscope.sampling.missing_names import missing_names
 from innoscope.sampling.profile.model import SAMPLES, Profile, Row
 from innoscope.sampling.profile.naming import ThreadBuilder
-from innoscope.sampling.profile.setup import Naming, missing_names, open_samples, ring_bytes
+from innoscope.sampling.profile.setup import Naming, open_samples, ring_bytes
 from innoscope.target.container import require_host_pids
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
@@ -72,7 +73,7 @@ class OnCpuProfiler:
             Row(self._builder.running(one.tid, comms.get(one.tid, ""), one.place), one.records, one.records)
             for one in self._samples.counts()
         ]
-        notes = missing_names(self.target, self._samples, (row.thread.frames for row in rows))
+        notes = missing_names(self.target, self._samples.modules, (row.thread.frames for row in rows))
         taken = self._samples.taken
         return Profile(
             target=self.target,

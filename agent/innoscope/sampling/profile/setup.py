@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.sampling import descriptors
-from innoscope.sampling import missing_names as advice
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
     from innoscope._native import ModuleInfo
-    from innoscope.sampling.model import Frame
     from innoscope.target.model import Target
 
     Fetch: TypeAlias = Callable[[Callable[[], list[ModuleInfo]]], tuple[Mapping[str, str], tuple[str, ...]]]
@@ -67,10 +65,3 @@ def open_samples(target: Target, ring: int, naming: Naming) -> tuple[_native.Sam
         samples = build({})
         files, notes = naming.fetch(samples.modules) if naming.fetch else ({}, ())
         return (build(files) if files else samples), notes
-
-
-def missing_names(
-    target: Target, samples: _native.Samples, stacks: Iterable[tuple[Frame, ...]]
-) -> tuple[str, ...]:
-    """Return notes on functions without names, with the remedy in each note."""
-    return advice.missing_names(target, samples.modules, stacks)
