@@ -83,9 +83,7 @@ class Comparison:
         return self._symbols[module].covering(address)
 
 
-@pytest.mark.parametrize(
-    "name", few(NAMES, "mysql-5.6.24", reason="gdb and eu-stack take seconds")
-)
+@pytest.mark.parametrize("name", few(NAMES, "mysql-5.6.24", reason="gdb and eu-stack take seconds"))
 def test_stacks_equal_those_of_gdb_and_eu_stack(observatory: Observatory, name: str) -> None:
     """Compare only threads with the same stack before and after the oracle stopped the server."""
     server = observatory.server(name)

@@ -38,6 +38,7 @@ class ExitCode(IntEnum):
     FOUND = 18, "`diagnose`: something is wrong; the findings are printed"
     DIFFERENT = 19, "`diff`: there are differences; they are printed"
     TRACED = 20, "another debugger is attached to the process"
+    CANNOT_TELL = 21, "`diagnose`: no findings, but the threads were not seen: a stall may go unnoticed"
     INTERRUPTED = 130, "Ctrl-C, or Ctrl-Z: a suspended command could not detach its probes, so it ends"
     BROKEN_PIPE = 141, "the reader of the output closed the pipe"
 

@@ -180,12 +180,51 @@ def _latches(evidence: Evidence) -> tuple[int, int, int]:
     return counts["spin"], counts["mutex_wait"], active
 
 
-def _table_cache(evidence: Evidence) -> float:
-    """Return the value of the system variable table_open_cache."""
+def _runnable_threads(evidence: Evidence) -> float:
+    """Return the mean number of client threads that run or could run: they compute or spin."""
+    if not evidence.looks or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    counts = evidence.threads(clients=True)
+    return (counts["on_cpu"] + counts["spin"]) / len(evidence.looks)
+
+
+def _runnable_per_cpu(evidence: Evidence) -> float:
+    if "cpus" not in evidence.host:
+        raise Unknown("host", None)
+    return _runnable_threads(evidence) / evidence.host["cpus"]
+
+
+def _runnable_share(evidence: Evidence) -> float:
+    """Return the client threads that run or could run as a share of the active ones."""
+    counts = evidence.threads(clients=True)
+    active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+    return _ratio(_runnable_threads(evidence) * len(evidence.looks), active)
+
+
+def _blind(evidence: Evidence) -> float:
+    """Return 1 if snapshots were possible but none was completed in the time, else 0."""
+    missing = evidence.missing.get("looks")
+    return float(not evidence.looks and (missing is None or missing.reason == "timeout"))
+
+
+def _observed_seconds(evidence: Evidence) -> float:
+    return evidence.seconds
+
+
+def _variable(evidence: Evidence, name: str) -> float:
+    """Return the value of a system variable. Raises Unknown if the server does not have it."""
     for row in rows(evidence, "variables"):
-        if row["name"] == "table_open_cache":
+        if row["name"] == name:
             return number(row, "value")
     raise Unknown("sql", None)
+
+
+def _thread_concurrency(evidence: Evidence) -> float:
+    return _variable(evidence, "innodb_thread_concurrency")
+
+
+def _table_cache(evidence: Evidence) -> float:
+    return _variable(evidence, "table_open_cache")
 
 
 def _statement_rate(evidence: Evidence) -> float:
@@ -331,6 +370,12 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "latch_share": _latch_share,
     "spinning_ratio": _spinning_ratio,
     "table_cache": _table_cache,
+    "thread_concurrency": _thread_concurrency,
+    "runnable_threads": _runnable_threads,
+    "runnable_per_cpu": _runnable_per_cpu,
+    "runnable_share": _runnable_share,
+    "blind": _blind,
+    "observed_seconds": _observed_seconds,
     "opens_per_statement": _opens_per_statement,
     "statement_rate": _statement_rate,
     "deadlock_search_load": _deadlock_search_load,

@@ -1,13 +1,16 @@
-"""Read memory pressure, swapping, major faults and the control group's memory limit from the kernel."""
+"""Read the host's CPU, I/O and memory pressure, and the limits of the server's control group, from /proc."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Final
 
 #: Index of the major faults among the fields of /proc/PID/stat after the command's closing parenthesis.
 _MAJOR_FAULTS: Final = 9
+#: Index of these times among the numbers of the first line of /proc/stat.
+_IDLE, _IOWAIT = 3, 4
 #: A memory limit of at least this number of bytes means "no limit": cgroup v1 reports a number near 2^63.
 _UNLIMITED: Final = 1 << 60
 
@@ -23,15 +26,53 @@ class Host:
     def rates(self) -> dict[str, float]:
         """Return the available values.
 
-        ``major_faults`` and ``swapped_in`` are numbers per second, ``memory_stall_ratio`` is a share of the
-        time, and ``group_memory_ratio`` is the control group's current memory use as a share of its limit.
+        - ``cpus``: number of CPUs on which the server may run
+        - ``cpu_busy_ratio``: share of the CPU time of all CPUs of the host that was used
+        - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which some
+          process of the host waited for a CPU, for storage or for memory (/proc/pressure)
+        - ``throttled_ratio``: share of the CPU quota's periods in which the server's control group, or one
+          that contains it, had used up the quota and was stopped until the next period
+        - ``group_io_limited``: 1 if such a control group limits reads or writes (io.max), else 0
+        - ``group_memory_ratio``: its current memory use as a share of its limit
+        - ``major_faults``, ``swapped_in``: numbers per second
         """
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()
         grown = {
             name: (after[name] - before) / seconds for name, before in self._before.items() if name in after
         }
-        return {name: max(0.0, rate) for name, rate in grown.items()} | self._group()
+        rates = {name: max(0.0, rate) for name, rate in grown.items()}
+        busy, idle = rates.pop("cpu_busy_seconds", 0.0), rates.pop("cpu_idle_seconds", 0.0)
+        if busy + idle > 0:
+            rates["cpu_busy_ratio"] = busy / (busy + idle)
+        throttled, periods = rates.pop("throttled_periods", 0.0), rates.pop("quota_periods", 0.0)
+        if periods > 0:
+            rates["throttled_ratio"] = throttled / periods
+        return rates | self._cpus() | self._io_limited() | self._group()
+
+    def _cpus(self) -> dict[str, float]:
+        try:
+            return {"cpus": float(len(os.sched_getaffinity(self._pid)))}
+        except OSError:  # it ended
+            return {}
+
+    def _io_limited(self) -> dict[str, float]:
+        """Return whether a control group limits reads or writes: io.max, or blkio.throttle of cgroup v1."""
+        files = [folder / "io.max" for folder in self._folders("io")]
+        for folder in self._folders("blkio"):
+            files += folder.glob("blkio.throttle.*_device")
+        return {"group_io_limited": float(any(_text(file).strip() for file in files))}
+
+    def _folders(self, controller: str) -> list[Path]:
+        """Return the folders of the server's control group for a controller and of all that contain it."""
+        for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            root = self._groups / controllers if controllers else self._groups
+            folder = root / path.lstrip("/")
+            return [one for one in (folder, *folder.parents) if one.is_relative_to(root)]
+        return []
 
     def _group(self) -> dict[str, float]:
         for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
@@ -57,10 +98,28 @@ class Host:
             if line.startswith("pswpin "):
                 found["swapped_in"] = float(line.split()[1])
         # Format of a line: some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
-        for line in _text(self._proc / "pressure/memory").splitlines():
-            if line.startswith("some "):
-                found["memory_stall_ratio"] = float(line.rpartition("=")[2]) / 1e6
-        return found
+        for resource in ("cpu", "io", "memory"):
+            for line in _text(self._proc / "pressure" / resource).splitlines():
+                if line.startswith("some "):
+                    found[f"{resource}_stall_ratio"] = float(line.rpartition("=")[2]) / 1e6
+        # cpu user nice system idle iowait irq softirq steal guest guest_nice, in ticks of all CPUs
+        ticks = [float(one) for one in _text(self._proc / "stat").partition("\n")[0].split()[1:9]]
+        if len(ticks) == 8:
+            found["cpu_idle_seconds"] = ticks[_IDLE] + ticks[_IOWAIT]
+            found["cpu_busy_seconds"] = sum(ticks) - found["cpu_idle_seconds"]
+        return found | self._quota()
+
+    def _quota(self) -> dict[str, float]:
+        """Return the counters of the group that was throttled most, of those with a CPU quota."""
+        found: list[tuple[float, float]] = []
+        for folder in self._folders("cpu"):
+            stat = dict(line.split() for line in _text(folder / "cpu.stat").splitlines())
+            if int(stat.get("nr_periods", 0)):
+                found.append((float(stat["nr_throttled"]), float(stat["nr_periods"])))
+        if not found:
+            return {}
+        throttled, periods = max(found)
+        return {"throttled_periods": throttled, "quota_periods": periods}
 
 
 def _text(path: Path) -> str:

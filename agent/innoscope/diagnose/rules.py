@@ -88,6 +88,17 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
             _check_text(text)
 
     @property
+    def covers(self) -> frozenset[str]:
+        """Return the wait classes of client threads that this finding is about."""
+        named = (signal.partition(".") for signal in self.signals)
+        return frozenset((*self.stacks, *(rest for kind, _, rest in named if kind in ("threads", "share"))))
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """Return the signals in ``when``."""
+        return tuple(condition.signal for item in self.when for condition in item.alternatives)
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """Return all messages that may contain placeholders."""
         return (self.title, self.why, *self.do, *self.evidence)
@@ -146,7 +157,7 @@ def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
 
 
 def _signals(rule: Rule) -> Iterator[str]:
-    yield from (condition.signal for item in rule.when for condition in item.alternatives)
+    yield from rule.signals
     if isinstance(rule.score, Score):
         yield rule.score.signal
     for text in rule.texts:

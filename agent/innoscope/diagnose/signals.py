@@ -14,6 +14,8 @@
 ``p99.METRIC``            a histogram's 99th percentile, seconds (upper bound of the bucket)
 ``fact.NAME``             computed by ``facts.py`` from all evidence
 ``host.NAME``             read from the host by ``host.py``
+``unexplained.threads``   client threads in wait classes that no reported finding covers, mean
+``unexplained.share``     the same threads as a share of active
 ========================  ==========================================================================
 
 METRIC is a name in metrics.yaml, with ``.LABEL`` for one series of a labelled metric. Without ``.LABEL``, the
@@ -44,10 +46,14 @@ _NS: Final = 1e9
 
 
 class Signals:
-    """Compute signals from an ``Evidence`` object, each at most once."""
+    """Compute signals from an ``Evidence`` object, each at most once.
 
-    def __init__(self, evidence: Evidence) -> None:
+    ``unexplained`` has the wait classes for the signals ``unexplained.*``.
+    """
+
+    def __init__(self, evidence: Evidence, unexplained: frozenset[str] = frozenset()) -> None:
         self.evidence = evidence
+        self.unexplained = unexplained
         self._known: dict[str, float | Unknown] = {}
 
     def __getitem__(self, name: str) -> float:
@@ -71,12 +77,16 @@ class Signals:
 
     def _compute(self, name: str) -> float:
         kind, _, rest = name.partition(".")
+        if kind == UNEXPLAINED:
+            return sum(self[f"{rest}.{wait}"] for wait in sorted(self.unexplained))
         return _KINDS[kind](self.evidence, rest)
 
 
 def is_signal(name: str) -> bool:
     """Return whether the name is the name of a signal: its kind, and its metric or fact, must exist."""
     kind, _, rest = name.partition(".")
+    if kind == UNEXPLAINED:
+        return rest in ("threads", "share")
     if kind not in _KINDS:
         return False
     if kind == "fact":
@@ -224,6 +234,8 @@ def _host(evidence: Evidence, name: str) -> float:
     return evidence.host[name]
 
 
+#: The kind of signals that depends on the findings reported so far.
+UNEXPLAINED: Final = "unexplained"
 #: Kinds of signals whose names continue with a metric.
 OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
 #: Kinds of signals whose names continue with a wait class.

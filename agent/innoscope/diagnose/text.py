@@ -32,8 +32,7 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
     """Yield the report's lines: a summary, the findings (worst first), and what could not be checked."""
     yield from _head(evidence)
     if not verdict.findings:
-        found = f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were possible."
-        yield Coloured(found, Colour.GREEN)
+        yield _without_findings(verdict)
     toggles = _toggles()
     for number, finding in enumerate(verdict.findings, 1):
         yield ""
@@ -46,6 +45,16 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
             yield f"  {names}: no {one.source.replace('_', ' ')}: {one.words}"
             if one.remedy:
                 yield f"    {one.remedy}"
+    if verdict.not_applicable:
+        names = ", ".join(name.replace("_", " ") for name in verdict.not_applicable)
+        yield f"Not checked, because this server has no values for it: {names}"
+
+
+def _without_findings(verdict: Verdict) -> str:
+    checks = f"{verdict.checked} of {verdict.rules} checks were made"
+    if verdict.nothing_wrong:
+        return Coloured(f"Nothing wrong was found: {checks}.", Colour.GREEN)
+    return Coloured(f"The threads were not seen, so a stall may go unnoticed: {checks}.", Colour.YELLOW)
 
 
 def _head(evidence: Evidence) -> Iterator[str]:
@@ -138,6 +147,8 @@ def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "findings": [_as_json(finding) for finding in verdict.findings],
         "owners": [_held(held) for held in evidence.owners],
         "cannot_tell": [asdict(one) for one in verdict.cannot_tell],
+        "not_applicable": list(verdict.not_applicable),
+        "nothing_wrong": verdict.nothing_wrong,
         "checked": verdict.checked,
         "rules": verdict.rules,
     }

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from innoscope.diagnose import latches
 from innoscope.diagnose.blockers import BLOCKERS, Blocker
 from innoscope.diagnose.rules import PLACE, Score, default_rules
-from innoscope.diagnose.signals import Signals
+from innoscope.diagnose.signals import UNEXPLAINED, Signals, without_stacks
 from innoscope.diagnose.unavailable import Unknown
+from innoscope.diagnose.unexplained import unexplained
 from innoscope.diagnose.units import UNITS
 
 if TYPE_CHECKING:
@@ -56,27 +57,59 @@ class CannotTell:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of all rules. ``checked`` is the number of rules that could be evaluated."""
+    """The result of all rules.
+
+    - ``checked`` is the number of rules that could be evaluated.
+    - ``cannot_tell`` names the rules that lack a source, ``not_applicable`` those that need values which this
+      server does not have.
+    - ``blind`` is whether there were no snapshots of the threads. Then a stall may have gone unnoticed.
+    """
 
     findings: tuple[Finding, ...]
     cannot_tell: tuple[CannotTell, ...]
     checked: int
     rules: int
+    not_applicable: tuple[str, ...] = ()
+    blind: bool = False
+
+    @property
+    def nothing_wrong(self) -> bool:
+        """Return whether there are no findings and the threads were seen."""
+        return not self.findings and not self.blind
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
     """Apply the rules, by default those of the catalog. The same evidence always gives the same verdict."""
     every = tuple(default_rules() if rules is None else rules)
+    last = [rule for rule in every if any(name.startswith(f"{UNEXPLAINED}.") for name in rule.signals)]
     signals = Signals(evidence)
+    found, unknown = _apply([rule for rule in every if rule not in last], signals)
+    rest = unexplained(evidence, every, [rule for rule, _ in found])
+    more, also_unknown = _apply(last, Signals(evidence, rest))
+    unknown += also_unknown
+    return Verdict(
+        _ranked(found + more),
+        _cannot_tell(unknown),
+        checked=len(every) - len(unknown),
+        rules=len(every),
+        not_applicable=tuple(rule.name for rule, error in unknown if error.missing is None),
+        blind=not evidence.looks or without_stacks(evidence),
+    )
+
+
+def _apply(
+    rules: Iterable[Rule], signals: Signals
+) -> tuple[list[tuple[Rule, Finding]], list[tuple[Rule, Unknown]]]:
+    """Return the findings with their rules, and the rules that could not be evaluated with the reason."""
     found: list[tuple[Rule, Finding]] = []
     unknown: list[tuple[Rule, Unknown]] = []
-    for rule in every:
+    for rule in rules:
         try:
             if _holds(rule, signals):
                 found.append((rule, _finding(rule, signals)))
         except Unknown as error:
             unknown.append((rule, error))
-    return Verdict(_ranked(found), _cannot_tell(unknown), len(every) - len(unknown), len(every))
+    return found, unknown
 
 
 def _holds(rule: Rule, signals: Signals) -> bool:
@@ -125,7 +158,7 @@ def _finding(rule: Rule, signals: Signals) -> Finding:
         score=_score(rule.score, signals),
         evidence=(*(line for line in lines if line is not None), *latches.wanted(evidence, rule.latches)),
         blockers=tuple(_blockers(rule, evidence)),
-        stacks=tuple(stack for wait in rule.stacks for stack in _top(evidence, wait)),
+        stacks=tuple(stack for waits in _classes(rule, signals) for stack in _top(evidence, waits)),
         why=rule.why,
         do=tuple(_filled(text, signals) or PLACE.sub("?", text) for text in rule.do),
         toggles=rule.toggles,
@@ -179,9 +212,14 @@ def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
     return f"files: {', '.join(shown)}"
 
 
-def _top(evidence: Evidence, wait: str) -> list[ObservedStack]:
-    """Return the most frequent stacks of a wait class."""
-    found = [seen for seen in evidence.seen if seen.wait == wait]
+def _classes(rule: Rule, signals: Signals) -> list[frozenset[str]]:
+    """Return the wait classes of the rule's stacks; unexplained classes are one set."""
+    return [signals.unexplained if wait == UNEXPLAINED else frozenset({wait}) for wait in rule.stacks]
+
+
+def _top(evidence: Evidence, waits: frozenset[str]) -> list[ObservedStack]:
+    """Return the most frequent stacks of threads in these wait classes."""
+    found = [seen for seen in evidence.seen if seen.wait in waits]
     return sorted(found, key=lambda seen: -seen.count)[:_STACKS]
 
 

@@ -85,7 +85,6 @@ class Group:
         if text and (text in self.queries or len(self.queries) < MAX_QUERIES):
             self.queries[text] += 1
 
-
     def absorb(self, other: Group) -> None:
         """Add the counts of another group to this one."""
         self.count += other.count

@@ -48,9 +48,9 @@ Examples:
   innoscope diagnose stall.innoscope --show folded | flamegraph.pl > stall.svg
 
 \b
-Exit codes: 0 nothing wrong, 18 there are findings, 3 no or several servers, 4 the server ended, 5 not a
-server, 9 a damaged file, 12 the file could not be written.  More: docs/diagnose.md;
-JSON: docs/json.md.
+Exit codes: 0 nothing wrong, 18 there are findings, 21 there are none, but the threads were not seen,
+3 no or several servers, 4 the server exited, 5 not a server, 9 a damaged file, 12 the file could not be
+written.  More: docs/diagnose.md; JSON: docs/json.md.
 """
 
 _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
@@ -91,15 +91,15 @@ def command(
     """
     if file is not None:
         _only_for_a_server(context, file)
-        found = _read(file, show or "findings", as_json)
+        code = _read(file, show or "findings", as_json)
     elif show is not None:
         raise click.UsageError("--show is for an incident file: innoscope diagnose FILE --show …")
     else:
         target = find_one(pid, socket, port)
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
-        found = _look(target, sources, seconds, save, as_json)
-    if found:
-        raise click.exceptions.Exit(ExitCode.FOUND)
+        code = _look(target, sources, seconds, save, as_json)
+    if code is not ExitCode.SUCCESS:
+        raise click.exceptions.Exit(code)
 
 
 def _only_for_a_server(context: click.Context, file: Path) -> None:
@@ -115,24 +115,30 @@ def _long_name(parameter: click.Parameter) -> str:
     return next(name for name in parameter.opts if name.startswith("--"))
 
 
-def _read(file: Path, show: str, as_json: bool) -> bool:
-    """Print a part of an incident file; return whether it contains findings."""
+def _read(file: Path, show: str, as_json: bool) -> ExitCode:
+    """Print a part of an incident file; return the exit code for its findings."""
     if as_json and show != "findings":
         raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
     capture = files.load(file)
     if show != "findings":
         console.lines(incident_text.part(capture, show))
-        return False
-    lines, document = incident_text.findings(file, capture)
+        return ExitCode.SUCCESS
+    lines, document, verdict = incident_text.findings(file, capture)
     if as_json:
         console.document(document)
     else:
         console.lines(lines)
-    return bool(document["findings"])
+    return _exit_code(verdict)
 
 
-def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
-    """Print the findings of a server; return whether there are any."""
+def _exit_code(verdict: Verdict) -> ExitCode:
+    if verdict.findings:
+        return ExitCode.FOUND
+    return ExitCode.SUCCESS if verdict.nothing_wrong else ExitCode.CANNOT_TELL
+
+
+def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> ExitCode:
+    """Print the findings of a server; return the exit code."""
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
@@ -146,7 +152,7 @@ def _look(target: Target, sources: Sources, seconds: float, save: Path | None, a
         else:
             verdict = judge(evidence)
             _print(evidence, verdict, as_json)
-    return bool(verdict.findings)
+    return _exit_code(verdict)
 
 
 def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:

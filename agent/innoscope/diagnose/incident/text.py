@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.incident.model import Capture
+    from innoscope.diagnose.verdict import Verdict
     from innoscope.sampling.snapshot_history import ObservedStack
 
 #: Errors that rules can raise on evidence that no real server produces.
@@ -25,8 +26,8 @@ _INVALID_EVIDENCE: Final = (ArithmeticError, LookupError, ValueError, TypeError,
 _NS: Final = 1e9
 
 
-def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any]]:
-    """Apply the current rules, and return the report's lines and its JSON value.
+def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any], Verdict]:
+    """Apply the current rules, and return the report's lines, its JSON value and the verdict.
 
     Raises BadFile for invalid evidence.
     """
@@ -45,7 +46,7 @@ def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any]]:
     head = list(_head(path, capture))
     if then is not None and then != now:
         head.append(f"findings at that time, by other rules: {', '.join(then) or 'none'}")
-    return [*head, "", *lines], record | {"file": about}
+    return [*head, "", *lines], record | {"file": about}, verdict
 
 
 def _earlier_findings(capture: Capture) -> list[str] | None:

@@ -18,15 +18,19 @@ export function findings(place, about, verdict, why) {
     fill(place, el("p", { class: "dim" }, why || verdict?.why || "Diagnosing…"));
     return;
   }
-  const unknown = verdict.rules - verdict.checked;
   say(about, `of the last minute · ${verdict.checked} of ${verdict.rules} checks`);
   fill(
     place,
     verdict.findings.length
       ? el("ol", { class: "findings" }, ...verdict.findings.map(finding))
-      : el("p", { class: "good" }, unknown ? "No problem found." : "No problems."),
+      : el("p", { class: verdict.nothing_wrong ? "good" : "dim" }, withoutFindings(verdict)),
     verdict.cannot_tell.length ? notChecked(verdict.cannot_tell) : null,
   );
+}
+
+function withoutFindings(verdict) {
+  if (!verdict.nothing_wrong) return "The threads were not seen, so a stall may go unnoticed.";
+  return verdict.rules > verdict.checked ? "No problem found." : "No problems.";
 }
 
 function finding(one) {

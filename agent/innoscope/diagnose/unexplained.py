@@ -1,0 +1,38 @@
+"""Find the wait classes of client threads that no reported finding covers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose.facts import AT_REST
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.rules import Rule
+
+#: Wait classes of threads that work: nothing blocks them.
+_WORKING: Final = frozenset({"on_cpu", "runnable", "spin"})
+#: A class that only findings below their thresholds cover is unexplained from these sizes on: the mean number
+#: of threads, and their share of the active threads.
+_THREADS, _SHARE = 2.0, 0.3
+
+
+def unexplained(evidence: Evidence, rules: Iterable[Rule], reported: Collection[Rule]) -> frozenset[str]:
+    """Return the wait classes in which client threads wait although no finding in ``reported`` covers them.
+
+    A class that another of the ``rules`` covers is left out if few threads are in it: then that rule has
+    decided that there is no problem.
+    """
+    counts = evidence.threads(clients=True)
+    snapshots = max(len(evidence.looks), 1)
+    active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+    explained = {wait for rule in reported for wait in rule.covers}
+    covered = {wait for rule in rules for wait in rule.covers}
+    return frozenset(
+        wait
+        for wait, count in counts.items()
+        if wait not in AT_REST | _WORKING | explained
+        and (wait not in covered or (count >= _THREADS * snapshots and count >= _SHARE * active))
+    )
