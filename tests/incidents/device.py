@@ -1,4 +1,4 @@
-"""Give one server a slow device or little memory, by control groups."""
+"""Give one server a slow device, little memory or little CPU time, by control groups."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 _BLKIO: Final = Path("/sys/fs/cgroup/blkio")
+_CPU: Final = Path("/sys/fs/cgroup/cpu")
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
 _WITHIN_S: Final = 30
 _SWAP: Final = 256 << 20
@@ -39,6 +40,21 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
         for what in ("read", "write"):
             (group / f"blkio.throttle.{what}_iops_device").write_text(f"{_device(server)} {_UNLIMITED}")
         _leave(server, group, _BLKIO)
+
+
+@contextmanager
+def quota(server: Server, cpus: float) -> Iterator[None]:
+    """For the block, limit the server's CPU time to that many CPUs."""
+    group = _CPU / f"innoscope-{server.pid}"
+    group.mkdir()
+    try:
+        period_us = int((group / "cpu.cfs_period_us").read_text())
+        (group / "cpu.cfs_quota_us").write_text(str(int(cpus * period_us)))
+        (group / "cgroup.procs").write_text(str(server.pid))
+        yield
+    finally:
+        (group / "cpu.cfs_quota_us").write_text("-1")
+        _leave(server, group, _CPU)
 
 
 def _leave(server: Server, group: Path, home: Path) -> None:
