@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Final
@@ -51,17 +50,19 @@ class Host:
         return rates | self._cpus() | self._io_limited() | self._group()
 
     def _cpus(self) -> dict[str, float]:
-        try:
-            return {"cpus": float(len(os.sched_getaffinity(self._pid)))}
-        except OSError:  # it ended
-            return {}
+        for line in _text(self._proc / str(self._pid) / "status").splitlines():
+            name, _, mask = line.partition(":")
+            if name == "Cpus_allowed":  # hexadecimal, with a comma after every eight digits
+                return {"cpus": float(int(mask.replace(",", ""), 16).bit_count())}
+        return {}
 
     def _io_limited(self) -> dict[str, float]:
         """Return whether a control group limits reads or writes: io.max, or blkio.throttle of cgroup v1."""
         files = [folder / "io.max" for folder in self._folders("io")]
         for folder in self._folders("blkio"):
             files += folder.glob("blkio.throttle.*_device")
-        return {"group_io_limited": float(any(_text(file).strip() for file in files))}
+        files = [file for file in files if file.exists()]
+        return {"group_io_limited": float(any(_text(file).strip() for file in files))} if files else {}
 
     def _folders(self, controller: str) -> list[Path]:
         """Return the folders of the server's control group for a controller and of all that contain it."""
