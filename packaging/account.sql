@@ -21,4 +21,13 @@ CREATE USER innoscope@localhost IDENTIFIED BY 'change me'
 -- Required by information_schema.INNODB_METRICS and SHOW ENGINE INNODB STATUS, and to see all threads.
 GRANT PROCESS ON *.* TO innoscope@localhost;
 
+-- Required to name the blockers: holders of metadata locks and rows, and the connection of each thread. MySQL 5.7 records
+-- metadata locks only if wait/lock/metadata/sql/mdl is enabled in performance_schema.setup_instruments.
+/*!50703 GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.threads TO innoscope@localhost */;
+/*!80001 GRANT SELECT ON performance_schema.data_lock_waits TO innoscope@localhost */;
+-- Required to see how far a replica is behind.
+/*!80001 GRANT SELECT ON performance_schema.replication_applier_status_by_worker TO innoscope@localhost */;
+/*!80001 GRANT SELECT ON performance_schema.replication_applier_configuration TO innoscope@localhost */;
+
 -- To remove the account:  DROP USER innoscope@localhost;

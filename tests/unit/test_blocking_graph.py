@@ -95,7 +95,7 @@ def test_circular_wait_names_all_its_threads() -> None:
 
 
 def test_metadata_locks_reported_by_the_server_have_a_root() -> None:
-    row = {"schema": "d", "object": "t", "type": "SHARED_READ"}
+    row = {"namespace": "TABLE", "schema": "d", "object": "t", "type": "SHARED_READ"}
     rows = (
         row | {"connection": "1", "status": "GRANTED"},
         row | {"connection": "2", "status": "GRANTED"},
@@ -104,6 +104,29 @@ def test_metadata_locks_reported_by_the_server_have_a_root() -> None:
     )
     [root] = Graph(evidence(answers={"metadata_locks": rows})).roots(["metadata_lock"])
     assert (root.node, root.waiting, root.lock) == (-1, 2, "SHARED_READ on d.t")
+
+
+def test_global_read_lock_blocks_writers_but_writers_do_not_block_each_other() -> None:
+    row = {"namespace": "GLOBAL", "schema": "", "object": "", "type": "INTENTION_EXCLUSIVE"}
+    rows = (
+        row | {"connection": "1", "status": "GRANTED", "type": "SHARED"},
+        row | {"connection": "2", "status": "GRANTED"},  # a statement that writes, and goes on
+        row | {"connection": "3", "status": "PENDING"},
+        row | {"connection": "4", "status": "PENDING"},
+    )
+    [root] = Graph(evidence(answers={"metadata_locks": rows})).roots(["metadata_lock"])
+    assert (root.node, root.waiting, root.lock) == (-1, 2, "SHARED on the global read lock")
+
+
+def test_statement_that_writes_blocks_the_global_read_lock() -> None:
+    row = {"namespace": "GLOBAL", "schema": "", "object": "", "type": "INTENTION_EXCLUSIVE"}
+    rows = (
+        row | {"connection": "2", "status": "GRANTED"},
+        row | {"connection": "1", "status": "PENDING", "type": "SHARED"},
+        row | {"connection": "3", "status": "PENDING"},
+    )
+    [root] = Graph(evidence(answers={"metadata_locks": rows})).roots(["metadata_lock"])
+    assert (root.node, root.waiting) == (-2, 2)
 
 
 def test_locks_without_an_owner_or_of_another_wait_class_are_no_roots() -> None:

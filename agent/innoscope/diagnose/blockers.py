@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import blocking_chains, facts, replica_applier
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
-from innoscope.diagnose.unavailable import Unknown
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
 
 if TYPE_CHECKING:
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Statement
     from innoscope.sampling.snapshot_history import ObservedStack
 
+#: Off by default in MySQL 5.7. Locks that are already held do not appear.
+RECORD_METADATA_LOCKS: Final = (
+    "UPDATE performance_schema.setup_instruments SET ENABLED='YES' WHERE NAME='wait/lock/metadata/sql/mdl'"
+)
 #: Wait classes of threads that cannot be the owner, because they do not work inside a critical section.
 _NOT_INSIDE: Final = frozenset(
     {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
@@ -63,24 +66,10 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
 
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
-    """Return the holders of table locks that other threads wait for, or else the oldest open transactions."""
+    """Return the holders of metadata locks that other threads wait for, or else the oldest transactions."""
     if known := blocking_chains.blockers(evidence, "metadata_lock"):
         return known
-    try:
-        locks = facts.rows(evidence, "metadata_locks")
-    except Unknown:
-        return _open_transactions(evidence)
-    wanted = {_table(row) for row in locks if row["status"] == "PENDING"}
-    pending = {row["connection"] for row in locks if row["status"] == "PENDING"}
-    holders = {
-        row["connection"]: row
-        for row in locks
-        if row["status"] == "GRANTED" and _table(row) in wanted and row["connection"] not in pending
-    }
-    return [
-        Blocker(f"{_who(row, evidence)}: holds {row['type']} on {_table(row)}", _stack_of(row, evidence))
-        for row in list(holders.values())[:3]
-    ]
+    return _open_transactions(evidence)
 
 
 def oldest_transaction(evidence: Evidence) -> list[Blocker]:
@@ -110,15 +99,23 @@ def _open_transactions(evidence: Evidence) -> list[Blocker]:
     return [
         Blocker(
             f"perhaps {_who(row, evidence)}: its transaction is open for"
-            f" {facts.number(row, 'seconds'):,.0f} s (this server does not show who holds metadata locks)",
+            f" {facts.number(row, 'seconds'):,.0f} s ({_no_holders(evidence)})",
             _stack_of(row, evidence),
         )
         for row in transactions[:2]
-    ]
+    ] or [Blocker(f"unknown: {_no_holders(evidence)}")]
 
 
-def _table(row: Mapping[str, str]) -> str:
-    return f"{row['schema']}.{row['object']}"
+def _no_holders(evidence: Evidence) -> str:
+    """Return why the server does not show who holds metadata locks."""
+    missing = evidence.missing.get("sql.metadata_locks")
+    if missing is not None:
+        return f"performance_schema.metadata_locks: {missing.words}"
+    if "metadata_locks" not in evidence.answers:
+        return "this server does not show who holds metadata locks"
+    if not evidence.answers["metadata_locks"]:
+        return f"the server records no metadata locks; to see their holders: {RECORD_METADATA_LOCKS}"
+    return "the server does not list the holder: it got the lock before locks were recorded"
 
 
 def _who(row: Mapping[str, str], evidence: Evidence) -> str:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from innoscope.diagnose.metadata_locks import held_locks
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from innoscope.diagnose.evidence import Evidence, Statement
     from innoscope.memory.locks.held import HeldLock
@@ -126,26 +128,10 @@ class Graph:
                 yield Edge(waiter, blocker, "a row's lock", "row_lock")
 
     def _metadata_locks(self) -> Iterator[Edge]:
-        """Yield edges from threads that wait for a table's lock to holders that do not wait themselves."""
-        rows = [
-            row for row in self._evidence.answers.get("metadata_locks", ()) if row["connection"].isdigit()
-        ]
-        pending = {(row["connection"], *_table(row)) for row in rows if row["status"] == "PENDING"}
-        for row in rows:
-            if row["status"] == "GRANTED" and (row["connection"], *_table(row)) not in pending:
-                for connection, *table in pending:
-                    if table == [*_table(row)]:
-                        words = f"{row['type']} on {'.'.join(_table(row))}"
-                        yield Edge(
-                            self._node(int(connection)),
-                            self._node(int(row["connection"])),
-                            words,
-                            "metadata_lock",
-                        )
+        """Yield edges from threads that wait for a metadata lock to holders that do not wait themselves."""
+        for held in held_locks(self._evidence.answers.get("metadata_locks", ())):
+            for waiter in held.waiters:
+                yield Edge(self._node(waiter), self._node(held.connection), held.words, "metadata_lock")
 
     def _node(self, connection: int) -> int:
         return self._threads.get(connection) or -connection
-
-
-def _table(row: Mapping[str, str]) -> tuple[str, str]:
-    return row["schema"], row["object"]
