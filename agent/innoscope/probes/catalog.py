@@ -55,7 +55,7 @@ class Site(ServerEntry, frozen=True):
     returns: str | None = None
     functions: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
-    shared_object: str | None = field(default=None, name="library")  # prefix of the file name
+    libraries: tuple[str, ...] = field(default=(), name="library")  # prefixes of file names
     values: dict[str, Value] = field(default_factory=dict)
     feeds: tuple[str, ...] = ()  # metrics in addition to ``Probe.feeds``
     absent: str | None = None  # why there is nothing to attach to

@@ -85,29 +85,50 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     )
 
 
+#: Key of the server's executable among the files.
+_MAIN: Final = ""
+
+
 class _Files:
     """The mapped files of several sites. Each is opened once, and searched once for all its sites."""
 
     def __init__(self, pid: int, sites: Sequence[Site]) -> None:
         self._pid, self._sites = pid, sites
         self.main = _native.CodeFile(pid)
-        self._libraries: dict[str, _native.CodeFile] = {}
-        self._found: dict[str | None, list[Function]] = {}
+        self._libraries: dict[str, _native.CodeFile | _native.NativeError] = {}
+        self._found: dict[str, list[Function]] = {}
 
-    def of(self, site: Site) -> _native.CodeFile:
-        """Return the file of a site. Raises NativeError (elf) if the file is not mapped."""
-        if site.shared_object is None:
-            return self.main
-        if site.shared_object not in self._libraries:
-            self._libraries[site.shared_object] = _native.CodeFile(self._pid, site.shared_object)
-        return self._libraries[site.shared_object]
+    def places(self, site: Site) -> tuple[_native.CodeFile, tuple[Function, ...]]:
+        """Return the site's file and all copies of its functions, without duplicate addresses.
 
-    def places(self, site: Site) -> tuple[Function, ...]:
-        """Return all copies of the site's functions, without duplicate addresses."""
-        name = site.shared_object
+        Of several libraries, the first one that has the functions is used. Raises NativeError (elf) if none
+        of them is mapped.
+        """
+        if not site.libraries:
+            return self.main, self._places(_MAIN, self.main, site)
+        files = [(name, self._library(name)) for name in site.libraries]
+        mapped = [(name, file) for name, file in files if isinstance(file, _native.CodeFile)]
+        if not mapped:
+            raise next(file for _, file in files if isinstance(file, _native.NativeError))
+        every = ((file, self._places(name, file, site)) for name, file in mapped)
+        return next((one for one in every if one[1]), (mapped[-1][1], ()))
+
+    def _library(self, name: str) -> _native.CodeFile | _native.NativeError:
+        """Return the mapped file whose name begins with ``name``, or the error (elf) if there is none."""
+        if name not in self._libraries:
+            try:
+                self._libraries[name] = _native.CodeFile(self._pid, name)
+            except _native.NativeError as error:
+                if error.args[0] != "elf":
+                    raise
+                self._libraries[name] = error
+        return self._libraries[name]
+
+    def _places(self, name: str, file: _native.CodeFile, site: Site) -> tuple[Function, ...]:
         if name not in self._found:
-            wanted = {text for each in self._sites if each.shared_object == name for text in _prefixes(each)}
-            file, names = self.of(site), sorted(wanted)
+            libraries = (each.libraries or (_MAIN,) for each in self._sites)
+            sites = zip(self._sites, libraries, strict=True)
+            names = sorted({text for each, files in sites if name in files for text in _prefixes(each)})
             found = _cached(file, names, lambda: [_fields(each) for each in file.functions(names)])
             self._found[name] = [Function(*each) for each in found]
         own = [
@@ -156,12 +177,11 @@ def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -
     if site.absent:
         return Missing(probe, site.absent, instead=site.instead)
     try:
-        file = files.of(site)
+        file, places = files.places(site)
     except _native.NativeError as error:
         if error.args[0] != "elf":
             raise
         return Missing(probe, str(error.args[1]))
-    places = files.places(site)
     if not places:
         return _not_found(target, probe, site, file)
     note = "counts only some of the calls: the rest is inlined" if _only_parts(places) else None
@@ -192,14 +212,12 @@ def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed
 
     A probe without any other copy becomes Missing.
     """
-    own = [
-        (place.address, place.size) for each in placed if not each.site.shared_object for place in each.places
-    ]
+    own = [(place.address, place.size) for each in placed if not each.site.libraries for place in each.places]
     counts = _cached(files.main, own, lambda: files.main.references(own))
     if counts is None:
         return list(placed)
     dead = {address for (address, _), count in zip(own, counts, strict=True) if not count}
-    return [each if each.site.shared_object else _without_dead(each, dead) for each in placed]
+    return [each if each.site.libraries else _without_dead(each, dead) for each in placed]
 
 
 def _without_dead(placed: Placed, dead: set[int]) -> Placed | Missing:

@@ -181,7 +181,7 @@ def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Function]) ->
     found = []
     for probe in catalog.probes.values():
         site = probe.site(target.flavour, target.version)
-        if site is None or site.absent or site.shared_object:
+        if site is None or site.absent or site.libraries:
             continue
         if all(is_symbol_of(at.symbol, site.functions) or is_copy(at.symbol, site.symbols) for at in places):
             found.append((probe, site))
