@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from live.observe import PLANS, QUIET
-from servers import NAMES
+from scale import long
+from servers import ADDED, NAMES
 from workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -27,8 +28,29 @@ ALSO = {
 NEVER = {"network_send"}
 
 
-@pytest.mark.parametrize("load", [load for load in PLANS if load != QUIET])
-@pytest.mark.parametrize("name", NAMES)
+#: The expected class if it differs on a server: from 8.0.22 to 8.3, by default only the log's own threads write
+#: and flush it (innodb_log_writer_threads).
+INSTEAD = {("mysql-8.0.31", "fsync"): "redo_write_wait"}
+
+#: InnoDB of 10.5 waits for latches on condition variables too, and the names of its functions are hidden: one of
+#: 16 waits for a page latch is taken for a row lock.
+COARSE = pytest.mark.xfail(reason="hidden names: waits for page latches look like row locks", strict=False)
+
+
+def _marks(name: str, load: str) -> list[pytest.MarkDecorator]:
+    marks = [long("like the neighbouring versions")] if name in ADDED and load != "row_lock" else []
+    return [*marks, COARSE] if (name, load) == ("mariadb-10.5", "table_scan") else marks
+
+
+OBSERVED = [
+    pytest.param(name, load, marks=_marks(name, load))
+    for name in (*NAMES, *ADDED)
+    for load in PLANS
+    if load != QUIET
+]
+
+
+@pytest.mark.parametrize(("name", "load"), OBSERVED)
 def test_affected_threads_get_the_right_wait_class(observatory: Observatory, name: str, load: str) -> None:
     """The floor also holds on mariadb-10.11, whose InnoDB has no names.
 
@@ -39,9 +61,10 @@ def test_affected_threads_get_the_right_wait_class(observatory: Observatory, nam
     seen = observatory.observe(name, load)
 
     kind = WORKLOADS[load]
-    right = {kind.expected, *kind.also, *ALSO.get(load, ())} - NEVER
+    expected = INSTEAD.get((name, load), kind.expected)
+    right = {expected, *kind.also, *ALSO.get(load, ())} - NEVER
     total = seen.waits.total()
     good = sum(count for wait, count in seen.waits.items() if wait in right)
     assert total >= seen.snapshots * PLANS[load].connections * 0.9
-    assert seen.waits[kind.expected] > 0
+    assert seen.waits[expected] > 0
     assert good >= FLOOR * total, seen.shown(set(seen.waits) - right)

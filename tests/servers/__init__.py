@@ -5,7 +5,7 @@
 ...     server.pid, server.socket, server.version
 """
 
-from servers.catalog import NAMES, SERVERS, Spec
+from servers.catalog import ADDED, NAMES, SERVERS, Spec
 from servers.errors import ServerError
 from servers.fetch import Installation, fetch
 from servers.keeper import Keeper
@@ -13,6 +13,7 @@ from servers.packages import ensure_commands, ensure_packages
 from servers.server import Server
 
 __all__ = [
+    "ADDED",
     "NAMES",
     "SERVERS",
     "Installation",
