@@ -28,12 +28,12 @@ ALSO = {
 NEVER = {"network_send"}
 
 
-#: The expected class if it differs on a server: from 8.0.22 to 8.3, by default only the log's own threads write
-#: and flush it (innodb_log_writer_threads).
+#: The expected class if it differs on a server. From 8.0.22 to 8.3, only the redo log's own threads write and
+#: flush it by default (innodb_log_writer_threads).
 INSTEAD = {("mysql-8.0.31", "fsync"): "redo_write_wait"}
 
-#: InnoDB of 10.5 waits for latches on condition variables too, and the names of its functions are hidden: one of
-#: 16 waits for a page latch is taken for a row lock.
+#: InnoDB of 10.5 also waits for latches on condition variables, and its functions have no names: some waits
+#: for page latches are taken for row locks.
 COARSE = pytest.mark.xfail(reason="hidden names: waits for page latches look like row locks", strict=False)
 
 
