@@ -597,9 +597,7 @@ class ThreadTimes:
     blocked_ns: int
     runnable_ns: int
     wall_ns: int  # the sum of the three times
-    def __init__(
-        self, tid: int, comm: str, running_ns: int, blocked_ns: int, runnable_ns: int
-    ) -> None: ...
+    def __init__(self, tid: int, comm: str, running_ns: int, blocked_ns: int, runnable_ns: int) -> None: ...
 
 @final
 class Waits:

@@ -64,9 +64,7 @@ def _families(found: Mapping[str, Sequence[ProbeReport]]) -> Iterator[str]:
     yield "|---|---|" + "---|" * len(found)
     for name, family in default_catalog().families.items():
         title = name if family.default else f"*{name}*"
-        cells = [
-            _cell([each for each in reports if each.family == name]) for reports in found.values()
-        ]
+        cells = [_cell([each for each in reports if each.family == name]) for reports in found.values()]
         yield f"| {title} | {family.answers} | " + " | ".join(cells) + " |"
 
 

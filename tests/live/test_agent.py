@@ -144,9 +144,7 @@ def certificate(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", few(NAMES, "mysql-5.6.24", reason="only TLS and the password are new here"))
-def test_prometheus_scrapes_over_tls_with_a_password(
-    name: str, server: Any, certificate: Path
-) -> None:
+def test_prometheus_scrapes_over_tls_with_a_password(name: str, server: Any, certificate: Path) -> None:
     web = certificate / "web.yaml"
     web.write_text(
         "tls_server_config: {cert_file: cert.pem, key_file: key.pem, min_version: TLS13}\n"

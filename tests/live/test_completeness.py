@@ -41,9 +41,7 @@ def test_threads_at_rest_reach_their_root(observatory: Observatory, name: str, l
 
 
 @pytest.mark.parametrize(("name", "load"), OBSERVED)
-def test_complete_stacks_end_at_a_thread_start(
-    observatory: Observatory, name: str, load: str
-) -> None:
+def test_complete_stacks_end_at_a_thread_start(observatory: Observatory, name: str, load: str) -> None:
     seen = observatory.observe(name, load)
 
     assert not seen.rootless, "\n".join(f"{count}× {text}" for text, count in seen.rootless.items())

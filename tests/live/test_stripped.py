@@ -93,7 +93,6 @@ def test_one_note_has_the_remedy_without_a_debug_file(stripped: Stripped) -> Non
     build_id = stripped.split.build_id
     assert f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug" in note
 
-
     text = _innoscope(stripped.pid)
     assert len([line for line in text.splitlines() if "DEBUGINFOD_URLS" in line]) == 1
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "innodb_sync_spin_loops"
 #: The stripped server has no InnoDB symbols, but its table of system variables is found.
-SPIN_ROUNDS = Setting(
-    "srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000), variable=VARIABLE
-)
+SPIN_ROUNDS = Setting("srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000), variable=VARIABLE)
 
 
 @pytest.fixture

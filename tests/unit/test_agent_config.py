@@ -75,7 +75,7 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         ("[watch]\nbefore_seconds = 600", "before_seconds: Expected `float` <= 60"),
         ("[watch]\nfor_seconds = 60", "for_seconds: Expected `float` <= 30"),
         ("[watch]\nmax_files = 0", "watch.max_files: Expected `int` >= 1"),
-        ("[[server]]\nname = \"a\\u0000\"\nport = 1", "empty or not printable"),
+        ('[[server]]\nname = "a\\u0000"\nport = 1', "empty or not printable"),
         ("[stacks]\nkeep_seconds = nan", "keep_seconds: Expected `float` >= 60"),
         ("[stacks]\nkeep_seconds = 1" + "0" * 400, "keep_seconds"),
         ("a = " + "[" * 5000, "cannot parse .* as TOML"),

@@ -37,9 +37,7 @@ def socket(tmp_path: Path) -> Iterator[str]:
     server.close()
 
 
-def test_table_lists_the_most_frequent_probe_first(
-    socket: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_lists_the_most_frequent_probe_first(socket: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probes", "status", "--sensor-socket", socket]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "server 3306"

@@ -132,9 +132,7 @@ def log_options(function: F) -> F:
     return function
 
 
-def seconds_option(
-    least: float, most: float, about: str, *, default: str | None = "10s"
-) -> Callable[[F], F]:
+def seconds_option(least: float, most: float, about: str, *, default: str | None = "10s") -> Callable[[F], F]:
     """Return a decorator that adds ``--seconds`` (or ``--duration``), passed as ``seconds``."""
     return click.option(
         "-s",

@@ -145,9 +145,7 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
     return form
 
 
-def write(
-    report: Report, sink: Stdout | File, form: str, by: str, limit: int | None, detail: Detail
-) -> None:
+def write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None, detail: Detail) -> None:
     """Write the report in any format except JSON, because each command has its own JSON document."""
     if form == "pprof":
         sink.raw(pprof.encode(report))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 CLEAR_LINE: Final = "\r\x1b[K"
 
 
-
 class Colour(StrEnum):
     """The colours of output; the values are click's names."""
 

@@ -123,9 +123,7 @@ def _one_child() -> Iterator[None]:
             _CHILD.release()
 
 
-def _of_pack(
-    target: Target, symbols: Mapping[str, Symbol], source: str, paths: Sequence[str]
-) -> Layout:
+def _of_pack(target: Target, symbols: Mapping[str, Symbol], source: str, paths: Sequence[str]) -> Layout:
     """Return the layout from a symbol pack, for a server without debug information."""
     try:
         known = packs.layout(target.build_id)

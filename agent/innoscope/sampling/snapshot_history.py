@@ -48,6 +48,7 @@ class SnapshotSummary:
 
     ``running`` has the ids of the client threads on a CPU.
     """
+
     at: float
     threads: Mapping[tuple[str, str], int]
     running: tuple[int, ...] = ()

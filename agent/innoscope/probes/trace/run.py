@@ -55,16 +55,16 @@ def run(
     _check_argument(chosen, options)
     timed = options.latency and chosen.timed is not None
     with closing(Session(target, chosen, options, timed=timed)) as session, ExitStack() as stack:
-            progress("measuring the cost of a hit")
-            cost = costs.measure(session, chosen, timed=timed)
-            session.reset()
-            pace = stack.enter_context(open_pace()) if options.force else None
-            before = pace.measure() if pace else {}
-            tracer = Tracer(session, chosen, options, cost, timed=timed)
-            result = tracer.trace(progress, pace)
-            if pace:
-                result.loss = tracer.loss(result, before, pace)
-            return result
+        progress("measuring the cost of a hit")
+        cost = costs.measure(session, chosen, timed=timed)
+        session.reset()
+        pace = stack.enter_context(open_pace()) if options.force else None
+        before = pace.measure() if pace else {}
+        tracer = Tracer(session, chosen, options, cost, timed=timed)
+        result = tracer.trace(progress, pace)
+        if pace:
+            result.loss = tracer.loss(result, before, pace)
+        return result
 
 
 def _check_argument(chosen: TracedFunction, options: TraceOptions) -> None:

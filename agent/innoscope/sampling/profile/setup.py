@@ -32,6 +32,7 @@ class Naming:
 
     ``fetch`` downloads debug files for the mapped modules. It returns the files by build-id, and notes.
     """
+
     inlines: bool = False
     kernel: bool = False
     debug_dirs: tuple[str, ...] = ()

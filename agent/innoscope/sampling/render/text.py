@@ -83,8 +83,7 @@ def _from_server(groups: list[Group], by: str) -> list[Group]:
     if by == "stack":
         return _merged(groups)
     return [
-        Group(one.wait, (), one.count, one.trust, one.tids, one.queries, _merged(one.parts))
-        for one in groups
+        Group(one.wait, (), one.count, one.trust, one.tids, one.queries, _merged(one.parts)) for one in groups
     ]
 
 
