@@ -153,7 +153,7 @@ def snapshots_per_second(sensing: Sensing, begin: float, end: float) -> list[flo
     """Return the snapshots per second of each server."""
     names = sensing.client.hello()["servers"]
     return [
-        len(sensing.client.looks(name, begin, end, stacks=False)[0]) / (end - begin) for name in names
+        len(sensing.client.snapshots(name, begin, end, stacks=False)[0]) / (end - begin) for name in names
     ]
 
 

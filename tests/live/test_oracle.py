@@ -33,8 +33,8 @@ WITH_DEBUG_INFO = ("mysql-5.5.9", "mysql-5.6.24", "mariadb-11.4.5")
 Stack = tuple["Frame", ...]
 
 
-def _exact(look: Look) -> dict[int, Stack]:
-    return {raw.tid: look.stacks[raw.stack] for raw in look.threads if raw.trust == "exact"}
+def _exact(snapshot: Look) -> dict[int, Stack]:
+    return {raw.tid: snapshot.stacks[raw.stack] for raw in snapshot.threads if raw.trust == "exact"}
 
 
 class Comparison:
@@ -83,9 +83,7 @@ class Comparison:
         return self._symbols[module].covering(address)
 
 
-@pytest.mark.parametrize(
-    "name", few(NAMES, "mysql-5.6.24", reason="gdb and eu-stack take seconds")
-)
+@pytest.mark.parametrize("name", few(NAMES, "mysql-5.6.24", reason="gdb and eu-stack take seconds"))
 def test_stacks_equal_those_of_gdb_and_eu_stack(observatory: Observatory, name: str) -> None:
     """Compare only threads with the same stack before and after the oracle stopped the server."""
     server = observatory.server(name)

@@ -97,7 +97,7 @@ def command(
     else:
         target = find_one(pid, socket, port)
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
-        found = _look(target, sources, seconds, save, as_json)
+        found = _observe(target, sources, seconds, save, as_json)
     if found:
         raise click.exceptions.Exit(ExitCode.FOUND)
 
@@ -131,7 +131,7 @@ def _read(file: Path, show: str, as_json: bool) -> bool:
     return bool(document["findings"])
 
 
-def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
+def _observe(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
     """Print the findings of a server; return whether there are any."""
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:

@@ -57,9 +57,7 @@ Wait classes: docs/waits.md; JSON: docs/json.md.
     show_default=True,
     help="Number of snapshots; Ctrl-C prints those that were taken.",
 )
-@click.option(
-    "-i", "--interval", type=Duration(0.01), help="Time between snapshots.  [default: 1s]"
-)
+@click.option("-i", "--interval", type=Duration(0.01), help="Time between snapshots.  [default: 1s]")
 @filter_options
 @click.option(
     "-q", "--queries", is_flag=True, help="Query the server for the statement that each thread runs."

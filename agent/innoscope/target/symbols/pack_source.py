@@ -33,9 +33,7 @@ class PackSource:
     server: str | None
 
 
-def of_server(
-    target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None
-) -> PackSource:
+def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None) -> PackSource:
     """Return the source for a pack of a running server.
 
     ``debug_dirs`` are searched before /usr/lib/debug. debuginfod is queried only if DEBUGINFOD_URLS is set.
