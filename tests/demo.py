@@ -154,7 +154,7 @@ def _watch(target: Target, port: int) -> None:
 
 def _snapshot(engine: Engine, target: Target) -> Report:
     report = Report(target, Filter())
-    report.add(engine.look())
+    report.add(engine.take_snapshot())
     return report
 
 

@@ -152,7 +152,9 @@ def measured(sensing: Sensing, agent: Running, settings: Settings) -> Record:
 def snapshots_per_second(sensing: Sensing, begin: float, end: float) -> list[float]:
     """Return the snapshots per second of each server."""
     names = sensing.client.hello()["servers"]
-    return [len(sensing.client.looks(name, begin, end, stacks=False)[0]) / (end - begin) for name in names]
+    return [
+        len(sensing.client.snapshots(name, begin, end, stacks=False)[0]) / (end - begin) for name in names
+    ]
 
 
 def report(results: dict[str, Record]) -> str:

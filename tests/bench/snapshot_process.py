@@ -55,7 +55,7 @@ class _Snapshots:
 
     def take_one(self) -> None:
         cpu, wall = time.process_time_ns(), time.perf_counter_ns()
-        dump = self._engine.look()
+        dump = self._engine.take_snapshot()
         wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
         assert self._process.last is not None
         last = self._process.last

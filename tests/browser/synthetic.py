@@ -22,7 +22,7 @@ from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Supervisor
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
-from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_looks
+from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_snapshots
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
 from innoscope.sampling.model import Frame, Trust
@@ -169,8 +169,8 @@ class FakeSensor:
         self._socket.close()
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request["call"] == "looks":
-            return self._looks(request)
+        if request["call"] == "snapshots":
+            return self._snapshots(request)
         answers = {"collect": self._collect, "probes": self._probes, "hello": self._identity}
         if request["call"] == "profiles":
             return self._profiles(request.get("cursor") or {})
@@ -193,7 +193,7 @@ class FakeSensor:
             self.all_sent.set()
         return {"servers": replies}
 
-    def _looks(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _snapshots(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return one snapshot a second: of the convoy if ``convoy`` is set, else of the hour's end."""
         before_end = CONVOY[0] if self.convoy else 0.0
         stacks = _Stacks("mysql-5.6.24", 1)
@@ -208,7 +208,7 @@ class FakeSensor:
             for wait, threads_of in counts.items()
             for stack, count in stacks.of(wait, threads_of).items()
         ]
-        return encode_looks(summaries, seen if request["stacks"] else ())
+        return encode_snapshots(summaries, seen if request["stacks"] else ())
 
     def _collect(self) -> dict[str, Any]:
         return self._identity() | {

@@ -136,7 +136,7 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
     for wait, count, *_ in document["stacks"]:
         shown[document["waits"][wait]] += count
     assert shown == expected
-    assert document["looks"] == sum(chunk.looks for chunk in inside)
+    assert document["looks"] == sum(chunk.snapshots for chunk in inside)
     assert (end - start) == pytest.approx(70, abs=10.1)
     assert start % 10 == 0
     assert page.locator("#flame g.frame[name='row lock']").count() == 1

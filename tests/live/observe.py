@@ -174,7 +174,7 @@ class Observatory:
         seen = Observation()
         deadline = time.monotonic() + _LONGEST_S
         while seen.snapshots < plan.snapshots and time.monotonic() < deadline:
-            seen.add(engine.look(), affected)
+            seen.add(engine.take_snapshot(), affected)
             time.sleep(plan.pause_s)
         return seen
 

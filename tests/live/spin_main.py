@@ -64,10 +64,10 @@ class Judge:
         while wanted not in self._phases() and time.monotonic() < deadline:
             pass
         phases = self._phases()
-        look = self._process.look()
-        for raw in look.threads:
+        snapshot = self._process.look()
+        for raw in snapshot.threads:
             if raw.tid in self._tids:
-                self._judge(look, raw.trust, raw.stack, {phases[self._tids.index(raw.tid)], wanted})
+                self._judge(snapshot, raw.trust, raw.stack, {phases[self._tids.index(raw.tid)], wanted})
 
     def close(self) -> None:
         """Release the shared memory."""
@@ -76,8 +76,8 @@ class Judge:
     def _phases(self) -> list[int]:
         return list(self._words[2 : 2 + self._count])
 
-    def _judge(self, look: Look, trust: str, stack: int, possible: set[int]) -> None:
-        functions = [frame.function for frame in look.stacks[stack]]
+    def _judge(self, snapshot: Look, trust: str, stack: int, possible: set[int]) -> None:
+        functions = [frame.function for frame in snapshot.stacks[stack]]
         phases = [name for name in functions if name and name.startswith("phase_")]
         # between two phases, for a few nanoseconds, a thread is in spinning() alone
         right = "spinning" in functions and all(name in {f"phase_{n}" for n in possible} for name in phases)

@@ -48,10 +48,10 @@ def test_next_engine_loads_the_stored_program(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with Server("mysql-5.6.24") as server, RowLock(server, 10):
         target = find_one(server.pid)
-        first = _waiting(Engine(target, method="bpf", kernel=True).look())
+        first = _waiting(Engine(target, method="bpf", kernel=True).take_snapshot())
         [stored] = (tmp_path / "innoscope/fitted").iterdir()
         written = stored.stat().st_mtime_ns
-        assert _waiting(Engine(target, method="bpf", kernel=True).look()) == first
+        assert _waiting(Engine(target, method="bpf", kernel=True).take_snapshot()) == first
         assert len(first) >= 9
         assert stored.stat().st_mtime_ns == written
 

@@ -38,7 +38,7 @@ def reports() -> Iterator[dict[str, Report]]:
         target = find_one(server.pid)
         engine, history, dumps = Engine(target, method="bpf"), ProfileHistory(), []
         for _ in range(SNAPSHOTS):
-            dumps.append(engine.look())
+            dumps.append(engine.take_snapshot())
             history.add(dumps[-1].taken_at, _folded(dumps[-1]), dumps[-1].duration_ms)
             time.sleep(0.05)
         one = Report(target)

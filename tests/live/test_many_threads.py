@@ -36,9 +36,9 @@ def restless(tmp_path: Path) -> Iterator[ManyThreads]:
         yield crowd
 
 
-def _complete(look: Look) -> set[int]:
+def _complete(snapshot: Look) -> set[int]:
     """Return the ids of the threads whose stack is complete."""
-    return {thread.tid for thread in look.threads if thread.trust in ("exact", "on_cpu")}
+    return {thread.tid for thread in snapshot.threads if thread.trust in ("exact", "on_cpu")}
 
 
 def _anonymous_kb() -> int:
@@ -64,13 +64,13 @@ def test_unlimited_snapshot_is_complete_and_memory_stays_flat(crowd: ManyThreads
 
 def test_stacks_beyond_the_budget_are_cut_and_copied_whole_in_turn(crowd: ManyThreads) -> None:
     process = Process(crowd.pid, method="bpf", most_bytes=BUDGET)
-    look = process.look()
-    trust = Counter(thread.trust for thread in look.threads)
-    assert len(look.threads) == THREADS + 1
-    assert trust["truncated"] == look.shallow > THREADS // 2
-    assert [note for note in look.notes if "truncated" in note and "at most 14 MB" in note]
-    cut = {thread.stack for thread in look.threads if thread.trust == "truncated"}
-    assert all("asleep_in_crowd" in {frame.function for frame in look.stacks[stack]} for stack in cut)
+    snapshot = process.look()
+    trust = Counter(thread.trust for thread in snapshot.threads)
+    assert len(snapshot.threads) == THREADS + 1
+    assert trust["truncated"] == snapshot.shallow > THREADS // 2
+    assert [note for note in snapshot.notes if "truncated" in note and "at most 14 MB" in note]
+    cut = {thread.stack for thread in snapshot.threads if thread.trust == "truncated"}
+    assert all("asleep_in_crowd" in {frame.function for frame in snapshot.stacks[stack]} for stack in cut)
 
     for _ in range(ROUNDS):
         snapshot = process.look()
@@ -82,9 +82,9 @@ def test_threads_that_always_run_are_copied_in_turn(restless: ManyThreads) -> No
     whole: set[int] = set()
     threads: set[int] = set()
     for _ in range(2 * ROUNDS):
-        look = process.look()
-        threads = {thread.tid for thread in look.threads}
-        whole |= _complete(look)
+        snapshot = process.look()
+        threads = {thread.tid for thread in snapshot.threads}
+        whole |= _complete(snapshot)
     assert len(threads) == THREADS + 1
     assert threads == whole
 
@@ -93,9 +93,9 @@ def test_deep_stacks_share_the_budget(tmp_path: Path) -> None:
     """Stacks of 40 KB are too large for the copy, so they are read one by one, a part in each snapshot."""
     with ManyThreads(tmp_path, 300, stack_bytes=40_000) as deep:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
-        look = process.look()
-        assert look.shallow > 100
-        assert {thread.trust for thread in look.threads} <= {"exact", "truncated"}
+        snapshot = process.look()
+        assert snapshot.shallow > 100
+        assert {thread.trust for thread in snapshot.threads} <= {"exact", "truncated"}
         for _ in range(ROUNDS):
             snapshot = process.look()
         assert (len(_complete(snapshot)), snapshot.shallow) == (301, 0)

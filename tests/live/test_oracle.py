@@ -33,8 +33,8 @@ WITH_DEBUG_INFO = ("mysql-5.5.9", "mysql-5.6.24", "mariadb-11.4.5")
 Stack = tuple["Frame", ...]
 
 
-def _exact(look: Look) -> dict[int, Stack]:
-    return {raw.tid: look.stacks[raw.stack] for raw in look.threads if raw.trust == "exact"}
+def _exact(snapshot: Look) -> dict[int, Stack]:
+    return {raw.tid: snapshot.stacks[raw.stack] for raw in snapshot.threads if raw.trust == "exact"}
 
 
 class Comparison:

@@ -81,10 +81,10 @@ def sleepers(tmp_path: Path) -> Iterator[Sleepers]:
 
 def _seen(process: Process) -> list[str]:
     """Take a snapshot; return the state (a or b) of each thread, in order of creation."""
-    look = process.look()
-    stacks = {number: {frame.function for frame in frames} for number, frames in look.stacks.items()}
+    snapshot = process.look()
+    stacks = {number: {frame.function for frame in frames} for number, frames in snapshot.stacks.items()}
     found = []
-    for thread in sorted(look.threads, key=lambda thread: thread.tid):
+    for thread in sorted(snapshot.threads, key=lambda thread: thread.tid):
         states = [state for state in "ab" if f"asleep_in_{state}" in stacks[thread.stack]]
         if states:
             assert thread.trust in ("exact", "on_cpu"), (thread.tid, thread.trust)
@@ -119,8 +119,8 @@ def test_later_snapshots_equal_a_first_one(name: str) -> None:
         target = find_one(server.pid)
         engine = Engine(target, method="bpf")
         for _ in range(SNAPSHOTS):
-            late = _at_rest(engine.look())
-            assert late == _at_rest(Engine(target, method="bpf").look())
+            late = _at_rest(engine.take_snapshot())
+            assert late == _at_rest(Engine(target, method="bpf").take_snapshot())
             assert len(late) >= 40
 
 

@@ -176,7 +176,7 @@ def test_captured_file_is_listed_and_served(agent: Running, folder: Path, tmp_pa
     assert capture.variables["version"]
     assert capture.status is not None
     assert capture.before is not None
-    assert capture.before.snapshots
+    assert capture.before.readings
     assert capture.before.threads(clients=True)["row_lock"] == 0
     assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -250,11 +250,11 @@ def test_file_contains_the_stall_and_the_time_before_it(calm: Calm) -> None:
     assert capture.variables["version"]
     before = capture.before
     assert before is not None
-    assert stalls - before.looks[0].at >= BEFORE_S
-    assert len(before.looks) >= BEFORE_S / 2
+    assert stalls - before.snapshots[0].at >= BEFORE_S
+    assert len(before.snapshots) >= BEFORE_S / 2
     assert before.threads(clients=True)["row_lock"] == 0
     assert before.ended < capture.evidence.begun
-    assert len(before.snapshots) >= BEFORE_S / 2
+    assert len(before.readings) >= BEFORE_S / 2
     assert capture.evidence.threads(clients=True)["row_lock"] >= 20
     found = judge(capture.evidence).findings
     assert found[0].name == "row_lock_convoy"

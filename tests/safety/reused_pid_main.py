@@ -36,11 +36,11 @@ def main() -> None:
     folder, method = Path(sys.argv[1]), sys.argv[2]
     with Pretender(folder) as first:
         engine = Engine(find_one(first.pid), method=method)
-        before = len(engine.look().threads)
+        before = len(engine.take_snapshot().threads)
         first.kill()
         second = of_the_same_pid(first)
         try:
-            after = f"{len(engine.look().threads)} threads"
+            after = f"{len(engine.take_snapshot().threads)} threads"
         except NoSuchProcess:
             after = "NoSuchProcess"
         second.kill()

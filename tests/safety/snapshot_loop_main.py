@@ -18,12 +18,12 @@ _BOUND_S = 30
 
 def _snapshots_until_end(pid: int, method: str) -> str:
     engine = Engine(find_one(pid), method=method)
-    engine.look()
+    engine.take_snapshot()
     print("started", flush=True)
     deadline = time.monotonic() + _BOUND_S
     try:
         while time.monotonic() < deadline:
-            engine.look()
+            engine.take_snapshot()
     except InnoscopeError as error:
         return f"{type(error).__name__}: {error}"
     return "still running"

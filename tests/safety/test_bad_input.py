@@ -104,9 +104,9 @@ def test_snapshots_before_the_servers_end_are_printed() -> None:
         rest, errors = process.communicate(timeout=DEADLINE_S)
 
     assert json.loads(first)["tally"]["threads"] > 5
-    looks = [json.loads(line) for line in rest.splitlines()]
-    assert len(looks) < 99
-    assert all(look["threads"] for look in looks)
+    snapshots = [json.loads(line) for line in rest.splitlines()]
+    assert len(snapshots) < 99
+    assert all(snapshot["threads"] for snapshot in snapshots)
     result = subprocess.CompletedProcess(process.args, process.returncode, rest, errors)
     assert_one_clear_error(result, NoSuchProcess.exit_code, "has ended")
 
@@ -230,7 +230,7 @@ def _mapped(name: str) -> Path:
 def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("recording")
     with Pretender(folder) as pretender:
-        file = folder / "looks.gz"
+        file = folder / "snapshots.gz"
         options = ("--no-queries", "--interval", 0.1, "--duration", 1)
         result = innoscope("top", "--pid", pretender.pid, "--record", file, *options)
     assert result.returncode == 0, result.stderr

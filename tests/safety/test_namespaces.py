@@ -161,7 +161,9 @@ def test_a_server_whose_executable_was_replaced_has_the_same_names(folder: Path,
     assert target["deleted"]
     assert target["executable"] == str(executable)
     assert (target["version"], target["symbols"], target["build_id"]) == ([5, 6, 24], "symtab", build_id)
-    stacks = [sorted(tuple(_functions(thread)) for thread in look["threads"]) for look in (before, after)]
+    stacks = [
+        sorted(tuple(_functions(thread)) for thread in snapshot["threads"]) for snapshot in (before, after)
+    ]
     assert stacks[0] == stacks[1]
     assert "replaced" in listed
     assert "replaced" in text or "deleted" in text

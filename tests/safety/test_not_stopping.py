@@ -53,7 +53,7 @@ def test_snapshots_do_not_disturb_the_server(server: Server) -> None:
 
     def take_snapshots() -> None:
         for _ in range(SNAPSHOTS):
-            dump = engine.look()
+            dump = engine.take_snapshot()
             assert dump.method == "bpf"
             assert len(dump.threads) > 1000
 

@@ -302,7 +302,7 @@ def _why(collector: ProbesCollector) -> str:
 
 def _starting(sensing: Sensing, server: Server) -> bool:
     reply = of_pid(sensing.client.collect(), server.pid)
-    return reply is None or "first look" in str(outcome(reply, "waits").reason)
+    return reply is None or "first snapshot" in str(outcome(reply, "waits").reason)
 
 
 def _tracer(pid: int) -> int:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MAIN = str(Path(__file__).with_name("faulty_main.py"))
 SENSOR = few(
-    ("socket", "discovery", "workers", "looks", "process", "waits", "memory", "probes", "guard"),
-    "looks", "workers", "probes",
+    ("socket", "discovery", "workers", "snapshots", "process", "waits", "memory", "probes", "guard"),
+    "snapshots", "workers", "probes",
     reason="all threads are supervised by the same code",
 )  # fmt: skip
 AGENT = few(

@@ -248,7 +248,7 @@ def test_snapshots_need_both_bpf_capabilities(
 ) -> None:
     one = server("mysql-5.6.24")
     with Confined(accounts, place, "--no-probes", less=(capability,)) as sensing:
-        reply = until(sensing, one, lambda reply: "first look" not in str(outcome(reply, "waits").reason))
+        reply = until(sensing, one, lambda reply: "first snapshot" not in str(outcome(reply, "waits").reason))
 
     assert not works(reply, "waits")
 

@@ -224,7 +224,7 @@ def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
         collector.start()
         try:
             with Sleep(server_5_6, 20):  # these statements begin with the probe attached
-                dump = engine.look()
+                dump = engine.take_snapshot()
         finally:
             collector.close()
     sleeping = [

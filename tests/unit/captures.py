@@ -22,24 +22,24 @@ WAITING = ("futex", "os_event_wait_low", "lock_wait_suspend_thread", "row_search
 TAKEN = Taken("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
 
 
-def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
-    """Return evidence of ``looks`` snapshots, one per second, with these clients by wait class.
+def evidence(waits: dict[str, int], snapshots: int = 10, **values: Any) -> Evidence:
+    """Return evidence of ``snapshots`` snapshots, one per second, with these clients by wait class.
 
     ``values`` are metric readings: one value for all snapshots, or a list with one for each.
     """
     counts = {(CLIENT, wait): count for wait, count in waits.items()}
     each = [
         {key: value[number] if isinstance(value, list) else value for key, value in values.items()}
-        for number in range(looks)
+        for number in range(snapshots)
     ]
     return Evidence(
         SERVER,
         1000.0,
-        1000.0 + looks,
-        snapshots=tuple(MetricReadings(1000.0 + number, one) for number, one in enumerate(each)),
-        looks=tuple(SnapshotSummary(1000.0 + number, counts) for number in range(looks)),
+        1000.0 + snapshots,
+        readings=tuple(MetricReadings(1000.0 + number, one) for number, one in enumerate(each)),
+        snapshots=tuple(SnapshotSummary(1000.0 + number, counts) for number in range(snapshots)),
         seen=tuple(
-            ObservedStack(CLIENT, wait, (*WAITING, wait), count * looks, (7,))
+            ObservedStack(CLIENT, wait, (*WAITING, wait), count * snapshots, (7,))
             for wait, count in waits.items()
         ),
         statements=(Statement(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),),

@@ -28,10 +28,10 @@ def evidence(
     have the same counts; with None there are no snapshots. Metric readings are spread evenly over the time.
     """
     counts = {(CLIENT, key) if isinstance(key, str) else key: count for key, count in (threads or {}).items()}
-    looks = tuple(SnapshotSummary(at, counts) for at in range(SNAPSHOTS)) if threads is not None else ()
+    snapshots = tuple(SnapshotSummary(at, counts) for at in range(SNAPSHOTS)) if threads is not None else ()
     step = SECONDS / max(len(readings) - 1, 1)
-    snapshots = tuple(MetricReadings(number * step, one) for number, one in enumerate(readings))
-    return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, **more)
+    over_time = tuple(MetricReadings(number * step, one) for number, one in enumerate(readings))
+    return Evidence(SERVER, 0.0, SECONDS, over_time, snapshots, **more)
 
 
 def names(verdict: Verdict) -> list[str]:

@@ -32,15 +32,15 @@ class FakeSensor:
         self.calls: list[tuple[str, bool]] = []
         self.down = False
 
-    def looks(
+    def snapshots(
         self, server: str, begin: float, end: float, *, stacks: bool
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         self.calls.append((server, stacks))
         if self.down:
             raise SensorDown("the sensor is down", remedy="start it")
         at = [float(second) for second in range(2000) if begin <= second <= end]
-        looks = tuple(SnapshotSummary(second, {(CLIENT, "row_lock"): 10}) for second in at)
-        return looks, (ObservedStack(CLIENT, "row_lock", STACK, 10 * len(at)),) if stacks else ()
+        snapshots = tuple(SnapshotSummary(second, {(CLIENT, "row_lock"): 10}) for second in at)
+        return snapshots, (ObservedStack(CLIENT, "row_lock", STACK, 10 * len(at)),) if stacks else ()
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def test_evidence_has_readings_and_snapshots_of_the_interval(
     evidence = recorder.between(1090, 1094)
     assert evidence.gauge("connections_running") == [90, 91, 92, 93, 94]
     assert evidence.change("statements") == (4, 4)
-    assert len(evidence.looks) == 5
+    assert len(evidence.snapshots) == 5
     assert evidence.seen[0].functions == STACK
     assert evidence.server["pid"] == str(os.getpid())
-    assert len(recorder.between(0, 2000).snapshots) == 61
+    assert len(recorder.between(0, 2000).readings) == 61
     assert recorder.without_sql(1090, 1094).seen == ()
     assert sensor.calls[0] == (NAME, True)
     assert judge(evidence).findings[0].name == "row_lock_convoy"
@@ -109,5 +109,5 @@ def test_restarted_server_starts_a_new_recording(recorders: Recorders, servers: 
     second = recorders.of(NAME)
     assert second is not None
     assert second is not first
-    assert [one.at for one in second.between(0, 2000).snapshots] == [1002]
+    assert [one.at for one in second.between(0, 2000).readings] == [1002]
     assert recorders.of("other") is None

@@ -24,13 +24,13 @@ class FakeEngine:
     ends_after = 99
 
     def __init__(self, _: Any, **options: Any) -> None:
-        self.looks = 0
+        self.snapshots = 0
         self.made.append(options)
 
-    def look(self) -> Any:
-        if self.looks == self.ends_after:
+    def take_snapshot(self) -> Any:
+        if self.snapshots == self.ends_after:
             raise NoSuchProcess("process 4242 has ended")
-        self.looks += 1
+        self.snapshots += 1
         return mixed()
 
 

@@ -13,12 +13,14 @@ from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
 from innoscope.common.schema import convert
 from innoscope.diagnose import facts
-from innoscope.diagnose.evidence import Missing, Statement
+from innoscope.diagnose.evidence import Evidence, Missing, Statement
+from innoscope.diagnose.incident.codec import decode, encode
 from innoscope.diagnose.rules import File, default_rules, metrics_read
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.verdict import judge
+from innoscope.memory.locks.held import HeldLock
 from innoscope.metrics.registry import default
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
@@ -197,3 +199,13 @@ def test_same_evidence_gives_the_same_record() -> None:
     one = evidence({"row_lock": 10, "idle": 5}, seen=(ObservedStack(CLIENT, "row_lock", WAITING, 100, (1,)),))
     assert record(one, judge(one)) == record(replace(one), judge(replace(one)))
     assert record(one, judge(one))["client_threads"] == {"row_lock": 10.0, "idle": 5.0}
+
+
+def test_record_and_incident_file_name_the_snapshots_of_a_lock_looks() -> None:
+    held = HeldLock("mutex", "LOCK_open", 4096, 7, (8,), 1, snapshots=3)
+    one = evidence({"mutex": 10}, {"uptime_seconds": 1.0}, owners=(held,))
+    assert record(one, judge(one))["owners"][0]["looks"] == 3
+    stored = encode(one)
+    assert stored["owners"][0]["looks"] == 3
+    assert (len(stored["looks"]), len(stored["snapshots"])) == (10, 1)
+    assert decode(Evidence, stored) == one

@@ -95,7 +95,7 @@ def engine(*snapshots: FakeSnapshot) -> Engine:
 
 
 def test_threads_are_classified_and_named() -> None:
-    found = engine(FakeSnapshot([raw(1), raw(2, state="R", trust="stale")], {1: IDLE})).look()
+    found = engine(FakeSnapshot([raw(1), raw(2, state="R", trust="stale")], {1: IDLE})).take_snapshot()
 
     assert [(item.tid, item.ns_tid, item.wait, item.trust) for item in found.threads] == [
         (1, 1001, "idle", Trust.EXACT),
@@ -109,7 +109,7 @@ def test_stacks_and_unchanged_threads_are_shared_between_snapshots() -> None:
     source = engine(
         FakeSnapshot([raw(1), raw(2)], {1: IDLE}), FakeSnapshot([raw(1), raw(2, state="R")], {1: IDLE})
     )
-    first, second = source.look(), source.look()
+    first, second = source.take_snapshot(), source.take_snapshot()
 
     assert first.threads[0] is second.threads[0]
     assert first.threads[1] is not second.threads[1]
@@ -126,8 +126,8 @@ def test_each_distinct_stack_and_state_is_classified_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(source._classifier, "classify", classify)
 
-    source.look()
-    source.look()
+    source.take_snapshot()
+    source.take_snapshot()
 
     assert calls == [IDLE]
 
@@ -147,7 +147,7 @@ def test_file_of_a_system_call_classifies_without_symbols(monkeypatch: pytest.Mo
         raw(3, call=FUTEX_CALL, arg=9),
     ]
 
-    found = engine(FakeSnapshot(threads, {1: SYNC})).look()
+    found = engine(FakeSnapshot(threads, {1: SYNC})).take_snapshot()
 
     assert [item.wait for item in found.threads[:2]] == ["fsync_redo", "fsync_binlog"]
     assert queries == [{9, 10}]
@@ -159,14 +159,14 @@ def test_descriptor_that_became_another_file_is_classified_again(monkeypatch: py
     monkeypatch.setattr(descriptors, "kinds", lambda pid, wanted: next(answers))
     source = engine(FakeSnapshot([raw(1, call=FSYNC_CALL, arg=9)], {1: SYNC}))
 
-    assert [source.look().threads[0].wait for _ in range(2)] == ["fsync_redo", "fsync_data"]
+    assert [source.take_snapshot().threads[0].wait for _ in range(2)] == ["fsync_redo", "fsync_data"]
 
 
 def test_number_of_cached_stacks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "SPARE_WAITS", 8)
     source = engine(*[FakeSnapshot([raw(1, stack)], {stack: IDLE}) for stack in range(100)])
     for _ in range(100):
-        source.look()
+        source.take_snapshot()
 
     assert len(source._waits) <= 11
     assert len(source._last) == 1
@@ -176,8 +176,8 @@ def test_missing_symbols_are_a_note_with_a_remedy() -> None:
     process = FakeProcess(FakeSnapshot([raw(1)], {1: SYNC}))
     source = Engine.of(target(), process, default_classifier())
 
-    notes = source.look().notes
-    source.look()
+    notes = source.take_snapshot().notes
+    source.take_snapshot()
 
     assert process.module_queries == 1
     assert "100 % of mysqld's frames have no name (stripped" in notes[0]
@@ -186,17 +186,17 @@ def test_missing_symbols_are_a_note_with_a_remedy() -> None:
 
 def test_process_without_threads_or_with_a_reused_pid_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoSuchProcess):
-        engine(FakeSnapshot([], {})).look()
+        engine(FakeSnapshot([], {})).take_snapshot()
     monkeypatch.setattr(Engine, "_same_process", lambda self: False)
     with pytest.raises(NoSuchProcess, match="4242"):
-        engine(FakeSnapshot([raw(1)], {1: IDLE})).look()
+        engine(FakeSnapshot([raw(1)], {1: IDLE})).take_snapshot()
 
 
 def test_queries_are_attached_by_the_thread_id_in_the_servers_namespace() -> None:
     query = Query(1, "app", None, None, "Query", None, 0, "SELECT ?")
     source = engine(FakeSnapshot([raw(1), raw(2)], {1: IDLE}))
 
-    found = attach_queries(source.look(), {1002: query, 1: query})
+    found = attach_queries(source.take_snapshot(), {1002: query, 1: query})
 
     assert [item.query for item in found.threads] == [None, query]
 
@@ -207,7 +207,7 @@ class FakeEngine:
     def __init__(self, *results: Dump | BaseException) -> None:
         self.results = list(results)
 
-    def look(self) -> Dump:
+    def take_snapshot(self) -> Dump:
         item = self.results.pop(0)
         if isinstance(item, BaseException):
             raise item
@@ -228,7 +228,7 @@ def test_snapshots_are_added_to_the_report() -> None:
         progress=numbers.append,
     )
 
-    assert (error, report.looks, len(dumps), numbers) == (None, 2, 2, [1, 2])
+    assert (error, report.snapshots, len(dumps), numbers) == (None, 2, 2, [1, 2])
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
@@ -238,7 +238,7 @@ def test_early_end_leaves_the_snapshots_so_far(end: BaseException) -> None:
     error = take_snapshots(FakeEngine(mixed(), end), report, count=5, interval_s=0)
 
     assert error is (end if isinstance(end, InnoscopeError) else None)
-    assert report.looks == 1
+    assert report.snapshots == 1
     assert report.ended is not None
     assert "1 of 5 snapshots" in report.ended
 

@@ -138,8 +138,8 @@ def test_example_of_a_finding_works(tree: Path) -> None:
     folder = apply("finding", tree)
 
     counts = {(CLIENT, "allocator"): 20, (CLIENT, "on_cpu"): 4}
-    looks = tuple(SnapshotSummary(number, counts) for number in range(10))
-    evidence = Evidence({"flavour": "mysql", "version": "5.6.24", "pid": "42"}, 0.0, 10.0, (), looks)
+    snapshots = tuple(SnapshotSummary(number, counts) for number in range(10))
+    evidence = Evidence({"flavour": "mysql", "version": "5.6.24", "pid": "42"}, 0.0, 10.0, (), snapshots)
     found = judge(evidence, rules.load(folder / "findings.yaml")).findings
     assert ("allocator", "20 threads wait in malloc or free") in [(one.name, one.title) for one in found]
 

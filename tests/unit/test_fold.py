@@ -87,7 +87,7 @@ def test_report_counts_all_threads_and_folds_the_filtered_ones() -> None:
     report.add(mixed())
 
     assert len(filtered.threads) == 2
-    assert (report.looks, report.threads, report.shown) == (2, 12, 4)
+    assert (report.snapshots, report.threads, report.shown) == (2, 12, 4)
     assert report.waits == {"idle": 6, "row_lock": 4, "on_cpu": 2}
     assert report.tally == {"exact": 8, "torn": 2, "stale": 2}
     assert [group.count for group in report.fold.by_stack()] == [4]

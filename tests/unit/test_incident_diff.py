@@ -47,8 +47,8 @@ def differences(
     return compare(a, b)
 
 
-def counter(rate: float, looks: int = 10) -> list[float]:
-    return [1000 + number * rate for number in range(looks)]
+def counter(rate: float, snapshots: int = 10) -> list[float]:
+    return [1000 + number * rate for number in range(snapshots)]
 
 
 def test_stall_differs_in_findings_waits_stacks_metrics_and_variables(tmp_path: Path) -> None:
@@ -77,15 +77,15 @@ def test_stall_differs_in_findings_waits_stacks_metrics_and_variables(tmp_path: 
 
 def test_different_numbers_of_snapshots_are_compared_by_their_means(tmp_path: Path) -> None:
     waits = {"idle": 400, "row_lock": 30}
-    assert not differences(tmp_path, evidence(waits, looks=1), evidence(waits, looks=20))
-    grown = differences(tmp_path, evidence(CALM, looks=1), evidence(waits, looks=20))
+    assert not differences(tmp_path, evidence(waits, snapshots=1), evidence(waits, snapshots=20))
+    grown = differences(tmp_path, evidence(CALM, snapshots=1), evidence(waits, snapshots=20))
     assert [one.wait for one in grown.waits] == ["row_lock", "idle"]
     assert any("a single snapshot is one moment" in note for note in grown.notes)
 
 
 def test_few_threads_of_a_single_snapshot_are_no_difference(tmp_path: Path) -> None:
     busier = CALM | {"row_lock": 5}
-    assert not differences(tmp_path, evidence(CALM, looks=1), evidence(busier, looks=1)).waits
+    assert not differences(tmp_path, evidence(CALM, snapshots=1), evidence(busier, snapshots=1)).waits
     assert differences(tmp_path, evidence(CALM), evidence(busier)).waits
 
 
@@ -99,12 +99,14 @@ def test_noise_is_no_difference(tmp_path: Path) -> None:
 
 def _drawn(draw: random.Random) -> Evidence:
     """Return random evidence with up to 16 threads in each of three classes."""
-    looks = draw.choice((1, 3, 10, 20))
+    snapshots = draw.choice((1, 3, 10, 20))
     total, counts = 0.0, []
-    for _ in range(looks + 1):
+    for _ in range(snapshots + 1):
         total += sum(draw.random() < 0.1 for _ in range(60))
         counts.append(total)
-    base = evidence({}, looks + 1, row_lock_waits=counts, connections=[draw.randrange(8, 12) for _ in counts])
+    base = evidence(
+        {}, snapshots + 1, row_lock_waits=counts, connections=[draw.randrange(8, 12) for _ in counts]
+    )
     each = tuple(
         SnapshotSummary(
             1000.0 + number,
@@ -113,9 +115,9 @@ def _drawn(draw: random.Random) -> Evidence:
                 for wait in ("on_cpu", "mutex_wait", "idle")
             },
         )
-        for number in range(looks)
+        for number in range(snapshots)
     )
-    return replace(base, looks=each)
+    return replace(base, snapshots=each)
 
 
 def test_metrics_must_differ_by_more_than_their_spread(tmp_path: Path) -> None:
@@ -156,24 +158,24 @@ def dumps(waiting: int, count: int) -> list[Dump]:
 def test_dumps_recordings_and_profiles_can_be_compared(kind: str, tmp_path: Path) -> None:
     found = []
     for waiting in (0, 40):
-        path, looks = tmp_path / f"{waiting}.{kind}", dumps(waiting, 3)
+        path, snapshots = tmp_path / f"{waiting}.{kind}", dumps(waiting, 3)
         if kind == "rec":
             with Recorder(path, interval_s=1) as recorder:
-                for look in looks:
-                    recorder.write(look)
+                for snapshot in snapshots:
+                    recorder.write(snapshot)
         elif kind == "profile":
             report = Report(made_target())
-            for look in looks:
-                report.add(look)
+            for snapshot in snapshots:
+                report.add(snapshot)
             path.write_text(profile_line(report) + "\n")
         else:
-            text = "".join(f"{line(look)}\n" for look in looks).encode()
+            text = "".join(f"{line(snapshot)}\n" for snapshot in snapshots).encode()
             path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
         found.append(diff_inputs.open_side(path))
     a, b = found
     result = compare(a, b)
 
-    assert [side.looks for side in found] == [3, 3]
+    assert [side.snapshots for side in found] == [3, 3]
     assert [(one.wait, one.a, one.b) for one in result.waits] == [("row_lock", 0.0, 40.0)]
     assert result.stacks[0].functions == tuple(frame.label for frame in ROW_LOCK)
     assert IDLE[0].label not in str(result.stacks)
@@ -183,10 +185,10 @@ def test_dumps_recordings_and_profiles_can_be_compared(kind: str, tmp_path: Path
 @pytest.mark.parametrize("as_profile", [False, True])
 def test_control_characters_of_a_forged_dump_are_escaped(as_profile: bool, tmp_path: Path) -> None:
     hostile = frames("poll\x1b[2J", "do_command\u202e")
-    look = replace(dumps(0, 1)[0], threads=tuple(thread(n, hostile, "\x1b]0;x\x07") for n in range(50)))
+    snapshot = replace(dumps(0, 1)[0], threads=tuple(thread(n, hostile, "\x1b]0;x\x07") for n in range(50)))
     report = Report(made_target())
-    report.add(look)
-    (tmp_path / "a").write_text((profile_line(report) if as_profile else line(look)) + "\n")
+    report.add(snapshot)
+    (tmp_path / "a").write_text((profile_line(report) if as_profile else line(snapshot)) + "\n")
     (tmp_path / "b").write_text(line(dumps(0, 1)[0]) + "\n")
     a, b = (diff_inputs.open_side(tmp_path / name) for name in "ab")
     output = "\n".join(diff_report.text(a, b, compare(a, b), 9))

@@ -144,12 +144,12 @@ def test_only_regular_files_are_read(name: str, problem: str, tmp_path: Path) ->
 def test_excessive_evidence_is_refused(much: str, tmp_path: Path) -> None:
     value = codec.encode(capture())
     recorded = value["evidence"]
-    look, seen = recorded["looks"][0], recorded["seen"][0]
+    snapshot, seen = recorded["looks"][0], recorded["seen"][0]
     row = recorded["answers"]["transactions"][0]
     more: dict[str, dict[str, Any]] = {
-        "looks": {"looks": [look] * 5_001},
+        "looks": {"looks": [snapshot] * 5_001},
         "seen": {"seen": [seen] * 5_001},
-        "waits": {"looks": [look | {"threads": [[[str(n), ""], 1] for n in range(50)]}] * 4_001},
+        "waits": {"looks": [snapshot | {"threads": [[[str(n), ""], 1] for n in range(50)]}] * 4_001},
         "numbers": {"snapshots": [{"at": 0, "values": {str(n): 1 for n in range(126)}}] * 4_001},
         "rows": {"answers": {"transactions": [row] * 200_001}},
     }

@@ -192,8 +192,8 @@ def test_the_process_list_is_translated_to_wait_classes() -> None:
         statement(3, "Query", "Waiting for table metadata lock"),
         statement(4, "Query", "Sorting result"), statement(5, "Daemon", "Waiting on empty queue"),
     )  # fmt: skip
-    look = process_list.summary(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
-    assert look.threads == {
+    snapshot = process_list.summary(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
+    assert snapshot.threads == {
         (CLIENT, "idle"): 1, (CLIENT, "row_lock"): 1, (CLIENT, "metadata_lock"): 1, (CLIENT, "other"): 1,
     }  # fmt: skip
 

@@ -101,10 +101,10 @@ def test_the_state_document_describes_each_server() -> None:
     ]  # fmt: skip
     series.append(Series(declared["own_cpu_seconds"], "", ("agent",), 2.5))
     view = ServerState("a", "mysql 5.6", True, (("sql", None), ("waits", "gone: away")))
-    picture = Scrape(0.0, tuple(series), (view,))
-    assert state.own(picture) == {"agent": {"cpu_seconds": 2.5}}
+    scrape = Scrape(0.0, tuple(series), (view,))
+    assert state.own(scrape) == {"agent": {"cpu_seconds": 2.5}}
     assert state.servers(None) == []
-    assert state.servers(picture) == [
+    assert state.servers(scrape) == [
         {
             "name": "a",
             "what": "mysql 5.6",
@@ -132,7 +132,7 @@ def test_the_state_document_describes_each_server() -> None:
 
 def test_compact_stacks_contain_each_name_once() -> None:
     report = Report(target())
-    report.looks, report.durations_ms = 2, [5.0]
+    report.snapshots, report.durations_ms = 2, [5.0]
     inner, outer = Frame("inner", "m", 1), Frame("outer", "m", 2)
     report.count("idle", Trust.EXACT, ("inner", "outer"), (inner, outer), 6)
     report.count("spin", Trust.EXACT, ("outer",), (outer,), 3)

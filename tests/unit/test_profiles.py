@@ -24,10 +24,10 @@ def made_up(number: int) -> Stack:
 def test_snapshots_are_added_up() -> None:
     profiles = ProfileHistory()
     for second in range(25):
-        profiles.add(1_000.0 + second, {IDLING: 10, LOCKED: second % 2}, look_ms=4.0)
+        profiles.add(1_000.0 + second, {IDLING: 10, LOCKED: second % 2}, snapshot_ms=4.0)
     whole = profiles.between(0, 2_000)
 
-    assert (whole.start, whole.end, whole.looks, whole.look_ms) == (1_000.0, 1_024.0, 25, 100.0)
+    assert (whole.start, whole.end, whole.snapshots, whole.snapshot_ms) == (1_000.0, 1_024.0, 25, 100.0)
     assert whole.counts == {IDLING: 250, LOCKED: 12}
     assert whole.dropped == 0
 
@@ -100,7 +100,7 @@ def test_setting_the_clock_back_loses_no_snapshots() -> None:
 def test_chunks_can_be_added_to_another_history() -> None:
     sensor, agent = ProfileHistory(), ProfileHistory()
     for second in range(30):
-        sensor.add(1_000.0 + second, {IDLING: 2, TORN: 1}, look_ms=5.0)
+        sensor.add(1_000.0 + second, {IDLING: 2, TORN: 1}, snapshot_ms=5.0)
     for chunk in sensor.since(0)[1]:
         agent.add_chunk(chunk)
 
@@ -109,8 +109,8 @@ def test_chunks_can_be_added_to_another_history() -> None:
 
 def test_the_rarest_stacks_are_merged_and_counted() -> None:
     profiles = ProfileHistory(most_stacks=100)
-    for look in range(300):
-        profiles.add(1_000.0 + look, {IDLING: 500, LOCKED: 20, made_up(look): 1})
+    for second in range(300):
+        profiles.add(1_000.0 + second, {IDLING: 500, LOCKED: 20, made_up(second): 1})
     whole = profiles.between(0, 2_000)
 
     assert len(whole.counts) <= 101
@@ -139,14 +139,14 @@ def test_memory_stays_within_10_mb() -> None:
     whole = profiles.between(0, 1e12)
 
     assert used <= 10
-    assert sum(whole.counts.values()) == whole.looks * 1_000
-    assert 360 <= whole.looks <= 362
+    assert sum(whole.counts.values()) == whole.snapshots * 1_000
+    assert 360 <= whole.snapshots <= 362
 
 
 def test_reports_count_all_snapshots_of_an_interval() -> None:
     profiles = ProfileHistory()
     for second in range(12):
-        profiles.add(1_000.0 + second, {IDLING: 3, LOCKED: 1, TORN: 1}, look_ms=4.0)
+        profiles.add(1_000.0 + second, {IDLING: 3, LOCKED: 1, TORN: 1}, snapshot_ms=4.0)
     whole = report(target(), profiles.between(0, 2_000))
     folded, document = encode(whole, "folded"), json.loads(encode(whole, "json"))
 

@@ -43,9 +43,9 @@ def snapshot(number: int) -> Dump:
     return Dump(TARGET, "bpf", 1_700_000_000.5 + number, 4.25, threads, ("a note",))
 
 
-def record(path: Path, looks: int = 3) -> Path:
+def record(path: Path, snapshots: int = 3) -> Path:
     with Recorder(path, interval_s=1) as recorder:
-        for number in range(looks):
+        for number in range(snapshots):
             recorder.write(snapshot(number))
     return path
 

@@ -122,12 +122,12 @@ async def test_keys_pause_step_seek_and_change_the_speed(recording: Recording) -
         assert "‖ paused 1×" in status(app)
         app._player.seek(START)
         await pilot.press("right", "right", "left", "right_square_bracket")
-        assert "look 12 of 60" in status(app)
-        assert app.picture is not None
-        assert app.picture.dump == snapshot(11)
-        assert {row.wait: row.change for row in app.picture.rows} == {"idle": 0, "row_lock": 1}
+        assert "snapshot 12 of 60" in status(app)
+        assert app.snapshot is not None
+        assert app.snapshot.dump == snapshot(11)
+        assert {row.wait: row.change for row in app.snapshot.rows} == {"idle": 0, "row_lock": 1}
         await pilot.press("left_square_bracket", "plus", "plus", "minus")
-        assert "paused 2× · look 2 of 60" in status(app)
+        assert "paused 2× · snapshot 2 of 60" in status(app)
         app._player.seek(START + 58.5)
         await pilot.press("space")
         for _ in range(500):
@@ -164,10 +164,10 @@ async def test_a_damaged_snapshot_is_reported(tmp_path: Path) -> None:
         await pilot.press("right")
         await pilot.pause()
         messages = str(app.screen_stack[0].query_one("#messages", Static).render())
-        assert "THIS LOOK CANNOT BE SHOWN" in messages
+        assert "THIS SNAPSHOT CANNOT BE SHOWN" in messages
         assert "line 3" in messages
         await pilot.press("right")
-        assert app.picture is not None
+        assert app.snapshot is not None
 
 
 def test_without_a_terminal_a_summary_is_printed(path: Path) -> None:
@@ -175,7 +175,7 @@ def test_without_a_terminal_a_summary_is_printed(path: Path) -> None:
     assert result.exception is None
     text = result.output
     assert "MariaDB 11.4.5 pid 4242, 2026-01-31 23:59:30 to 2026-02-01 00:00:29" in text
-    assert "60 looks, one every 1.0 s, longest gap 1.0 s" in text
+    assert "60 snapshots, one every 1.0 s, longest gap 1.0 s" in text
     idle = next(line for line in text.splitlines() if line.startswith("idle"))
     lock = next(line for line in text.splitlines() if line.startswith("row lock"))
     assert idle.split()[1:4] == ["20.0", "20.0", "20"]
@@ -186,7 +186,7 @@ def test_without_a_terminal_a_summary_is_printed(path: Path) -> None:
 def test_without_a_terminal_a_given_snapshot_is_printed(path: Path) -> None:
     result = CliRunner().invoke(command, [str(path), "--at", "00:00:10"], standalone_mode=False)
     assert result.exception is None
-    assert "look 41 of 60 · 60 exact" in result.output
+    assert "snapshot 41 of 60 · 60 exact" in result.output
     assert "     40     +1 row lock" in result.output
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from innoscope.cli.top.frame import Choice, Order, Picture, waits
+from innoscope.cli.top.frame import Choice, FoldedSnapshot, Order, waits
 from innoscope.cli.top.history import History, bar, sparkline
 from innoscope.cli.top.lines import (
     Widths,
@@ -25,9 +25,11 @@ LOCK = frames("libc.so.6!__futex", "libc.so.6!__pthread_cond_wait", "lock_wait_s
 
 
 def test_equal_stacks_are_one_row_and_changes_are_counted() -> None:
-    before = Picture(dump(thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, LOCK, "row_lock")))
+    before = FoldedSnapshot(
+        dump(thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, LOCK, "row_lock"))
+    )
     other_objects = tuple(Frame(frame.function, frame.module, 99) for frame in IDLE)
-    after = Picture(
+    after = FoldedSnapshot(
         dump(thread(1, IDLE, "idle"), thread(2, other_objects, "idle"), thread(4, IDLE, "idle")), before
     )
     assert [(row.wait, row.count, row.change) for row in after.rows] == [("idle", 3, 1)]
@@ -53,8 +55,8 @@ def test_rows_are_filtered_and_sorted(choice: Choice, expected: list[str]) -> No
     base = [thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, IDLE, "idle")]
     locks = [thread(4, LOCK, "row_lock", query="update t1 set a=?"), thread(5, LOCK, "row_lock")]
     fsync = thread(6, frames("fsync_it"), "fsync_redo")
-    picture = Picture(dump(*base, *locks, fsync), Picture(dump(*base, *locks)))
-    assert [row.wait for row in picture.choose(choice)] == expected
+    snapshot = FoldedSnapshot(dump(*base, *locks, fsync), FoldedSnapshot(dump(*base, *locks)))
+    assert [row.wait for row in snapshot.choose(choice)] == expected
 
 
 def test_the_sort_orders_form_a_cycle() -> None:
@@ -135,7 +137,7 @@ def test_leaf_first_omits_internal_functions_of_libc() -> None:
 @pytest.mark.parametrize("columns", [20, 40, 77, 119, 157])
 def test_every_line_has_the_requested_width(columns: int) -> None:
     wide = frames("漢字" * 60, "operator[]")
-    row = Picture(
+    row = FoldedSnapshot(
         dump(*(thread(tid, wide, "row_lock", query="select '漢字' from t") for tid in range(3)))
     ).rows[0]
     widths = Widths.of(columns, ["a class with a very long name indeed"])
@@ -153,21 +155,21 @@ def test_every_line_has_the_requested_width(columns: int) -> None:
 
 def test_control_characters_in_names_are_escaped() -> None:
     evil = frames("\x1b]0;owned\x07", "f\x9b2J")
-    row = Picture(dump(thread(1, evil, "row_lock", query="select \x1b[2J\nfrom t"))).rows[0]
+    row = FoldedSnapshot(dump(thread(1, evil, "row_lock", query="select \x1b[2J\nfrom t"))).rows[0]
     for line in stack_lines(row, "row lock", Widths.of(100, ["row lock"])):
         assert line.isprintable()
 
 
 def test_unreliable_stacks_are_marked() -> None:
-    row = Picture(dump(thread(1, IDLE, "other", trust=Trust.STALE), thread(2, IDLE, "other"))).rows[0]
+    row = FoldedSnapshot(dump(thread(1, IDLE, "other", trust=Trust.STALE), thread(2, IDLE, "other"))).rows[0]
     assert "[1 of 2 stale]" in stack_lines(row, "other", Widths.of(100, ["other"]))[0]
 
 
 def test_statements_are_listed_below_their_stack() -> None:
-    picture = Picture(
+    snapshot = FoldedSnapshot(
         dump(
             thread(1, IDLE, "x", query="a"), thread(2, IDLE, "x", query="b"), thread(3, IDLE, "x", query="b")
         )
     )
-    second = stack_lines(picture.rows[0], "x", Widths.of(80, ["x"]))[1]
+    second = stack_lines(snapshot.rows[0], "x", Widths.of(80, ["x"]))[1]
     assert second.strip() == "└ 2× (and 1 more) b"

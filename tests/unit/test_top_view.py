@@ -13,7 +13,7 @@ from innoscope.cli.top import headless
 from innoscope.cli.top.detail import Page
 from innoscope.cli.top.listing import Listing
 from innoscope.cli.top.live import TopApp
-from innoscope.cli.top.live_snapshots import Looker
+from innoscope.cli.top.live_snapshots import LiveSnapshots
 from innoscope.cli.top.statements import QueryFeed
 from innoscope.common.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
 from innoscope.sampling.model import Dump, Frame, Thread, Trust
@@ -34,22 +34,22 @@ LOCK = (Frame("lock_wait_suspend_thread", "mysqld", 3), Frame("row_upd", "mysqld
 SQL = {tid: Query(tid, "app", "web1", "shop", "Query", "updating", 1, "UPDATE t1") for tid in range(100, 110)}
 
 
-class FakeEyes:
+class FakeSource:
     """Return snapshots of 20 idle threads and 10 row locks, or first raise each of ``errors`` once."""
 
     def __init__(self, *errors: InnoscopeError | None, slow_s: float = 0.0) -> None:
-        self.looks = 0
+        self.snapshots = 0
         self.at_once = 0
         self.overlapped = False
         self._errors = list(errors)
         self._slow_s = slow_s
 
-    def look(self) -> Dump:
+    def take_snapshot(self) -> Dump:
         self.at_once += 1
         self.overlapped |= self.at_once > 1
         time.sleep(self._slow_s)
         self.at_once -= 1
-        self.looks += 1
+        self.snapshots += 1
         error = self._errors.pop(0) if self._errors else None
         if error:
             raise error
@@ -58,8 +58,8 @@ class FakeEyes:
         return Dump(target(), "bpf", time.time(), 4.8, (*idle, *locks), ("names are missing", "and more"))
 
 
-def app_of(eyes: FakeEyes, *, interval_s: float = 60.0, feed: QueryFeed | None = None) -> TopApp:
-    return TopApp(Looker(eyes, feed=feed, patience_s=5), interval_s=interval_s)
+def app_of(source: FakeSource, *, interval_s: float = 60.0, feed: QueryFeed | None = None) -> TopApp:
+    return TopApp(LiveSnapshots(source, feed=feed, patience_s=5), interval_s=interval_s)
 
 
 def text(app: StacksApp, selector: str) -> str:
@@ -85,7 +85,7 @@ async def until(pilot: Pilot[None], words: str, app: StacksApp, selector: str) -
 
 @pytest.mark.asyncio
 async def test_the_view_shows_headline_classes_and_stacks() -> None:
-    app = app_of(FakeEyes())
+    app = app_of(FakeSource())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "30 threads in 4.8 ms · bpf, not stopped", app, "#head")
         assert "30 exact · every 60 s, none late · own CPU" in text(app, "#trust")
@@ -99,7 +99,7 @@ async def test_the_view_shows_headline_classes_and_stacks() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 10), (300, 90)], ids=str)
 async def test_the_view_fits_the_terminal(size: tuple[int, int]) -> None:
-    app = app_of(FakeEyes())
+    app = app_of(FakeSource())
     async with app.run_test(size=size) as pilot:
         await until(pilot, "4242", app, "#head")
         for selector in ("#waits", "#stacks"):
@@ -111,7 +111,7 @@ async def test_the_view_fits_the_terminal(size: tuple[int, int]) -> None:
 
 @pytest.mark.asyncio
 async def test_the_view_follows_a_resized_terminal() -> None:
-    app = app_of(FakeEyes())
+    app = app_of(FakeSource())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "4242", app, "#head")
         await pilot.resize_terminal(140, 40)
@@ -120,7 +120,7 @@ async def test_the_view_follows_a_resized_terminal() -> None:
 
 @pytest.mark.asyncio
 async def test_filters_by_idle_class_and_text_can_be_cleared() -> None:
-    app = app_of(FakeEyes())
+    app = app_of(FakeSource())
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "4242", app, "#head")
         await pilot.press("i")
@@ -141,7 +141,7 @@ async def test_filters_by_idle_class_and_text_can_be_cleared() -> None:
 
 @pytest.mark.asyncio
 async def test_enter_on_a_class_shows_only_that_class() -> None:
-    app = app_of(FakeEyes())
+    app = app_of(FakeSource())
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "4242", app, "#head")
         await pilot.press("shift+tab", "down", "enter")
@@ -153,7 +153,7 @@ async def test_enter_on_a_class_shows_only_that_class() -> None:
 
 @pytest.mark.asyncio
 async def test_a_key_changes_the_sort_order() -> None:
-    app = app_of(FakeEyes())
+    app = app_of(FakeSource())
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "4242", app, "#head")
         assert "by threads" in text(app, "#stacks-head")
@@ -164,7 +164,7 @@ async def test_a_key_changes_the_sort_order() -> None:
 
 @pytest.mark.asyncio
 async def test_a_stack_opens_a_page_that_keys_close() -> None:
-    app = app_of(FakeEyes(), feed=QueryFeed(lambda: SQL))
+    app = app_of(FakeSource(), feed=QueryFeed(lambda: SQL))
     async with app.run_test(size=(100, 50)) as pilot:
         await until(pilot, "4242", app, "#head")
         assert lines(app, "#stacks")[2].split() == ["└", "10×", "UPDATE", "t1"]
@@ -185,56 +185,56 @@ async def test_a_stack_opens_a_page_that_keys_close() -> None:
 
 @pytest.mark.asyncio
 async def test_a_frozen_view_still_takes_snapshots() -> None:
-    eyes = FakeEyes()
-    app = app_of(eyes, interval_s=0.05)
+    source = FakeSource()
+    app = app_of(source, interval_s=0.05)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "4242", app, "#head")
         await pilot.press("space")
-        held, looks = app.picture, eyes.looks
-        await wait_for(pilot, lambda: eyes.looks > looks + 2)
-        assert app.picture is held
+        held, snapshots = app.snapshot, source.snapshots
+        await wait_for(pilot, lambda: source.snapshots > snapshots + 2)
+        assert app.snapshot is held
         assert "FROZEN" in text(app, "#messages")
         await pilot.press("space")
-        assert app.picture is not held
+        assert app.snapshot is not held
 
 
 @pytest.mark.asyncio
 async def test_snapshots_never_overlap_and_late_ones_are_counted() -> None:
-    eyes = FakeEyes(slow_s=0.3)
-    app = app_of(eyes, interval_s=0.1)
+    source = FakeSource(slow_s=0.3)
+    app = app_of(source, interval_s=0.1)
     async with app.run_test(size=(100, 30)) as pilot:
-        await wait_for(pilot, lambda: app.late >= 4 and eyes.looks >= 3)
-        assert not eyes.overlapped
+        await wait_for(pilot, lambda: app.late >= 4 and source.snapshots >= 3)
+        assert not source.overlapped
         await wait_for(pilot, lambda: f"{app.late} late" in text(app, "#trust"))
 
 
 @pytest.mark.asyncio
 async def test_the_last_snapshot_stays_after_the_server_ended() -> None:
-    eyes = FakeEyes(None, NoSuchProcess("process 4242 ended", remedy="innoscope targets"))
-    app = app_of(eyes, interval_s=0.1)
+    source = FakeSource(None, NoSuchProcess("process 4242 ended", remedy="innoscope targets"))
+    app = app_of(source, interval_s=0.1)
     async with app.run_test(size=(120, 30)) as pilot:
         await until(pilot, "THE SERVER ENDED", app, "#messages")
         assert "process 4242 ended (innoscope targets)" in text(app, "#messages")
         assert len(lines(app, "#stacks")) == 2
         await pilot.pause(0.4)
-        assert eyes.looks == 2
+        assert source.snapshots == 2
         await pilot.press("q")
     assert app.return_code == 0
 
 
 @pytest.mark.asyncio
 async def test_a_failed_snapshot_is_reported_and_repeated() -> None:
-    app = app_of(FakeEyes(None, InnoscopeError("the kernel is busy")), interval_s=0.2)
+    app = app_of(FakeSource(None, InnoscopeError("the kernel is busy")), interval_s=0.2)
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "LOOK FAILED: the kernel is busy", app, "#messages")
+        await until(pilot, "SNAPSHOT FAILED: the kernel is busy", app, "#messages")
         await until(pilot, "note", app, "#messages")
-        await wait_for(pilot, lambda: "LOOK FAILED" not in text(app, "#messages"))
+        await wait_for(pilot, lambda: "SNAPSHOT FAILED" not in text(app, "#messages"))
 
 
 @pytest.mark.asyncio
 async def test_an_unexpected_error_ends_the_view_and_is_raised() -> None:
-    class Broken(FakeEyes):
-        def look(self) -> Dump:
+    class Broken(FakeSource):
+        def take_snapshot(self) -> Dump:
             raise ZeroDivisionError("oops")
 
     app = app_of(Broken())
@@ -257,10 +257,10 @@ def odd() -> Mapping[int, Query]:
     ids=["known error", "unexpected error"],
 )
 def test_an_sql_error_is_shown_with_the_snapshot(query: object, words: str) -> None:
-    looker = Looker(FakeEyes(), feed=QueryFeed(query), patience_s=5)  # type: ignore[arg-type]
-    sight = looker.look()
-    assert sight.sql_problem == words
-    assert len(sight.dump.threads) == 30
+    live = LiveSnapshots(FakeSource(), feed=QueryFeed(query), patience_s=5)  # type: ignore[arg-type]
+    result = live.take()
+    assert result.sql_problem == words
+    assert len(result.dump.threads) == 30
 
 
 def test_hanging_sql_does_not_delay_the_snapshot() -> None:
@@ -271,14 +271,14 @@ def test_hanging_sql_does_not_delay_the_snapshot() -> None:
         return SQL
 
     now = 1_000.0
-    looker = Looker(FakeEyes(), feed=QueryFeed(hang, clock=lambda: now), patience_s=0.05)
+    live = LiveSnapshots(FakeSource(), feed=QueryFeed(hang, clock=lambda: now), patience_s=0.05)
     try:
         begun = time.monotonic()
         for _ in range(5):
-            looker.look()
+            live.take()
         assert time.monotonic() - begun < 2
         now += 1.1
-        assert looker.look().sql_problem == "the server has not answered SQL for 1 s"
+        assert live.take().sql_problem == "the server has not answered SQL for 1 s"
     finally:
         hold.set()
 
@@ -290,44 +290,47 @@ def test_a_failed_query_is_not_repeated_at_once() -> None:
         attempts.append(1)
         raise SqlFailed("no")
 
-    looker = Looker(FakeEyes(), feed=QueryFeed(query, retry_s=30), patience_s=1)
+    live = LiveSnapshots(FakeSource(), feed=QueryFeed(query, retry_s=30), patience_s=1)
     for _ in range(5):
-        looker.look()
+        live.take()
     assert len(attempts) == 1
 
 
 def test_a_failed_recorder_stops_only_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(tmp_path / "a.rec", interval_s=1)
-    looker = Looker(FakeEyes(), recorder=recorder)
-    looker.look()
+    live = LiveSnapshots(FakeSource(), recorder=recorder)
+    live.take()
 
     def full(_: Dump) -> None:
         raise BadFile("cannot write a.rec: No space left on device")
 
     monkeypatch.setattr(recorder, "write", full)
     for _ in range(2):
-        problem = looker.look().record_problem
-        assert problem == "recording stopped after 1 looks: cannot write a.rec: No space left on device"
+        problem = live.take().record_problem
+        assert problem == "recording stopped after 1 snapshots: cannot write a.rec: No space left on device"
 
 
 def test_recording_needs_no_terminal(tmp_path: Path) -> None:
     messages: list[str] = []
     with Recorder(tmp_path / "a.rec.gz", interval_s=0.02) as recorder:
-        looks = headless.record(
-            Looker(FakeEyes(), recorder=recorder), interval_s=0.02, duration_s=0.2, say=messages.append
+        snapshots = headless.record(
+            LiveSnapshots(FakeSource(), recorder=recorder),
+            interval_s=0.02,
+            duration_s=0.2,
+            say=messages.append,
         )
-    assert 1 <= looks <= 10
-    assert len(Recording(tmp_path / "a.rec.gz")) == looks
+    assert 1 <= snapshots <= 10
+    assert len(Recording(tmp_path / "a.rec.gz")) == snapshots
     assert messages[0] in ("names are missing", "and more")
-    assert messages[-1].startswith(f"{looks} looks recorded")
+    assert messages[-1].startswith(f"{snapshots} snapshots recorded")
 
 
 def test_recording_ends_with_the_server(tmp_path: Path) -> None:
     messages: list[str] = []
-    eyes = FakeEyes(None, None, NoSuchProcess("process 4242 ended"))
+    source = FakeSource(None, None, NoSuchProcess("process 4242 ended"))
     with Recorder(tmp_path / "a.rec", interval_s=0.1) as recorder:
-        looks = headless.record(
-            Looker(eyes, recorder=recorder), interval_s=0.1, duration_s=None, say=messages.append
+        snapshots = headless.record(
+            LiveSnapshots(source, recorder=recorder), interval_s=0.1, duration_s=None, say=messages.append
         )
-    assert looks == 2
+    assert snapshots == 2
     assert "the server ended: process 4242 ended" in messages

@@ -29,22 +29,22 @@ PATIENCE_S = 10
 INTERVAL_S = 0.01
 
 
-class Eyes:
+class FakeSource:
     """Return the given snapshots, the last one repeatedly; one per permit if ``stepped``."""
 
     def __init__(self, *dumps: Dump | Exception, stepped: bool = False) -> None:
         self._left = list(dumps)
-        self.looks = 0
+        self.snapshots = 0
         self.step = threading.Semaphore(0 if stepped else 1_000_000)
-        self.looked = threading.Semaphore(0)
+        self.taken = threading.Semaphore(0)
 
-    def __call__(self, _: Target) -> Eyes:
+    def __call__(self, _: Target) -> FakeSource:
         return self
 
-    def look(self) -> Dump:
+    def take_snapshot(self) -> Dump:
         self.step.acquire()
-        self.looks += 1
-        self.looked.release()
+        self.snapshots += 1
+        self.taken.release()
         item = self._left.pop(0) if len(self._left) > 1 else self._left[0]
         if isinstance(item, Exception):
             raise item
@@ -81,29 +81,34 @@ class Stepped:
     """A collector that takes a snapshot each time the test asks for one."""
 
     def __init__(self, workers: Workers, *dumps: Dump) -> None:
-        self.clock, self.profiles, self.eyes = Clock(), ProfileHistory(), Eyes(*dumps, stepped=True)
+        self.clock, self.profiles, self.source = Clock(), ProfileHistory(), FakeSource(*dumps, stepped=True)
         self.waits = WaitsCollector(
-            target(), self.profiles, workers=workers, eyes=self.eyes, clock=self.clock, interval_s=INTERVAL_S
+            target(),
+            self.profiles,
+            workers=workers,
+            open_source=self.source,
+            clock=self.clock,
+            interval_s=INTERVAL_S,
         )
 
     def __enter__(self) -> Stepped:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.eyes.step.release(100)
+        self.source.step.release(100)
         self.waits.close()
 
     def snapshot(self, after_s: float = 0.0) -> None:
         """Take a snapshot, and wait until it is counted."""
-        before = self.profiles.between(0, 1e12).looks
+        before = self.profiles.between(0, 1e12).snapshots
         self.clock.now += after_s
-        self.eyes.step.release()
-        wait_until(lambda: self.profiles.between(0, 1e12).looks == before + 1)
+        self.source.step.release()
+        wait_until(lambda: self.profiles.between(0, 1e12).snapshots == before + 1)
 
 
 def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
     with Stepped(workers, dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))) as stepped:
-        with pytest.raises(CollectorFailed, match="first look"):
+        with pytest.raises(CollectorFailed, match="first snapshot"):
             stepped.waits.collect()
         for seconds in (0.0, INTERVAL_S, INTERVAL_S):
             stepped.snapshot(seconds)
@@ -132,11 +137,11 @@ def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
 
 
 def test_missed_snapshots_are_not_made_up_for(workers: Workers) -> None:
-    eyes = Eyes(dump(thread(1)))
-    waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.05)
+    source = FakeSource(dump(thread(1)))
+    waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.05)
     began = time.monotonic()
     for _ in range(10):
-        assert eyes.looked.acquire(timeout=PATIENCE_S)
+        assert source.taken.acquire(timeout=PATIENCE_S)
     waits.close()
     took = time.monotonic() - began
 
@@ -147,7 +152,7 @@ def test_an_old_snapshot_is_a_timeout(workers: Workers) -> None:
     with Stepped(workers, dump(thread(1))) as stepped:
         stepped.snapshot()
         stepped.clock.now += 7
-        with pytest.raises(CollectorFailed, match="the last look ended 7 s ago") as caught:
+        with pytest.raises(CollectorFailed, match="the last snapshot ended 7 s ago") as caught:
             stepped.waits.collect()
 
     assert caught.value.reason == "timeout"
@@ -158,10 +163,10 @@ def test_a_kernel_without_bpf_is_unsupported_with_its_reason(workers: Workers) -
         "this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why"
     )
 
-    def no_eyes(_: Target) -> Eyes:
+    def no_source(_: Target) -> FakeSource:
         raise error
 
-    waits = WaitsCollector(target(), workers=workers, eyes=no_eyes)
+    waits = WaitsCollector(target(), workers=workers, open_source=no_source)
     try:
         wait_until(lambda: "no BTF" in str(_raised(waits)))
         failure = _raised(waits)
@@ -183,15 +188,15 @@ def _raised(waits: WaitsCollector) -> Exception | None:
 def test_an_idle_pool_thread_keeps_its_last_kind(workers: Workers) -> None:
     purge = frames("row_purge", "purge_worker_callback", "tpool::task_group::execute")
     idle = frames("libc.so.6!pthread_cond_wait", "tpool::thread_pool_generic::get_task")
-    looks = [
+    snapshots = [
         dump(thread(1, purge), thread(2, IDLE), thread(3, idle)),
         dump(thread(1, idle), thread(2, idle, trust=Trust.TORN), thread(3, idle)),
         dump(thread(1, IDLE)),
     ]
     seen = []
-    with Stepped(workers, *looks) as stepped:
+    with Stepped(workers, *snapshots) as stepped:
         assert stepped.waits.thread_kinds() == {}
-        for _ in looks:
+        for _ in snapshots:
             stepped.snapshot()
             seen.append(dict(stepped.waits.thread_kinds()))
 
@@ -203,11 +208,11 @@ def test_an_idle_pool_thread_keeps_its_last_kind(workers: Workers) -> None:
 
 
 def test_a_closed_collector_takes_no_snapshots(workers: Workers) -> None:
-    eyes = Eyes(dump(thread(1)))
-    waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.001)
-    assert eyes.looked.acquire(timeout=PATIENCE_S)
+    source = FakeSource(dump(thread(1)))
+    waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.001)
+    assert source.taken.acquire(timeout=PATIENCE_S)
     waits.close()
-    looks = eyes.looks
+    snapshots = source.snapshots
     time.sleep(0.05)
 
-    assert eyes.looks == looks
+    assert source.snapshots == snapshots

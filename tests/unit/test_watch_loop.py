@@ -36,13 +36,13 @@ class Recorder:
     def between(self, begin: float, end: float, sql_answers: SqlAnswers | None = None) -> Evidence:
         if self.blind is not None:
             return Evidence({}, begin, end, missing={"looks": self.blind})
-        looks = tuple(
+        snapshots = tuple(
             SnapshotSummary(float(at), {(CLIENT, "row_lock" if self.stalled(at) else "on_cpu"): 5})
             for at in range(1000)
             if begin <= at <= end
         )
         answers = sql_answers.answers if sql_answers is not None else {}
-        return Evidence({"flavour": "mysql", "pid": "7"}, begin, end, looks=looks, answers=answers)
+        return Evidence({"flavour": "mysql", "pid": "7"}, begin, end, snapshots=snapshots, answers=answers)
 
     def begin(self) -> None:
         self.done.append("begin")
@@ -74,10 +74,10 @@ def test_a_capture_separates_the_stall_from_the_time_before() -> None:
     assert 203 <= at <= 205
     assert done == at + 10
     before, evidence = stalled.before, stalled.evidence
-    assert before.threads(clients=True) == {"on_cpu": 5 * len(before.looks)}
-    assert len(before.looks) == 60
+    assert before.threads(clients=True) == {"on_cpu": 5 * len(before.snapshots)}
+    assert len(before.snapshots) == 60
     assert evidence.threads(clients=True)["row_lock"] >= 50
-    assert before.looks[-1].at < evidence.looks[0].at <= before.looks[-1].at + 1
+    assert before.snapshots[-1].at < evidence.snapshots[0].at <= before.snapshots[-1].at + 1
     assert evidence.answers
     assert recorder.done == ["begin", "query", "end"]
     capture, verdict = stalled.capture()

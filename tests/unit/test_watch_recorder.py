@@ -12,7 +12,7 @@ import pytest
 from innoscope.common.errors import CannotWrite
 from innoscope.common.samples import Sample
 from innoscope.daemon.protocol.messages import BadMessage
-from innoscope.daemon.protocol.stack_encoding import decode_looks, encode_looks
+from innoscope.daemon.protocol.stack_encoding import decode_snapshots, encode_snapshots
 from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.incident.files import load
 from innoscope.diagnose.incident.model import Capture, Taken
@@ -49,64 +49,64 @@ def busy(at: int) -> list[tuple[str, Stack, list[int]]]:
 
 
 def test_any_interval_can_be_read_from_the_history() -> None:
-    looks = SnapshotHistory(60)
+    snapshots = SnapshotHistory(60)
     for at in range(100):
         wait = "row_lock" if at >= 50 else "on_cpu"
-        looks.add_groups(
+        snapshots.add_groups(
             float(at), [(CLIENT, stack(wait, *WAITING), [1, 2, at]), ("purge", stack("purge"), [9])]
         )
-    found, seen = looks.between(48, 52)
-    assert [look.at for look in found] == [48, 49, 50, 51, 52]
+    found, seen = snapshots.between(48, 52)
+    assert [snapshot.at for snapshot in found] == [48, 49, 50, 51, 52]
     assert found[0].threads == {(CLIENT, "on_cpu"): 3, ("purge", "purge"): 1}
     assert found[0].running == (1, 2, 48)
     assert found[-1].running == ()
     assert seen[0] == ObservedStack(CLIENT, "row_lock", WAITING, 9, (1, 2, 52))
     assert ObservedStack(CLIENT, "on_cpu", WAITING, 6) in seen
-    assert [look.at for look in looks.since(96)] == [97, 98, 99]
-    assert looks.between(0, 38) == ((), ())
-    assert len(looks.between(0, 1000)[0]) == 61
+    assert [snapshot.at for snapshot in snapshots.since(96)] == [97, 98, 99]
+    assert snapshots.between(0, 38) == ((), ())
+    assert len(snapshots.between(0, 1000)[0]) == 61
 
 
 def test_the_history_of_a_busy_server_takes_less_than_10_mb() -> None:
     tracemalloc.start()
     try:
-        looks = SnapshotHistory(SPAN_S)
+        snapshots = SnapshotHistory(SPAN_S)
         before = tracemalloc.get_traced_memory()[0]
         for at in range(2 * SPAN_S):
-            looks.add_groups(float(at), busy(at))
+            snapshots.add_groups(float(at), busy(at))
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     assert used < _MOST_MB * 1e6
-    assert used / 4 < looks.used_bytes < used * 4
+    assert used / 4 < snapshots.used_bytes < used * 4
 
 
 def test_snapshots_survive_encoding_for_the_sensor_s_socket() -> None:
-    look = SnapshotSummary(1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8))
+    snapshot = SnapshotSummary(1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8))
     seen = (
         ObservedStack(CLIENT, "row_lock", WAITING, 3, (1, 2)),
         ObservedStack("purge", "purge", ("trx_purge", "futex"), 1),
     )
-    assert decode_looks(encode_looks([look], seen)) == ((look,), seen)
-    assert decode_looks(encode_looks([], [])) == ((), ())
+    assert decode_snapshots(encode_snapshots([snapshot], seen)) == ((snapshot,), seen)
+    assert decode_snapshots(encode_snapshots([], [])) == ((), ())
 
 
 @pytest.mark.parametrize(
     "data",
     [
         {},
-        {"looks": [[1]], "functions": [], "seen": []},
-        {"looks": [[1.0, [["a", "b"]], []]], "functions": [], "seen": []},
-        {"looks": [[1.0, [], ["7"]]], "functions": [], "seen": []},
-        {"looks": [], "functions": ["f"], "seen": [["a", "b", 1]]},
-        {"looks": [], "functions": ["f"], "seen": [["a", "b", 1, [], 1]]},
-        {"looks": [], "functions": ["f"], "seen": [["a", "b", 1, [], -1]]},
-        {"looks": [], "functions": [7], "seen": []},
+        {"snapshots": [[1]], "functions": [], "seen": []},
+        {"snapshots": [[1.0, [["a", "b"]], []]], "functions": [], "seen": []},
+        {"snapshots": [[1.0, [], ["7"]]], "functions": [], "seen": []},
+        {"snapshots": [], "functions": ["f"], "seen": [["a", "b", 1]]},
+        {"snapshots": [], "functions": ["f"], "seen": [["a", "b", 1, [], 1]]},
+        {"snapshots": [], "functions": ["f"], "seen": [["a", "b", 1, [], -1]]},
+        {"snapshots": [], "functions": [7], "seen": []},
     ],
 )
 def test_malformed_snapshots_are_refused(data: Any) -> None:
     with pytest.raises(BadMessage):
-        decode_looks(data)
+        decode_snapshots(data)
 
 
 class Counting:

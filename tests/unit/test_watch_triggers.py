@@ -26,9 +26,9 @@ from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 
 def evidence(threads: dict[str, int] | None = None, *values: dict[str, Any]) -> Evidence:
     counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
-    looks = tuple(SnapshotSummary(float(at), counts) for at in range(3)) if threads is not None else ()
-    snapshots = tuple(MetricReadings(float(at), one) for at, one in enumerate(values))
-    return Evidence({}, 0.0, 2.0, snapshots, looks)
+    snapshots = tuple(SnapshotSummary(float(at), counts) for at in range(3)) if threads is not None else ()
+    readings = tuple(MetricReadings(float(at), one) for at, one in enumerate(values))
+    return Evidence({}, 0.0, 2.0, readings, snapshots)
 
 
 @pytest.mark.parametrize(

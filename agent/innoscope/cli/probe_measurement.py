@@ -90,7 +90,7 @@ def measured(target: Target, families: frozenset[str] | None, *, seconds: float,
 def _thread_groups(target: Target) -> dict[int, str]:
     """Return the kind of each thread by thread id, determined from one snapshot."""
     kinds = default_kinds()
-    dump = Engine(target).look()
+    dump = Engine(target).take_snapshot()
     return {thread.tid: kinds.of(thread.frames, thread.comm).name for thread in dump.threads}
 
 

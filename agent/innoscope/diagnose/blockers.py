@@ -188,7 +188,7 @@ def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence)
     words = f"inside {function} ({seen.wait.replace('_', ' ')})"
     if statement_ is None:
         return Blocker(f"{who} {words}", seen.functions, thread=tid)
-    waiting = round(waited / max(len(evidence.looks), 1))
+    waiting = round(waited / max(len(evidence.snapshots), 1))
     runs = f", runs: {statement_.text}" if statement_.text else ""
     line = f"connection {statement_.connection} ({who}){_account(statement_)} {words}{runs}; {waiting:,} wait"
     return Blocker(line, seen.functions, thread=tid, connection=statement_.connection, waiting=waiting)

@@ -21,7 +21,7 @@ from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.metrics.collectors.process import ProcessCollector
 from innoscope.metrics.collectors.sql import SqlCollector
 from innoscope.metrics.collectors.toggles import TogglesFile
-from innoscope.metrics.collectors.waits import open_eyes
+from innoscope.metrics.collectors.waits import open_engine
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotHistory
 from innoscope.target import sql
 from innoscope.target.discover import still_same
@@ -93,7 +93,7 @@ class EvidenceCollector:
         self._host = Host(target.pid)
         self._lock_owners = LockOwners(target) if span_s is None else None
         history = SnapshotHistory(span_s)
-        self._snapshots = SnapshotLoop(target, open_eyes, self._lock_owners, history, interval_s)
+        self._snapshots = SnapshotLoop(target, open_engine, self._lock_owners, history, interval_s)
         self._probes = self._open_probes()
         self._readings = ReadingHistory(self._collectors(), span_s)
 
@@ -125,10 +125,10 @@ class EvidenceCollector:
     @property
     def ready(self) -> bool:
         """Return whether there is a snapshot, or an error that explains why there is none."""
-        return bool(self._snapshots.looks.since(0)) or self._snapshots.failure is not None
+        return bool(self._snapshots.history.since(0)) or self._snapshots.failure is not None
 
     def _continues(self, elapsed: float, seconds: float) -> bool:
-        few = self._snapshots.failure is None and len(self._snapshots.looks.since(0)) < _MIN_SNAPSHOTS
+        few = self._snapshots.failure is None and len(self._snapshots.history.since(0)) < _MIN_SNAPSHOTS
         longer = _MAX_EXTRA_S if few else 0.0
         return elapsed < seconds + longer and still_same(self._target)
 
@@ -155,11 +155,11 @@ class EvidenceCollector:
     def between(self, begun: float, ended: float, sql_answers: SqlAnswers | None = None) -> Evidence:
         """Return the evidence between these Unix times, with SQL answers if given."""
         sql_answers = sql_answers or SqlAnswers()
-        looks, seen, files, failure = self._snapshots.between(begun, ended)
+        snapshots, seen, files, failure = self._snapshots.between(begun, ended)
         if failure and sql_answers.statements:
             transactions = sql_answers.answers.get("transactions", ())
-            looks = (process_list.summary(ended, sql_answers.statements, transactions),)
-        snapshots, missing = self._readings.between(begun, ended)
+            snapshots = (process_list.summary(ended, sql_answers.statements, transactions),)
+        readings, missing = self._readings.between(begun, ended)
         if "sql" in missing:
             missing["sql"] = _with_remedy(missing["sql"], sql_answers)
         missing |= self._disabled() | ({"looks": failure} if failure else {})
@@ -167,8 +167,8 @@ class EvidenceCollector:
             server=described(self._target),
             begun=begun,
             ended=ended,
+            readings=readings,
             snapshots=snapshots,
-            looks=looks,
             seen=seen,
             files=files,
             statements=self._with_threads(sql_answers),
@@ -209,8 +209,8 @@ class EvidenceCollector:
 
     def query_locks(self) -> SqlAnswers:
         """Query lock owners over SQL, with short timeouts."""
-        looks = self._snapshots.looks.since(time.time() - _RECENT_S)
-        waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
+        snapshots = self._snapshots.history.since(time.time() - _RECENT_S)
+        waiting = snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0
         sql_answers = query_all(self._target, self._connect, waiting)
         if self._sources.also is not None:
             self._sources.also(self._connect, waiting)

@@ -71,20 +71,22 @@ class Evidence:
     """All observations of one server.
 
     - ``server`` describes the server (version, pid, …).
-    - ``snapshots`` are the metric readings.
-    - ``looks`` are summaries of snapshots of all threads, and ``seen`` are the distinct stacks in them.
+    - ``readings`` are the metric values over time.
+    - ``snapshots`` summarise the snapshots of all threads, and ``seen`` are the distinct stacks in them.
     - ``owners`` are the lock owners.
     - ``answers`` has the rows that each SQL query returned, by column.
     - ``host`` has the values that host.py read.
     - ``missing`` maps each missing source to the reason. The sources are names of collectors, ``looks`` and
       ``sql.QUESTION``.
+
+    The metadata ``key`` of a field is its key in incident files, if it differs from the field's name.
     """
 
     server: Mapping[str, str]
     begun: float
     ended: float
-    snapshots: tuple[MetricReadings, ...] = ()
-    looks: tuple[SnapshotSummary, ...] = ()
+    readings: tuple[MetricReadings, ...] = field(default=(), metadata={"key": "snapshots"})
+    snapshots: tuple[SnapshotSummary, ...] = field(default=(), metadata={"key": "looks"})
     seen: tuple[ObservedStack, ...] = ()
     files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
@@ -104,15 +106,15 @@ class Evidence:
         The numbers are summed over all snapshots.
         """
         found: Counter[str] = Counter()
-        for look in self.looks:
-            for (kind, wait), count in look.threads.items():
+        for snapshot in self.snapshots:
+            for (kind, wait), count in snapshot.threads.items():
                 if (kind == CLIENT) == clients:
                     found[wait] += count
         return found
 
     def gauge(self, key: str) -> list[float]:
         """Return a gauge's values in all readings that contain it."""
-        values = (snapshot.values.get(key) for snapshot in self.snapshots)
+        values = (reading.values.get(key) for reading in self.readings)
         return [float(value) for value in values if isinstance(value, int | float)]
 
     def change(self, key: str) -> tuple[float, float] | None:
@@ -144,14 +146,14 @@ class Evidence:
         return sorted(
             {
                 key.removeprefix(head)
-                for snapshot in self.snapshots
-                for key in snapshot.values
+                for reading in self.readings
+                for key in reading.values
                 if key.startswith(head)
             }
         )
 
     def _ends(self, key: str) -> tuple[tuple[float, Value], tuple[float, Value]] | None:
-        have = [(one.at, one.values[key]) for one in self.snapshots if key in one.values]
+        have = [(one.at, one.values[key]) for one in self.readings if key in one.values]
         return (have[0], have[-1]) if len(have) > 1 and have[-1][0] > have[0][0] else None
 
 

@@ -95,12 +95,12 @@ def _page_read_seconds(evidence: Evidence) -> float:
     The result is in seconds. It is an underestimate if there is read-ahead, because no thread waits for pages
     that are read ahead.
     """
-    if not evidence.looks:
+    if not evidence.snapshots:
         raise Unknown("looks", evidence.missing.get("looks"))
     change = evidence.change("buffer_pool_pages_read")
     if change is None:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
-    waiting = evidence.threads(clients=True)["page_read"] / len(evidence.looks)
+    waiting = evidence.threads(clients=True)["page_read"] / len(evidence.snapshots)
     pages, seconds = change
     return waiting * seconds / pages if pages else 0.0
 
@@ -173,7 +173,7 @@ def _spinning_ratio(evidence: Evidence) -> float:
 
 
 def _latches(evidence: Evidence) -> tuple[int, int, int]:
-    if not evidence.looks or "looks" in evidence.missing:  # the process list does not show latches
+    if not evidence.snapshots or "looks" in evidence.missing:  # the process list does not show latches
         raise Unknown("looks", evidence.missing.get("looks"))
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
@@ -182,10 +182,10 @@ def _latches(evidence: Evidence) -> tuple[int, int, int]:
 
 def _runnable_threads(evidence: Evidence) -> float:
     """Return the mean number of client threads that run or could run: they compute or spin."""
-    if not evidence.looks or "looks" in evidence.missing:
+    if not evidence.snapshots or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     counts = evidence.threads(clients=True)
-    return (counts["on_cpu"] + counts["spin"]) / len(evidence.looks)
+    return (counts["on_cpu"] + counts["spin"]) / len(evidence.snapshots)
 
 
 def _runnable_per_cpu(evidence: Evidence) -> float:
@@ -198,13 +198,13 @@ def _runnable_share(evidence: Evidence) -> float:
     """Return the client threads that run or could run as a share of the active ones."""
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
-    return _ratio(_runnable_threads(evidence) * len(evidence.looks), active)
+    return _ratio(_runnable_threads(evidence) * len(evidence.snapshots), active)
 
 
 def _blind(evidence: Evidence) -> float:
     """Return 1 if snapshots were possible but none was completed in the time, else 0."""
     missing = evidence.missing.get("looks")
-    return float(not evidence.looks and (missing is None or missing.reason == "timeout"))
+    return float(not evidence.snapshots and (missing is None or missing.reason == "timeout"))
 
 
 def _observed_seconds(evidence: Evidence) -> float:
@@ -245,13 +245,13 @@ def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
 
     Returns ``(None, 0)`` if no client thread was on a CPU. Raises Unknown without snapshots.
     """
-    if not evidence.looks or "looks" in evidence.missing:
+    if not evidence.snapshots or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
-    found = Counter(tid for look in evidence.looks for tid in look.running)
+    found = Counter(tid for snapshot in evidence.snapshots for tid in snapshot.running)
     if not found:
         return None, 0.0
     tid, times = found.most_common(1)[0]
-    return tid, times / len(evidence.looks)
+    return tid, times / len(evidence.snapshots)
 
 
 def _longest_runner_ratio(evidence: Evidence) -> float:
@@ -267,7 +267,7 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
     tid, _ = longest_runner(evidence)
     if tid is None:
         return 0.0
-    at = [look.at for look in evidence.looks if tid in look.running]
+    at = [snapshot.at for snapshot in evidence.snapshots if tid in snapshot.running]
     ages = [one.seconds for one in evidence.statements if one.tid == tid and one.command]
     return min([at[-1] - at[0], *ages])
 
@@ -308,9 +308,9 @@ def _applier_error(evidence: Evidence) -> float:
 def _recovery_rate(evidence: Evidence) -> float:
     """Return the rate at which crash recovery scans the redo log, in bytes per second."""
     reached = [
-        (snapshot.at, float(value))
-        for snapshot in evidence.snapshots
-        if isinstance(value := snapshot.values.get("recovery_scanned_bytes"), int | float) and value
+        (reading.at, float(value))
+        for reading in evidence.readings
+        if isinstance(value := reading.values.get("recovery_scanned_bytes"), int | float) and value
     ]
     if len(reached) < 2 or reached[-1][1] <= reached[0][1]:
         raise Unknown("memory", evidence.missing.get("memory"))

@@ -64,9 +64,9 @@ class ReadingHistory:
 
     def between(self, begin: float, end: float) -> tuple[tuple[MetricReadings, ...], dict[str, Missing]]:
         """Return the readings between these Unix times, and the failures of sources that never had data."""
-        readings = [one for one in self._read if begin <= one[0] <= end]
-        chosen = _best_sources(readings)
-        snapshots = tuple(
+        records = [one for one in self._read if begin <= one[0] <= end]
+        chosen = _best_sources(records)
+        readings = tuple(
             MetricReadings(
                 at,
                 {
@@ -75,9 +75,9 @@ class ReadingHistory:
                     if key in by_source.get(source, ())
                 },
             )
-            for at, by_source in readings
+            for at, by_source in records
         )
-        return snapshots, {name: why for name, why in self._missing.items() if name not in self._succeeded}
+        return readings, {name: why for name, why in self._missing.items() if name not in self._succeeded}
 
 
 def _best_sources(readings: Iterable[_Reading]) -> dict[str, str]:

@@ -53,7 +53,7 @@ def _share(evidence: Evidence, patterns: Iterable[str]) -> float:
     )
     if not count:
         raise Unknown("looks", evidence.missing.get("looks"))
-    return min(1.0, count / len(evidence.looks))
+    return min(1.0, count / len(evidence.snapshots))
 
 
 def _fact(patterns: tuple[str, ...]) -> Callable[[Evidence], float]:

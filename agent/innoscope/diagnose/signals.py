@@ -105,17 +105,17 @@ def _background(evidence: Evidence, wait: str) -> float:
 def _applier(evidence: Evidence, wait: str) -> float:
     found = sum(
         count
-        for look in evidence.looks
-        for (kind, seen), count in look.threads.items()
+        for snapshot in evidence.snapshots
+        for (kind, seen), count in snapshot.threads.items()
         if kind == APPLIER and (seen == wait or (wait == "busy" and seen not in _APPLIER_IDLE))
     )
-    return found / _looks(evidence)
+    return found / _snapshot_count(evidence)
 
 
 def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
     if without_stacks(evidence) and not (clients and wait in known_classes()):
         raise Unknown("looks", evidence.missing["looks"])
-    return evidence.threads(clients=clients)[wait] / _looks(evidence)
+    return evidence.threads(clients=clients)[wait] / _snapshot_count(evidence)
 
 
 def without_stacks(evidence: Evidence) -> bool:
@@ -123,18 +123,18 @@ def without_stacks(evidence: Evidence) -> bool:
 
     If so, only some wait classes of client threads are available.
     """
-    return bool(evidence.looks) and "looks" in evidence.missing
+    return bool(evidence.snapshots) and "looks" in evidence.missing
 
 
-def _looks(evidence: Evidence) -> int:
-    if not evidence.looks:
+def _snapshot_count(evidence: Evidence) -> int:
+    if not evidence.snapshots:
         raise Unknown("looks", evidence.missing.get("looks"))
-    return len(evidence.looks)
+    return len(evidence.snapshots)
 
 
 def _active(evidence: Evidence, _: str) -> float:
     counts = evidence.threads(clients=True)
-    return sum(count for wait, count in counts.items() if wait not in AT_REST) / _looks(evidence)
+    return sum(count for wait, count in counts.items() if wait not in AT_REST) / _snapshot_count(evidence)
 
 
 def _share(evidence: Evidence, wait: str) -> float:
@@ -143,10 +143,10 @@ def _share(evidence: Evidence, wait: str) -> float:
 
 
 def _growth(evidence: Evidence, wait: str) -> float:
-    middle = _looks(evidence) // 2
+    middle = _snapshot_count(evidence) // 2
     if not middle:
         return 0.0
-    counts = [look.threads.get((CLIENT, wait), 0) for look in evidence.looks]
+    counts = [snapshot.threads.get((CLIENT, wait), 0) for snapshot in evidence.snapshots]
     return sum(counts[-middle:]) / middle - sum(counts[:middle]) / middle
 
 

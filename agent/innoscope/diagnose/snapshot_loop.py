@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.memory.locks.owners import LockOwners
-    from innoscope.metrics.collectors.waits import Eyes
     from innoscope.sampling.model import Dump, Frame, Thread
     from innoscope.sampling.snapshot_history import Key, ObservedStack
+    from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
 
 #: Seconds between two snapshots.
@@ -48,13 +48,13 @@ _FILE_CALLS: Final = descriptors.file_calls()
 class SnapshotLoop:
     """Take a snapshot every ``interval_s`` seconds until closed, and store it in ``history``.
 
-    ``open_eyes`` creates the sampling engine. It is called on the background thread, because it takes time.
+    ``open_engine`` creates the sampling engine. It is called on the background thread, because it takes time.
     """
 
     def __init__(
         self,
         target: Target,
-        open_eyes: Callable[[Target], Eyes],
+        open_engine: Callable[[Target], SnapshotSource],
         lock_owners: LockOwners | None = None,
         history: SnapshotHistory | None = None,
         interval_s: float = INTERVAL_S,
@@ -62,15 +62,15 @@ class SnapshotLoop:
         self._target = target
         self._lock_owners = lock_owners
         self._owners_lock = threading.Lock()
-        self._open_eyes = open_eyes
+        self._open_engine = open_engine
         self._interval_s = interval_s
-        self.looks = history or SnapshotHistory()
+        self.history = history or SnapshotHistory()
         self._kinds: dict[int, str] = {}
         self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_MAX_SNAPSHOTS)
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
         self._missing: Missing | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="looks", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="snapshots", daemon=True)
         self._thread.start()
 
     def kinds(self) -> Mapping[int, str]:
@@ -86,13 +86,13 @@ class SnapshotLoop:
         self, begin: float, end: float
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...], tuple[OnFile, ...], Missing | None]:
         """Return snapshots, stacks and files between these Unix times, and the reason if there are none."""
-        looks, seen = self.looks.between(begin, end)
+        snapshots, seen = self.history.between(begin, end)
         counts: Counter[tuple[str, str]] = Counter()
         for at, files in tuple(self._files):
             if begin <= at <= end:
                 counts.update(files)
         found = [OnFile(wait, path, count) for (wait, path), count in counts.most_common(_MAX_FILES)]
-        return looks, seen, tuple(found), None if looks else self._missing
+        return snapshots, seen, tuple(found), None if snapshots else self._missing
 
     def close(self) -> None:
         """Stop the loop, and wait for a snapshot in progress."""
@@ -102,17 +102,17 @@ class SnapshotLoop:
     def _work(self) -> None:
         while not self._ended.is_set():
             try:
-                self._take_snapshots(self._open_eyes(self._target))
+                self._take_snapshots(self._open_engine(self._target))
             except Exception as error:  # must not stop the other sources of evidence
                 reason, words = explain(error)
                 remedy = error.remedy if isinstance(error, InnoscopeError) else None
                 self._missing = Missing(reason, words, remedy)
                 self._ended.wait(_RETRY_S)
 
-    def _take_snapshots(self, eyes: Eyes) -> None:
+    def _take_snapshots(self, source: SnapshotSource) -> None:
         while not self._ended.is_set():
             began = time.monotonic()
-            dump = eyes.look()
+            dump = source.take_snapshot()
             self._note_owners(dump)
             self._add(dump)
             self._missing = None
@@ -150,7 +150,7 @@ class SnapshotLoop:
         self._kinds = kinds
         if files:
             self._files.append((dump.taken_at, files))
-        self.looks.add(SnapshotSummary(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
+        self.history.add(SnapshotSummary(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
 
     def _path(self, thread: Thread) -> str | None:
         """Return the path of the file that the thread reads, writes or syncs, or None.

@@ -61,19 +61,19 @@ def _head(evidence: Evidence) -> Iterator[str]:
     server = evidence.server
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(server["flavour"], server["flavour"])
     blind = without_stacks(evidence)
-    observed = "the process list, no stacks" if blind else f"{len(evidence.looks)} snapshots"
+    observed = "the process list, no stacks" if blind else f"{len(evidence.snapshots)} snapshots"
     about = f"pid {server['pid']} · {evidence.seconds:.0f} s, {observed}"
     yield f"{flavour} {server['version']} · {about} · not stopped"
-    if evidence.looks:
+    if evidence.snapshots:
         counts = evidence.threads(clients=True)
-        looks = len(evidence.looks)
+        snapshots = len(evidence.snapshots)
         active = sum(count for wait, count in counts.items() if wait not in AT_REST)
         by_wait = ", ".join(
-            f"{count / looks:.1f} {wait.replace('_', ' ')}"
+            f"{count / snapshots:.1f} {wait.replace('_', ' ')}"
             for wait, count in counts.most_common(6)
             if wait not in AT_REST
         )
-        yield f"{sum(counts.values()) / looks:,.0f} client threads, {active / looks:,.1f} busy" + (
+        yield f"{sum(counts.values()) / snapshots:,.0f} client threads, {active / snapshots:,.1f} busy" + (
             f": {by_wait}" if by_wait else ""
         )
 
@@ -142,7 +142,7 @@ def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "server": dict(evidence.server),
         "begun": evidence.begun,
         "seconds": round(evidence.seconds, 3),
-        "looks": 0 if without_stacks(evidence) else len(evidence.looks),
+        "looks": 0 if without_stacks(evidence) else len(evidence.snapshots),
         "client_threads": _means(evidence),
         "findings": [_as_json(finding) for finding in verdict.findings],
         "owners": [_held(held) for held in evidence.owners],
@@ -157,7 +157,7 @@ def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 def _means(evidence: Evidence) -> dict[str, float]:
     """Return the mean number of client threads by wait class, over all snapshots."""
     counts = evidence.threads(clients=True)
-    return {wait: round(count / len(evidence.looks), 2) for wait, count in counts.most_common()}
+    return {wait: round(count / len(evidence.snapshots), 2) for wait, count in counts.most_common()}
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
@@ -180,6 +180,7 @@ def _stack(seen: ObservedStack) -> dict[str, Any]:
 def _held(held: HeldLock) -> dict[str, Any]:
     """Return a lock and its owner as JSON."""
     found = asdict(held)
+    found["looks"] = found.pop("snapshots")
     return {**found, "waiters": list(held.waiters), "stack": list(held.stack)}
 
 

@@ -26,7 +26,7 @@ def unexplained(evidence: Evidence, rules: Iterable[Rule], reported: Collection[
     decided that there is no problem.
     """
     counts = evidence.threads(clients=True)
-    snapshots = max(len(evidence.looks), 1)
+    snapshots = max(len(evidence.snapshots), 1)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
     explained = {wait for rule in reported for wait in rule.covers}
     covered = {wait for rule in rules for wait in rule.covers}

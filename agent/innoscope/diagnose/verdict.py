@@ -93,7 +93,7 @@ def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
         checked=len(every) - len(unknown),
         rules=len(every),
         not_applicable=tuple(rule.name for rule, error in unknown if error.missing is None),
-        blind=not evidence.looks or without_stacks(evidence),
+        blind=not evidence.snapshots or without_stacks(evidence),
     )
 
 

@@ -29,7 +29,7 @@ _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat
 
 
-class Looks(Protocol):
+class NativeProcess(Protocol):
     """The part of ``_native.Process`` that the engine needs."""
 
     method: str
@@ -77,13 +77,13 @@ class Engine:
         self._set_up(target, process, default_classifier())
 
     @classmethod
-    def of(cls, target: Target, process: Looks, classifier: Classifier) -> Engine:
+    def of(cls, target: Target, process: NativeProcess, classifier: Classifier) -> Engine:
         """Return an engine for something other than a live process (tests, replays)."""
         engine = cls.__new__(cls)
         engine._set_up(target, process, classifier)
         return engine
 
-    def _set_up(self, target: Target, process: Looks, classifier: Classifier) -> None:
+    def _set_up(self, target: Target, process: NativeProcess, classifier: Classifier) -> None:
         self.target = target
         self._process = process
         self._classifier = classifier
@@ -103,30 +103,30 @@ class Engine:
         with translating(self.target.pid):
             return self._process.modules()
 
-    def look(self) -> Dump:
+    def take_snapshot(self) -> Dump:
         """Copy, unwind, symbolise and classify every thread. Raises NoSuchProcess if the server has ended."""
         taken_at = time.time()
         with translating(self.target.pid):
-            look = self._process.look()
-        if not look.threads or not self._same_process():
+            snapshot = self._process.look()
+        if not snapshot.threads or not self._same_process():
             raise gone(self.target.pid)
         return Dump(
             target=self.target,
-            method=look.method,
+            method=snapshot.method,
             taken_at=taken_at,
-            duration_ms=look.copy_ns / 1e6,
-            threads=self._threads(look),
-            notes=self._notes(look),
-            shallow=look.shallow,
+            duration_ms=snapshot.copy_ns / 1e6,
+            threads=self._threads(snapshot),
+            notes=self._notes(snapshot),
+            shallow=snapshot.shallow,
         )
 
     def _same_process(self) -> bool:
         return still_same(self.target)
 
-    def _threads(self, look: Look) -> tuple[Thread, ...]:
+    def _threads(self, snapshot: Look) -> tuple[Thread, ...]:
         """Return the classified threads. An unchanged thread is the same object as in the last snapshot."""
         last = self._last
-        raw_threads = look.threads
+        raw_threads = snapshot.threads
         kinds = self._kinds(raw_threads)
         if len(self._waits) > 2 * len(raw_threads) + SPARE_WAITS:
             self._waits.clear()
@@ -135,7 +135,7 @@ class Engine:
             kind = kinds.get(raw.argument) if raw.syscall in self._file_calls else None
             thread = last.get(raw)
             if thread is None or kind not in (None, "socket"):
-                thread = self._thread(raw, look.stacks[raw.stack], kind)
+                thread = self._thread(raw, snapshot.stacks[raw.stack], kind)
             fresh[raw] = thread
         self._last = fresh
         return tuple(fresh.values())
@@ -172,15 +172,15 @@ class Engine:
             argument=raw.argument if in_call else None,
         )
 
-    def _notes(self, look: Look) -> tuple[str, ...]:
+    def _notes(self, snapshot: Look) -> tuple[str, ...]:
         """Return the core's messages about degraded results, and those about missing function names."""
-        notes = [*look.notes]
-        if all(raw.state in _STOPPED for raw in look.threads):
+        notes = [*snapshot.notes]
+        if all(raw.state in _STOPPED for raw in snapshot.threads):
             notes.append(
                 f"the server is stopped, perhaps by a debugger that was killed: kill -CONT {self.target.pid}"
             )
         if self._advice is None:
-            self._advice = missing_names(self.target, self._process.modules, look.stacks.values())
+            self._advice = missing_names(self.target, self._process.modules, snapshot.stacks.values())
         return (*notes, *self._advice)
 
 

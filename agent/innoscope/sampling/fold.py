@@ -234,7 +234,7 @@ class Report:
         self.unit = unit
         self.headline = ""
         self.fold = Fold()
-        self.looks = 0
+        self.snapshots = 0
         self.threads = 0  # total over all snapshots before the filter, in the report's unit
         self.shown = 0  # total after the filter
         self.tally: Counter[str] = Counter()
@@ -269,7 +269,7 @@ class Report:
         """Count one snapshot, and return the part of it that passed the filter."""
         kept = self.wanted.apply(dump)
         self.fold.add(kept)
-        self.looks += 1
+        self.snapshots += 1
         self.threads += len(dump.threads)
         self.shown += len(kept.threads)
         for thread in dump.threads:

@@ -46,15 +46,15 @@ class Stack:
 class Chunk:
     """The sum of several snapshots: ``counts`` are threads per stack over all snapshots.
 
-    ``start`` and ``end`` are the Unix times of the first and the last snapshot, ``looks`` is the number of
-    snapshots, and ``look_ms`` the total time to take them. ``dropped`` is the number of stacks that were
+    ``start`` and ``end`` are the Unix times of the first and the last snapshot, ``snapshots`` is their
+    number, and ``snapshot_ms`` the total time to take them. ``dropped`` is the number of stacks that were
     merged into ``[rare stacks]``.
     """
 
     start: float
     end: float
-    looks: int
-    look_ms: float
+    snapshots: int
+    snapshot_ms: float
     counts: Mapping[Stack, int]
     dropped: int = 0
 
@@ -66,8 +66,8 @@ class _Sealed:
     number: int
     start: float
     end: float
-    looks: int
-    look_ms: float
+    snapshots: int
+    snapshot_ms: float
     dropped: int
     ids: array[int]
     counts: array[int]
@@ -95,7 +95,7 @@ class ProfileHistory:
         self._number = 0
         self._open: _Open | None = None
 
-    def add(self, taken_at: float, counts: Mapping[Stack, int], look_ms: float = 0.0) -> None:
+    def add(self, taken_at: float, counts: Mapping[Stack, int], snapshot_ms: float = 0.0) -> None:
         """Add one snapshot; ``taken_at`` is Unix time."""
         with self._lock:
             slot = int(taken_at // self._chunk_s)
@@ -103,7 +103,7 @@ class ProfileHistory:
                 self._seal(self._open)
             if self._open is None or self._open.slot != slot:
                 self._open = _Open(slot, taken_at)
-            self._open.add(taken_at, self._counted(counts), look_ms)
+            self._open.add(taken_at, self._counted(counts), snapshot_ms)
             if len(self._stacks) > self._most:
                 self._drop_rarest()
 
@@ -111,7 +111,7 @@ class ProfileHistory:
         """Add a chunk from another history. The agent uses this to copy the sensor's chunks."""
         with self._lock:
             counts = self._counted(chunk.counts)
-            self._append(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, counts)
+            self._append(chunk.start, chunk.end, chunk.snapshots, chunk.snapshot_ms, chunk.dropped, counts)
             if len(self._stacks) > self._most:
                 self._drop_rarest()
 
@@ -128,8 +128,8 @@ class ProfileHistory:
             return Chunk(
                 min((chunk.start for chunk in chunks), default=0.0),
                 max((chunk.end for chunk in chunks), default=0.0),
-                sum(chunk.looks for chunk in chunks),
-                sum(chunk.look_ms for chunk in chunks),
+                sum(chunk.snapshots for chunk in chunks),
+                sum(chunk.snapshot_ms for chunk in chunks),
                 stacks,
                 sum(chunk.dropped for chunk in chunks),
             )
@@ -159,15 +159,21 @@ class ProfileHistory:
         return known
 
     def _seal(self, chunk: _Open) -> None:
-        self._append(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, chunk.counts)
+        self._append(chunk.start, chunk.end, chunk.snapshots, chunk.snapshot_ms, chunk.dropped, chunk.counts)
         self._open = None
 
     def _append(
-        self, start: float, end: float, looks: int, look_ms: float, dropped: int, counts: Mapping[int, int]
+        self,
+        start: float,
+        end: float,
+        snapshots: int,
+        snapshot_ms: float,
+        dropped: int,
+        counts: Mapping[int, int],
     ) -> None:
         """Append a chunk. Remove chunks that are too old, and stacks that only these chunks contain."""
         self._number = max(self._number + 1, time.time_ns())
-        sealed = _Sealed(self._number, start, end, looks, look_ms, dropped, array("I"), array("I"))
+        sealed = _Sealed(self._number, start, end, snapshots, snapshot_ms, dropped, array("I"), array("I"))
         sealed.replace(counts)
         self._sealed.append(sealed)
         while self._sealed[0].end < end - self._span_s:
@@ -205,7 +211,7 @@ class ProfileHistory:
 
     def _chunk(self, sealed: _Sealed) -> Chunk:
         counts = {self._stacks[number]: count for number, count in sealed.pairs()}
-        return Chunk(sealed.start, sealed.end, sealed.looks, sealed.look_ms, counts, sealed.dropped)
+        return Chunk(sealed.start, sealed.end, sealed.snapshots, sealed.snapshot_ms, counts, sealed.dropped)
 
 
 class _Open:
@@ -214,14 +220,14 @@ class _Open:
     def __init__(self, slot: int, start: float) -> None:
         self.slot = slot
         self.start = self.end = start
-        self.looks = self.dropped = 0
-        self.look_ms = 0.0
+        self.snapshots = self.dropped = 0
+        self.snapshot_ms = 0.0
         self.counts: Counter[int] = Counter()
 
-    def add(self, taken_at: float, counts: Mapping[int, int], look_ms: float) -> None:
+    def add(self, taken_at: float, counts: Mapping[int, int], snapshot_ms: float) -> None:
         self.end = taken_at
-        self.looks += 1
-        self.look_ms += look_ms
+        self.snapshots += 1
+        self.snapshot_ms += snapshot_ms
         self.counts.update(counts)
 
     def pairs(self) -> Iterable[tuple[int, int]]:
@@ -244,8 +250,8 @@ def merged(chunks: list[Chunk]) -> Chunk:
     return Chunk(
         min((chunk.start for chunk in chunks), default=0.0),
         max((chunk.end for chunk in chunks), default=0.0),
-        sum(chunk.looks for chunk in chunks),
-        sum(chunk.look_ms for chunk in chunks),
+        sum(chunk.snapshots for chunk in chunks),
+        sum(chunk.snapshot_ms for chunk in chunks),
         counts,
         sum(chunk.dropped for chunk in chunks),
     )
@@ -254,9 +260,9 @@ def merged(chunks: list[Chunk]) -> Chunk:
 def report(target: Target, chunk: Chunk) -> Report:
     """Return a report for the renderers of ``innoscope stacks``. It cannot be grouped by thread."""
     result = Report(target)
-    result.looks, result.method = chunk.looks, "bpf"
+    result.snapshots, result.method = chunk.snapshots, "bpf"
     result.started_at, result.ended_at = chunk.start, chunk.end
-    result.durations_ms = [chunk.look_ms / chunk.looks] if chunk.looks else []
+    result.durations_ms = [chunk.snapshot_ms / chunk.snapshots] if chunk.snapshots else []
     for stack, count in chunk.counts.items():
         result.count(stack.wait, stack.trust, stack.labels, stack.frames, count)
     if chunk.dropped:

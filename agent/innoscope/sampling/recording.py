@@ -55,7 +55,7 @@ class Recorder:
     def __init__(self, path: Path, *, interval_s: float) -> None:
         """Create ``path``, readable by its owner only, and write the header."""
         self.path = path
-        self.looks = 0
+        self.snapshots = 0
         self._gzip = path.suffix == ".gz"
         try:
             self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
@@ -76,7 +76,7 @@ class Recorder:
     def write(self, dump: Dump) -> None:
         """Append and flush one snapshot. Raises CannotWrite, for example if the disk is full."""
         self._write_line(_line(document(dump)))
-        self.looks += 1
+        self.snapshots += 1
 
     def close(self) -> None:
         """Close the file. All lines were already flushed. Raises CannotWrite."""

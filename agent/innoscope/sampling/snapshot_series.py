@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class SnapshotSource(Protocol):
     """An object that takes snapshots, such as the engine."""
 
-    def look(self) -> Dump:
+    def take_snapshot(self) -> Dump:
         """Take one snapshot."""
 
 
@@ -43,7 +43,7 @@ def take_snapshots(
     try:
         for number in range(count):
             _sleep_until(start + number * interval_s)
-            dump = source.look()
+            dump = source.take_snapshot()
             if fetch_queries is not None:
                 dump, fetch_queries = _with_queries(dump, fetch_queries)
             filtered = report.add(dump)
@@ -52,13 +52,13 @@ def take_snapshots(
             if progress is not None:
                 progress(number + 1)
     except KeyboardInterrupt:
-        if not report.looks:
+        if not report.snapshots:
             raise
-        report.ended = f"interrupted after {report.looks:,} of {count:,} snapshots"
+        report.ended = f"interrupted after {report.snapshots:,} of {count:,} snapshots"
     except InnoscopeError as error:
-        if not report.looks:
+        if not report.snapshots:
             raise
-        report.ended = f"{error.what}, after {report.looks:,} of {count:,} snapshots"
+        report.ended = f"{error.what}, after {report.snapshots:,} of {count:,} snapshots"
         return error
     return None
 

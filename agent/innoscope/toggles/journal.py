@@ -183,7 +183,7 @@ class Journal:
             if one.st_uid not in (0, os.geteuid()) or one.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise BadFile(
                     f"{path} can be written by others, so the journal is not trusted",
-                    remedy=f"chown root {path} && chmod go-w {path}, after a look at what is in it",
+                    remedy=f"chown root {path} && chmod go-w {path}, after you have checked its contents",
                 )
 
     def _remedy(self, error: OSError) -> str:

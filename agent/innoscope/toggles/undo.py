@@ -230,7 +230,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
             # A server in a container can be changed over SQL only if the user chose it, so the user did.
             target = replace(identify(ProcFs(), server.pid), chosen=entry.way == "sql")
         except (ProcessLookupError, PermissionError) as error:
-            raise Refused(f"cannot look at server {server.pid}: {error}", remedy="run it as root") from error
+            raise Refused(f"cannot identify server {server.pid}: {error}", remedy="run it as root") from error
     if target.build_id != server.build_id:
         raise Overtaken(
             f"server {server.pid} runs build-id {target.build_id}; {entry.id} was made in {server.build_id}",

@@ -97,7 +97,7 @@ def command(
     else:
         target = find_one(pid, socket, port)
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
-        code = _look(target, sources, seconds, save, as_json)
+        code = _observe(target, sources, seconds, save, as_json)
     if code is not ExitCode.SUCCESS:
         raise click.exceptions.Exit(code)
 
@@ -137,7 +137,7 @@ def _exit_code(verdict: Verdict) -> ExitCode:
     return ExitCode.SUCCESS if verdict.nothing_wrong else ExitCode.CANNOT_TELL
 
 
-def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> ExitCode:
+def _observe(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> ExitCode:
     """Print the findings of a server; return the exit code."""
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope.cli.top.player import Player, parse_moment
-from innoscope.cli.top.summary import look, summary
+from innoscope.cli.top.summary import snapshot_lines, summary
 from innoscope.common import console
 from innoscope.common.errors import BadFile
 from innoscope.sampling.classify import label
@@ -66,9 +66,9 @@ def _open(file: Path) -> Recording:
 def counting(what: str) -> Iterator[Callable[[int], None]]:
     """Yield a function that shows the number of snapshots on standard error, if that is a terminal."""
 
-    def progress(looks: int) -> None:
-        if looks % 50 == 0:
-            console.progress(f"{what}: {looks:,} looks")
+    def progress(snapshots: int) -> None:
+        if snapshots % 50 == 0:
+            console.progress(f"{what}: {snapshots:,} snapshots")
 
     try:
         yield progress
@@ -87,7 +87,7 @@ def _play(recording: Recording, moment: float | None) -> int:
 def _print(recording: Recording, moment: float | None) -> int:
     columns = shutil.get_terminal_size((110, 24)).columns
     if moment is not None:
-        lines = list(look(recording, moment, columns))
+        lines = list(snapshot_lines(recording, moment, columns))
     else:
         with counting("adding up") as progress:
             lines = list(summary(recording, columns, progress))

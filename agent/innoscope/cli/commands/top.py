@@ -13,7 +13,7 @@ from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.open_server import How, method_options, open_engine
 from innoscope.cli.parameters import Duration, seconds_option
 from innoscope.cli.top import headless
-from innoscope.cli.top.live_snapshots import Looker
+from innoscope.cli.top.live_snapshots import LiveSnapshots
 from innoscope.cli.top.statements import QueryFeed, SqlAsk
 from innoscope.common import console
 from innoscope.sampling.recording import Recorder
@@ -87,13 +87,15 @@ def command(
         raise click.UsageError("top needs a terminal; without one: innoscope stacks, or top --record FILE")
 
     target = find_one(pid, socket, port)
-    eyes = _engine(target, How(method, debug_dirs=debug_dirs, fetch=not no_debuginfod, repeated=True))
+    engine = _engine(target, How(method, debug_dirs=debug_dirs, fetch=not no_debuginfod, repeated=True))
     feed = QueryFeed(SqlAsk(target, options_file=defaults_file, user=user)) if queries else None
     with ExitStack() as stack:
-        looker = Looker(eyes, feed=feed, recorder=_recorder(record, interval, stack), patience_s=interval / 5)
-        code = _show(looker, interval, seconds) if screen else _record(looker, interval, seconds)
-    if record is not None and looker.recorder:
-        _tell(f"{looker.recorder.looks:,} snapshots in {record}; to see them: innoscope replay {record}")
+        live = LiveSnapshots(
+            engine, feed=feed, recorder=_recorder(record, interval, stack), patience_s=interval / 5
+        )
+        code = _show(live, interval, seconds) if screen else _record(live, interval, seconds)
+    if record is not None and live.recorder:
+        _tell(f"{live.recorder.snapshots:,} snapshots in {record}; to see them: innoscope replay {record}")
     return code
 
 
@@ -102,7 +104,7 @@ def _engine(target: Target, how: How) -> Engine:
     engine, notes = open_engine(target, how)
     for note in notes:
         _tell(note)
-    engine.look()
+    engine.take_snapshot()
     return engine
 
 
@@ -113,14 +115,14 @@ def _recorder(path: Path | None, interval: float, stack: ExitStack) -> Recorder 
     return stack.enter_context(Recorder(path, interval_s=interval))
 
 
-def _show(looker: Looker, interval: float, duration: float | None) -> int:
+def _show(live: LiveSnapshots, interval: float, duration: float | None) -> int:
     from innoscope.cli.top.live import TopApp  # imported here, because only the screen needs textual
 
-    return TopApp(looker, interval_s=interval, duration_s=duration).run_to_end()
+    return TopApp(live, interval_s=interval, duration_s=duration).run_to_end()
 
 
-def _record(looker: Looker, interval: float, duration: float | None) -> int:
-    headless.record(looker, interval_s=interval, duration_s=duration, say=_tell)
+def _record(live: LiveSnapshots, interval: float, duration: float | None) -> int:
+    headless.record(live, interval_s=interval, duration_s=duration, say=_tell)
     return 0
 
 

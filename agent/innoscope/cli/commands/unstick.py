@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NICE = -15  # a debugger that is reading symbols can use all CPUs
 _RISK = """\
 Ending a debugger that runs a function in the server (call, print f()) or has breakpoints in it may end the
-server. Ending one that only looks does not."""
+server. Ending one that only reads does not."""
 _EPILOG = """\b
 Examples:
   sudo innoscope unstick                          a server stopped by a signal, or by a gdb that was killed

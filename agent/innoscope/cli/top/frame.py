@@ -89,10 +89,10 @@ class Row:
         return "\n".join((*self.key[1], *self.queries, *people, *names)).lower()
 
 
-class Picture:
+class FoldedSnapshot:
     """A snapshot with its threads folded: threads with equal stacks form one row."""
 
-    def __init__(self, dump: Dump, before: Picture | None = None) -> None:
+    def __init__(self, dump: Dump, before: FoldedSnapshot | None = None) -> None:
         """Fold ``dump``. Changes of thread counts are relative to ``before``."""
         self.dump = dump
         groups = _group(dump)

@@ -14,42 +14,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from innoscope.cli.top.live_snapshots import Looker
+    from innoscope.cli.top.live_snapshots import LiveSnapshots
 
 
-def record(looker: Looker, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]) -> int:
+def record(
+    live: LiveSnapshots, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]
+) -> int:
     """Record snapshots until the time is over, a signal arrives or the server exits; return their number."""
-    looks = late = 0
+    snapshots = late = 0
     begun = due = time.monotonic()
     said_at = begun
     problems: set[str] = set()
     with _stop_event() as stop:
         while not stop.is_set() and (duration_s is None or due - begun < duration_s - 1e-6):
             try:
-                sight = looker.look()
+                result = live.take()
             except NoSuchProcess as error:
-                if not looks:
+                if not snapshots:
                     raise
                 say(f"the server ended: {error.what}")
                 break
-            looks += 1
-            for problem in {sight.sql_problem, *sight.dump.notes} - {None} - problems:
+            snapshots += 1
+            for problem in {result.sql_problem, *result.dump.notes} - {None} - problems:
                 problems.add(str(problem))
                 say(str(problem))
-            if sight.record_problem:
-                say(sight.record_problem)
+            if result.record_problem:
+                say(result.record_problem)
                 break
             now = time.monotonic()
             if now - said_at >= 10:
                 said_at = now
-                say(f"{looks:,} looks, {late:,} late, {len(sight.dump.threads):,} threads")
+                say(f"{snapshots:,} snapshots, {late:,} late, {len(result.dump.threads):,} threads")
             due += interval_s
             missed = max(0, int((now - due) // interval_s) + 1) if now > due else 0
             late += missed
             due += missed * interval_s
             stop.wait(max(0.0, due - now))
-    say(f"{looks:,} looks recorded, {late:,} late")
-    return looks
+    say(f"{snapshots:,} snapshots recorded, {late:,} late")
+    return snapshots
 
 
 @contextmanager

@@ -19,22 +19,22 @@ class History:
 
     def __init__(self, span_s: float = SPAN_S) -> None:
         self.span_s = span_s
-        self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
+        self._snapshots: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def add(self, taken_at: float, counts: Mapping[str, int]) -> None:
         """Add a snapshot taken at a Unix time, and drop snapshots that are older than the span.
 
         If the time is earlier than that of the last snapshot, drop all previous snapshots.
         """
-        if self._looks and taken_at < self._looks[-1][0]:
-            self._looks.clear()
-        self._looks.append((taken_at, counts))
-        while self._looks[0][0] <= taken_at - self.span_s:
-            self._looks.popleft()
+        if self._snapshots and taken_at < self._snapshots[-1][0]:
+            self._snapshots.clear()
+        self._snapshots.append((taken_at, counts))
+        while self._snapshots[0][0] <= taken_at - self.span_s:
+            self._snapshots.popleft()
 
     def known(self) -> set[str]:
         """Return the classes that occurred within the span."""
-        return {name for _, counts in self._looks for name, count in counts.items() if count}
+        return {name for _, counts in self._snapshots for name, count in counts.items() if count}
 
     def series(self, wait: str, columns: int) -> list[int | None]:
         """Divide the span into ``columns`` parts, and return the highest count in each, oldest first.
@@ -42,17 +42,17 @@ class History:
         The count is None if there is no snapshot in the part.
         """
         parts: list[int | None] = [None] * columns
-        if not self._looks or not columns:
+        if not self._snapshots or not columns:
             return parts
-        start = self._looks[-1][0] - self.span_s
-        for taken_at, counts in self._looks:
+        start = self._snapshots[-1][0] - self.span_s
+        for taken_at, counts in self._snapshots:
             part = max(0, ceil((taken_at - start) / self.span_s * columns) - 1)
             parts[part] = max(parts[part] or 0, counts.get(wait, 0))
         return _carried(parts, self._longest_gap(columns))
 
     def _longest_gap(self, columns: int) -> int:
         """Return how many columns a gap of 1.5 median intervals spans; longer gaps are missing data."""
-        times = [taken_at for taken_at, _ in self._looks]
+        times = [taken_at for taken_at, _ in self._snapshots]
         gaps = sorted(after - before for before, after in pairwise(times))
         if not gaps:
             return 0

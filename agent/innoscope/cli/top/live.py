@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from innoscope.cli.top.frame import Picture
+from innoscope.cli.top.frame import FoldedSnapshot
 from innoscope.cli.top.lines import clock
-from innoscope.cli.top.live_snapshots import Looker, OwnCost, Sight
+from innoscope.cli.top.live_snapshots import LiveSnapshots, OwnCost, SnapshotResult
 from innoscope.cli.top.view import StacksApp
 from innoscope.common.errors import InnoscopeError, NoSuchProcess
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
 
-class Looked(Message):
+class SnapshotTaken(Message):
     """Sent when a snapshot is complete or has failed."""
 
-    def __init__(self, result: Sight | InnoscopeError) -> None:
+    def __init__(self, result: SnapshotResult | InnoscopeError) -> None:
         super().__init__()
         self.result = result
 
@@ -33,20 +33,20 @@ class TopApp(StacksApp):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "freeze", "Freeze", priority=True)]
     FOOT: ClassVar[str] = "⏎ open  space freeze  s sort  f class  / find  i idle  n notes  ? help  q quit"
     KEYS: ClassVar[tuple[str, ...]] = (
-        "space           freeze the picture, or let it go on; looking never pauses",
+        "space           freeze the view, or resume; snapshots continue meanwhile",
     )
 
-    def __init__(self, looker: Looker, *, interval_s: float, duration_s: float | None = None) -> None:
+    def __init__(self, live: LiveSnapshots, *, interval_s: float, duration_s: float | None = None) -> None:
         super().__init__()
-        self._looker = looker
+        self._live = live
         self._interval_s = interval_s
         self._duration_s = duration_s
         self._cost = OwnCost()
         self._percent = self._cost.mark()
-        self._looking = False
+        self._busy = False
         self._timer: Timer | None = None
-        self._newest: Picture | None = None
-        self._sight: Sight | None = None
+        self._newest: FoldedSnapshot | None = None
+        self._result: SnapshotResult | None = None
         self._failure: str | None = None
         self.late = 0
         self.frozen = False
@@ -60,34 +60,34 @@ class TopApp(StacksApp):
             self.set_timer(self._duration_s, self.exit)
 
     def _tick(self) -> None:
-        if self._looking:
+        if self._busy:
             self.late += 1
             self.draw_head()
             return
-        self._looking = True
-        self.run_worker(self._look, thread=True, exit_on_error=True)
+        self._busy = True
+        self.run_worker(self._take, thread=True, exit_on_error=True)
 
-    def _look(self) -> None:
+    def _take(self) -> None:
         """Take a snapshot in a worker thread, and send the result as a message."""
-        result: Sight | InnoscopeError
+        result: SnapshotResult | InnoscopeError
         try:
-            result = self._looker.look()
+            result = self._live.take()
         except InnoscopeError as error:
             result = error
-        self.post_message(Looked(result))
+        self.post_message(SnapshotTaken(result))
 
-    def on_looked(self, message: Looked) -> None:
+    def on_snapshot_taken(self, message: SnapshotTaken) -> None:
         """Show a snapshot, or the error that prevented it."""
-        self._looking = False
+        self._busy = False
         self._percent = self._cost.mark()
         if isinstance(message.result, InnoscopeError):
             self._missed(message.result)
             return
         self._failure = None
-        self._sight = message.result
+        self._result = message.result
         dump = message.result.dump
         self.history.add(dump.taken_at, dump.waits)
-        self._newest = Picture(dump, self._newest)
+        self._newest = FoldedSnapshot(dump, self._newest)
         if self.frozen:
             self.draw_head()
         else:
@@ -105,7 +105,7 @@ class TopApp(StacksApp):
         """Freeze the view, or resume with the newest snapshot."""
         self.frozen = not self.frozen
         if not self.frozen and self._newest:
-            self.picture = self._newest
+            self.snapshot = self._newest
         self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -118,23 +118,23 @@ class TopApp(StacksApp):
         cost = "–" if self._percent is None else f"{self._percent:.1f} %"
         late = f"{self.late:,} late" if self.late else "none late"
         words = [f"every {self._interval_s:g} s, {late}", f"own CPU {cost}"]
-        if recorder := self._looker.recorder:
-            words.append(f"{recorder.looks:,} recorded")
+        if recorder := self._live.recorder:
+            words.append(f"{recorder.snapshots:,} recorded")
         return " · ".join(words)
 
     def messages(self) -> list[str]:
         """Return the messages on the server's exit, a frozen view and failures, and the notes."""
         texts = []
         if self.ended_at is not None:
-            ended = f"THE SERVER ENDED at {clock(self.ended_at)}; this is the last picture, q quits"
+            ended = f"THE SERVER ENDED at {clock(self.ended_at)}; this is the last snapshot, q quits"
             texts.append(f"{ended}. {self._failure}")
         elif self._failure:
-            texts.append(f"LOOK FAILED: {self._failure}; trying again")
+            texts.append(f"SNAPSHOT FAILED: {self._failure}; trying again")
         if self.frozen:
             texts.append("FROZEN: space goes on")
-        if self._sight:
-            texts += filter(None, (self._sight.record_problem, self._sight.sql_problem))
-        if self.picture and (notes := self.picture.dump.notes):
+        if self._result:
+            texts += filter(None, (self._result.record_problem, self._result.sql_problem))
+        if self.snapshot and (notes := self.snapshot.dump.notes):
             more = f" (+{len(notes) - 1}, n shows all)" if len(notes) > 1 else ""
             texts.append(f"note{more}: {notes[0]}")
         return texts

@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.sampling.engine import attach_queries
@@ -15,20 +15,13 @@ if TYPE_CHECKING:
     from innoscope.cli.top.statements import QueryFeed
     from innoscope.sampling.model import Dump
     from innoscope.sampling.recording import Recorder
+    from innoscope.sampling.snapshot_series import SnapshotSource
 
 SQL_PATIENCE_S = 0.2
 
 
-class Eyes(Protocol):
-    """The part of the stack engine that takes snapshots."""
-
-    def look(self) -> Dump:
-        """Return one snapshot."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Sight:
+class SnapshotResult:
     """One snapshot, and the errors of SQL and of the recording."""
 
     dump: Dump
@@ -36,33 +29,33 @@ class Sight:
     record_problem: str | None = None
 
 
-class Looker:
+class LiveSnapshots:
     """Takes snapshots. Not thread-safe: the caller must not take two snapshots at the same time."""
 
     def __init__(
         self,
-        eyes: Eyes,
+        source: SnapshotSource,
         *,
         feed: QueryFeed | None = None,
         recorder: Recorder | None = None,
         patience_s: float = SQL_PATIENCE_S,
     ) -> None:
-        """Create the loop. A snapshot waits up to ``patience_s`` seconds for the SQL result."""
+        """Use ``source``. A snapshot waits up to ``patience_s`` seconds for the SQL result."""
         self._patience_s = patience_s
-        self._eyes = eyes
+        self._source = source
         self._feed = feed
         self.recorder = recorder
         self._record_problem: str | None = None
 
-    def look(self) -> Sight:
+    def take(self) -> SnapshotResult:
         """Take a snapshot. Raise the engine's errors. The result contains errors of SQL and the recording."""
         if self._feed:
             self._feed.ask()
-        dump = self._eyes.look()
+        dump = self._source.take_snapshot()
         if self._feed and (queries := self._feed.take(self._patience_s)):
             dump = attach_queries(dump, queries)
         self._record(dump)
-        return Sight(dump, self._feed.problem if self._feed else None, self._record_problem)
+        return SnapshotResult(dump, self._feed.problem if self._feed else None, self._record_problem)
 
     def _record(self, dump: Dump) -> None:
         if self.recorder is None or self._record_problem:
@@ -70,7 +63,9 @@ class Looker:
         try:
             self.recorder.write(dump)
         except InnoscopeError as error:
-            self._record_problem = f"recording stopped after {self.recorder.looks:,} looks: {error.what}"
+            self._record_problem = (
+                f"recording stopped after {self.recorder.snapshots:,} snapshots: {error.what}"
+            )
 
 
 class OwnCost:

@@ -57,10 +57,10 @@ class Player:
             self.seek(self.recording.times[0])
         self.playing = not self.playing
 
-    def step(self, looks: int) -> None:
-        """Pause, and go forward by ``looks`` snapshots (back if negative)."""
+    def step(self, count: int) -> None:
+        """Pause, and go forward by ``count`` snapshots (back if negative)."""
         self.playing = False
-        index = min(max(self.index + looks, 0), len(self.recording) - 1)
+        index = min(max(self.index + count, 0), len(self.recording) - 1)
         self.moment = self.recording.times[index]
 
     def faster(self, steps: int) -> None:

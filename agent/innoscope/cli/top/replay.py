@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from innoscope.cli.top.frame import Picture
+from innoscope.cli.top.frame import FoldedSnapshot
 from innoscope.cli.top.history import SPAN_S, History
 from innoscope.cli.top.lines import clock
 from innoscope.cli.top.view import StacksApp
@@ -36,7 +36,7 @@ class ReplayApp(StacksApp):
     FOOT: ClassVar[str] = "space play  ←→ step  [] 10 s  +- speed  s sort  f class  / find  ? help  q quit"
     KEYS: ClassVar[tuple[str, ...]] = (
         "space           play or pause       + -     faster, slower",
-        "← →             one look back, one look on",
+        "← →             one snapshot back, one snapshot on",
         "[ ]             10 seconds back, 10 seconds on (also Shift with ← →)",
     )
 
@@ -66,16 +66,16 @@ class ReplayApp(StacksApp):
             self.draw_head()
             return
         recording = self._player.recording
-        before = self.picture if self._shown is not None and index == self._shown + 1 else None
+        before = self.snapshot if self._shown is not None and index == self._shown + 1 else None
         self._shown = index
         self.history = History()
         for past in range(recording.at(recording.times[index] - SPAN_S), index + 1):
             self.history.add(recording.times[past], recording.waits[past])
         try:
             if before is None and index > 0:
-                before = Picture(recording.dump(index - 1))
+                before = FoldedSnapshot(recording.dump(index - 1))
             self._damage = None
-            self.show(Picture(recording.dump(index), before))
+            self.show(FoldedSnapshot(recording.dump(index), before))
         except BadFile as error:
             self._damage = error.what
             self._player.playing = False
@@ -86,9 +86,9 @@ class ReplayApp(StacksApp):
         self._player.toggle()
         self._turn()
 
-    def action_step(self, looks: int) -> None:
-        """Go forward by ``looks`` snapshots (back if negative)."""
-        self._player.step(looks)
+    def action_step(self, count: int) -> None:
+        """Go forward by ``count`` snapshots (back if negative)."""
+        self._player.step(count)
         self._turn()
 
     def action_jump(self, seconds: int) -> None:
@@ -110,14 +110,14 @@ class ReplayApp(StacksApp):
         """Return the position of the replay."""
         player = self._player
         state = "▶ playing" if player.playing else "■ END" if player.at_end else "‖ paused"
-        return f"{state} {player.speed:g}× · look {player.index + 1:,} of {len(player.recording):,}"
+        return f"{state} {player.speed:g}× · snapshot {player.index + 1:,} of {len(player.recording):,}"
 
     def messages(self) -> list[str]:
         """Return the messages: the timeline, an error for a damaged snapshot, and the notes."""
         times = self._player.recording.times
         texts = [f"{clock(times[0])} {self._line(self.columns - 20)} {clock(times[-1])}"]
         if self._damage:
-            texts.append(f"THIS LOOK CANNOT BE SHOWN: {self._damage}")
+            texts.append(f"THIS SNAPSHOT CANNOT BE SHOWN: {self._damage}")
         texts += self._player.recording.notes
         return texts
 

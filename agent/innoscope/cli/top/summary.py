@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from innoscope.cli.top.frame import Choice, Order, Picture
+from innoscope.cli.top.frame import Choice, FoldedSnapshot, Order
 from innoscope.cli.top.lines import Widths, clock, fit, headline, leaf_first, server, stack_lines, stacks_head
 from innoscope.sampling.classify import label
 from innoscope.sampling.render.words import clean, trust
@@ -37,7 +37,7 @@ def summary(
     for index in range(len(recording)):
         if progress:
             progress(index + 1)
-        for row in Picture(recording.dump(index)).rows:
+        for row in FoldedSnapshot(recording.dump(index)).rows:
             totals[row.key] += row.count
             frames.setdefault(row.key, row.frames)
             statements.update(row.queries)
@@ -45,13 +45,13 @@ def summary(
     yield ""
     yield from _waits(recording)
     yield ""
-    yield f"STACKS: threads in them at a look, on average (the {MOST_STACKS} busiest of {len(totals):,})"
+    yield f"STACKS: threads per snapshot (the {MOST_STACKS} busiest of {len(totals):,})"
     for key, count in totals.most_common(MOST_STACKS):
         mean = count / len(recording)
         yield fit(f"{mean:>9,.1f} {fit(label(key[0]), 20)} {leaf_first(frames[key])}", columns).rstrip()
     if statements:
         yield ""
-        yield "STATEMENTS: threads running them at a look, on average"
+        yield "STATEMENTS: threads per snapshot that run them"
         for text, count in statements.most_common(MOST_STACKS):
             yield fit(f"{count / len(recording):>9,.1f} {clean(text)}", columns).rstrip()
 
@@ -62,7 +62,7 @@ def _head(recording: Recording) -> Iterator[str]:
     gaps = [after - before for before, after in pairwise(recording.times)]
     pace = f", one every {median(gaps):.1f} s, longest gap {max(gaps):.1f} s" if gaps else ""
     yield f"{server(dump)}, {_local(first)} to {_local(last)}"
-    yield f"{len(recording):,} looks{pace}"
+    yield f"{len(recording):,} snapshots{pace}"
     yield from recording.notes
 
 
@@ -81,17 +81,19 @@ def _local(moment: float) -> str:
     return f"{datetime.fromtimestamp(moment).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def look(recording: Recording, moment: float, columns: int = 110) -> Iterator[str]:
+def snapshot_lines(recording: Recording, moment: float, columns: int = 110) -> Iterator[str]:
     """Yield the lines of the snapshot at a Unix time: its wait classes and stacks, most threads first."""
     index = recording.at(moment)
-    picture = Picture(recording.dump(index), Picture(recording.dump(index - 1)) if index else None)
-    widths = Widths.of(columns, map(label, picture.dump.waits))
-    yield headline(picture.dump, columns)
-    yield f"look {index + 1:,} of {len(recording):,} · {trust(picture.dump.tally)}"
+    snapshot = FoldedSnapshot(
+        recording.dump(index), FoldedSnapshot(recording.dump(index - 1)) if index else None
+    )
+    widths = Widths.of(columns, map(label, snapshot.dump.waits))
+    yield headline(snapshot.dump, columns)
+    yield f"snapshot {index + 1:,} of {len(recording):,} · {trust(snapshot.dump.tally)}"
     yield ""
-    for name, count in picture.dump.waits.items():
+    for name, count in snapshot.dump.waits.items():
         yield f"{fit(clean(label(name)), 28)} {count:>9,}"
     yield ""
     yield stacks_head(widths, Order.THREADS.value)
-    for row in picture.choose(Choice()):
+    for row in snapshot.choose(Choice()):
         yield from (line.rstrip() for line in stack_lines(row, label(row.wait), widths))

@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 
 from innoscope.cli.top import lines
 from innoscope.cli.top.detail import Page, stack_page
-from innoscope.cli.top.frame import Choice, Picture, Row, waits
+from innoscope.cli.top.frame import Choice, FoldedSnapshot, Row, waits
 from innoscope.cli.top.history import History
 from innoscope.cli.top.listing import Item, Listing
 from innoscope.common import sanitize
@@ -62,7 +62,7 @@ class StacksApp(App[None]):
         super().__init__()
         self.choice = Choice()
         self.history = History()
-        self.picture: Picture | None = None
+        self.snapshot: FoldedSnapshot | None = None
         self._rows: dict[str, Row] = {}
         self._broken: Exception | None = None
 
@@ -101,17 +101,17 @@ class StacksApp(App[None]):
         """Prevent Textual from printing a traceback with variables; ``run_to_end`` raises the error."""
         self._close_messages_no_wait()
 
-    def show(self, picture: Picture) -> None:
-        """Show ``picture``."""
-        self.picture = picture
+    def show(self, snapshot: FoldedSnapshot) -> None:
+        """Show ``snapshot``."""
+        self.snapshot = snapshot
         self.draw()
 
     def draw(self) -> None:
         """Redraw the screen after a snapshot, a key or a change of size."""
         self.draw_head()
-        if self.ready and self.picture is not None:
-            self._draw_waits(self.picture)
-            self._draw_stacks(self.picture)
+        if self.ready and self.snapshot is not None:
+            self._draw_waits(self.snapshot)
+            self._draw_stacks(self.snapshot)
 
     @property
     def ready(self) -> bool:
@@ -127,9 +127,9 @@ class StacksApp(App[None]):
         """Draw the headline, the trust tally with the status, and messages."""
         if not self.ready:
             return
-        dump = self.picture.dump if self.picture else None
+        dump = self.snapshot.dump if self.snapshot else None
         width = self.columns + 1
-        self._put("#head", lines.headline(dump, width) if dump else "taking the first look …")
+        self._put("#head", lines.headline(dump, width) if dump else "taking the first snapshot …")
         words = filter(None, (trust(dump.tally) if dump else "", self.status()))
         self._put("#trust", lines.fit(" · ".join(words), width))
         texts = [lines.fit(clean(text), width) for text in (*self.messages(), *self._chosen())]
@@ -142,8 +142,8 @@ class StacksApp(App[None]):
         words += ["idle threads hidden"] if self.choice.hide_idle else []
         return [f"shown: {', '.join(words)} (Esc: all)"] if words else []
 
-    def _draw_waits(self, picture: Picture) -> None:
-        counts = picture.dump.waits
+    def _draw_waits(self, snapshot: FoldedSnapshot) -> None:
+        counts = snapshot.dump.waits
         counts |= dict.fromkeys(sorted(self.history.known() - counts.keys()), 0)
         shown = waits(counts, self.choice)
         highest = max((count for _, count in shown), default=0)
@@ -156,8 +156,8 @@ class StacksApp(App[None]):
         self._put("#waits-head", lines.waits_head(widths))
         self._list("#waits").fill(items)
 
-    def _draw_stacks(self, picture: Picture) -> None:
-        rows = picture.choose(self.choice)
+    def _draw_stacks(self, snapshot: FoldedSnapshot) -> None:
+        rows = snapshot.choose(self.choice)
         self._rows = {repr(row.key): row for row in rows[:MAX_ROWS]}
         widths = lines.Widths.of(self.columns, {label(row.wait) for row in self._rows.values()})
         items = [
@@ -190,8 +190,8 @@ class StacksApp(App[None]):
         """Filter by the selected wait class, or open the selected stack."""
         if event.listing.id == "waits":
             self._choose_class(event.key)
-        elif (row := self._rows.get(event.key)) and self.picture:
-            self.push_screen(stack_page(row, label(row.wait), self.picture.dump))
+        elif (row := self._rows.get(event.key)) and self.snapshot:
+            self.push_screen(stack_page(row, label(row.wait), self.snapshot.dump))
 
     def action_sort(self) -> None:
         """Change to the next sort order."""
@@ -229,7 +229,7 @@ class StacksApp(App[None]):
 
     def action_notes(self) -> None:
         """Show the notes of this snapshot in full."""
-        notes = [*self.messages(), *(self.picture.dump.notes if self.picture else ())]
+        notes = [*self.messages(), *(self.snapshot.dump.notes if self.snapshot else ())]
         self.push_screen(Page("Notes", map(clean, notes or ["Nothing to note."])))
 
     def action_help(self) -> None:
@@ -255,9 +255,9 @@ _KEYS = (
     "f               only the class of the highlighted line; again: all",
     "/               only stacks with this text in a function, statement, user or thread",
     "i               hide idle threads, or show them again",
-    "s               sort by threads, change since the look before, class, function",
+    "s               sort by threads, change since the previous snapshot, class, function",
     "Esc             all stacks again",
-    "n               what could not be seen in this look, and why",
+    "n               what could not be seen in this snapshot, and why",
     "q               quit",
     "",
     "exact: did not run while it was copied · on_cpu: was running, sampled · stale: was running, not",

@@ -107,7 +107,7 @@ class History:
             for stack, count in chunk.counts.items():
                 threads[stack.wait] += count
             at = chunk.start // CHUNK_S * CHUNK_S
-            row = {wait: count / max(chunk.looks, 1) for wait, count in threads.items()}
+            row = {wait: count / max(chunk.snapshots, 1) for wait, count in threads.items()}
             with self._lock:
                 self._of(server).waits.add(at, row)
 

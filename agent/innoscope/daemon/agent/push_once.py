@@ -48,7 +48,8 @@ def push_once(config: Config) -> Iterator[str]:
         client.post(push_request(profile, push, socket.gethostname(), _LABEL))
         seconds = time.monotonic() - started
         sent += 1
-        yield f"{name}: {profile.looks} snapshots, {len(profile.pprof):,} bytes, accepted in {seconds:.2f} s"
+        size = f"{profile.snapshots} snapshots, {len(profile.pprof):,} bytes"
+        yield f"{name}: {size}, accepted in {seconds:.2f} s"
     if not sent:
         raise NoTarget("the sensor has no snapshots yet", remedy="try again in 20 seconds; innoscope targets")
 

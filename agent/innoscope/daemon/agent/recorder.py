@@ -35,7 +35,7 @@ _HOST_S: Final = 30.0
 class SnapshotsApi(Protocol):
     """The part of ``SensorClient`` that returns snapshots."""
 
-    def looks(
+    def snapshots(
         self, server: str, begin: float, end: float, *, stacks: bool
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         """Return the snapshots between two Unix times, and their stacks on request."""
@@ -59,7 +59,7 @@ class Recorder:
         self._server, self._sensor, self._sensor_name = server, sensor, sensor_name
         self._span_s = span_s
         self._lock = threading.Lock()
-        self._snapshots: deque[MetricReadings] = deque()
+        self._readings: deque[MetricReadings] = deque()
         self._missing: dict[str, Missing] = {}
         self._fetched = ServerFacts()
         self._hosts = [(time.monotonic(), Host(target.pid))]
@@ -76,15 +76,15 @@ class Recorder:
     def add_scrape(self, at: float, values: Mapping[str, Value], missing: Mapping[str, Missing]) -> None:
         """Add a scrape made at Unix time ``at``. Adding the same scrape twice has no effect."""
         with self._lock:
-            last = self._snapshots[-1] if self._snapshots else MetricReadings(0.0, {})
+            last = self._readings[-1] if self._readings else MetricReadings(0.0, {})
             if at <= last.at:
                 return
             known = last.values  # most values do not change: reuse the number instead of storing a copy
             shared = {key: known[key] if known.get(key) == value else value for key, value in values.items()}
-            self._snapshots.append(MetricReadings(at, shared))
+            self._readings.append(MetricReadings(at, shared))
             self._missing = dict(missing)
-            while self._snapshots[0].at < at - self._span_s:
-                self._snapshots.popleft()
+            while self._readings[0].at < at - self._span_s:
+                self._readings.popleft()
             if time.monotonic() - self._hosts[-1][0] > _HOST_S:
                 self._hosts = [self._hosts[-1], (time.monotonic(), Host(self.target.pid))]
 
@@ -123,34 +123,34 @@ class Recorder:
     def _waiting(self) -> int:
         """Return how many client threads wait for row locks in the newest snapshot; 0 if it is too old."""
         now = time.time()
-        looks = self.without_sql(now - _RECENT_S, now).looks
-        return looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
+        snapshots = self.without_sql(now - _RECENT_S, now).snapshots
+        return snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0
 
     def _evidence(self, begin: float, end: float, asked: SqlAnswers | None, *, stacks: bool) -> Evidence:
         asked = asked or SqlAnswers()
-        looks: tuple[SnapshotSummary, ...] = ()
+        snapshots: tuple[SnapshotSummary, ...] = ()
         seen: tuple[ObservedStack, ...] = ()
         unavailable: dict[str, Missing] = {}
         try:
             if self._sensor_name is not None:
-                looks, seen = self._sensor.looks(self._sensor_name, begin, end, stacks=stacks)
+                snapshots, seen = self._sensor.snapshots(self._sensor_name, begin, end, stacks=stacks)
         except SensorDown as error:
             unavailable["looks"] = Missing("gone", error.what, error.remedy)
         with self._lock:
-            snapshots = tuple(one for one in self._snapshots if begin <= one.at <= end)
+            readings = tuple(one for one in self._readings if begin <= one.at <= end)
             missing, host = dict(self._missing), self._hosts[0][1]
         if self._server.channel is None:
             unavailable["sql"] = Missing("unsupported", "disabled by sql.enabled = false of the agent")
-        if not looks and "waits" in missing:
+        if not snapshots and "waits" in missing:
             unavailable.setdefault("looks", missing["waits"])
         if "looks" in unavailable and asked.statements:
-            looks = (process_list.summary(end, asked.statements, asked.answers.get("transactions", ())),)
+            snapshots = (process_list.summary(end, asked.statements, asked.answers.get("transactions", ())),)
         return Evidence(
             server=described(self.target),
             begun=begin,
             ended=end,
+            readings=readings,
             snapshots=snapshots,
-            looks=looks,
             seen=seen,
             statements=asked.statements,
             answers=asked.answers,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.daemon.protocol import messages
-from innoscope.daemon.protocol.stack_encoding import decode_chunks, decode_looks
+from innoscope.daemon.protocol.stack_encoding import decode_chunks, decode_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,16 +72,16 @@ class SensorClient:
         with self._bad_message_as_down():
             return _profiles(self._call({"call": "profiles", "cursor": cursor}))
 
-    def looks(
+    def snapshots(
         self, server: str, begin: float, end: float, *, stacks: bool
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         """Return a server's snapshots between two Unix times, with stacks on request.
 
         ``server`` is the sensor's name for the server.
         """
-        request = {"call": "looks", "server": server, "from": begin, "to": end, "stacks": stacks}
+        request = {"call": "snapshots", "server": server, "from": begin, "to": end, "stacks": stacks}
         with self._bad_message_as_down():
-            return decode_looks(self._call(request))
+            return decode_snapshots(self._call(request))
 
     def probes(self) -> dict[str, list[dict[str, Any]]]:
         """Return the status of each probe, by server."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 #: Protocol version. It must be incremented if older clients cannot decode the replies any more.
-VERSION: Final = 2
+VERSION: Final = 3
 REQUEST_BYTES: Final = 64 << 10
 REPLY_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("!I")

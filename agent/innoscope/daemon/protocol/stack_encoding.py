@@ -21,8 +21,8 @@ def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
         {
             "start": chunk.start,
             "end": chunk.end,
-            "looks": chunk.looks,
-            "look_ms": chunk.look_ms,
+            "snapshots": chunk.snapshots,
+            "snapshot_ms": chunk.snapshot_ms,
             "dropped": chunk.dropped,
             "counts": [
                 [stacks.setdefault(stack, len(stacks)), count] for stack, count in chunk.counts.items()
@@ -85,8 +85,8 @@ def _chunk(data: Any, stacks: Sequence[Stack]) -> Chunk:
     return Chunk(
         part(data, "start", float),
         part(data, "end", float),
-        part(data, "looks", int),
-        part(data, "look_ms", float),
+        part(data, "snapshots", int),
+        part(data, "snapshot_ms", float),
         counts,
         part(data, "dropped", int),
     )
@@ -98,8 +98,8 @@ def _at(items: Sequence[Any], number: Any) -> Any:
     return items[number]
 
 
-def encode_looks(looks: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]) -> dict[str, Any]:
-    """Return ``looks``, ``functions``, ``seen``: ``[kind, wait, count, [tid, …], function index, …]``."""
+def encode_snapshots(snapshots: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]) -> dict[str, Any]:
+    """Return ``snapshots``, ``functions``, ``seen``: ``[kind, wait, count, [tid, …], function index, …]``."""
     functions: dict[str, int] = {}
     stacks = [
         [
@@ -112,22 +112,26 @@ def encode_looks(looks: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]
         for one in seen
     ]
     encoded = [
-        [look.at, [[kind, wait, count] for (kind, wait), count in look.threads.items()], list(look.running)]
-        for look in looks
+        [
+            snapshot.at,
+            [[kind, wait, count] for (kind, wait), count in snapshot.threads.items()],
+            list(snapshot.running),
+        ]
+        for snapshot in snapshots
     ]
-    return {"looks": encoded, "functions": list(functions), "seen": stacks}
+    return {"snapshots": encoded, "functions": list(functions), "seen": stacks}
 
 
-def decode_looks(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
-    """Decode the result of ``encode_looks``. Raise BadMessage if it is invalid."""
+def decode_snapshots(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
+    """Decode the result of ``encode_snapshots``. Raise BadMessage if it is invalid."""
     functions = [expect(name, str) for name in part(data, "functions", list)]
-    looks = tuple(_look(item) for item in part(data, "looks", list))
-    return looks, tuple(_seen(item, functions) for item in part(data, "seen", list))
+    snapshots = tuple(_snapshot(item) for item in part(data, "snapshots", list))
+    return snapshots, tuple(_seen(item, functions) for item in part(data, "seen", list))
 
 
-def _look(data: Any) -> SnapshotSummary:
+def _snapshot(data: Any) -> SnapshotSummary:
     if not isinstance(data, list) or len(data) != 3:
-        raise BadMessage("a look is not a list of three")
+        raise BadMessage("a snapshot is not a list of three")
     at, threads, running = data
     counts = {}
     for item in expect(threads, list):

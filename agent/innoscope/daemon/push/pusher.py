@@ -243,6 +243,6 @@ def queued_profile(server: str, target: Target, chunks: list[Chunk]) -> QueuedPr
     """Merge chunks into one pprof profile."""
     whole = merged(chunks)
     return QueuedProfile(
-        server, target.flavour, target.version_text, whole.start, whole.end, whole.looks,
+        server, target.flavour, target.version_text, whole.start, whole.end, whole.snapshots,
         encode(report(target, whole)),
     )  # fmt: skip

@@ -19,7 +19,7 @@ class QueuedProfile:
     version: str
     start: float
     end: float
-    looks: int
+    snapshots: int
     pprof: bytes  # gzipped
 
     @property

@@ -20,7 +20,7 @@ from innoscope.common.workers import Job, Workers
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
 from innoscope.daemon.protocol.server_names import ServerNames
-from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_looks
+from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_snapshots
 from innoscope.daemon.sensor.server_selection import Admission
 from innoscope.daemon.sensor.watch import ATTACHING, ENDING, ServerSlot, WatchedServer
 from innoscope.metrics import registry
@@ -190,7 +190,7 @@ class Sensor:
             "collect": self.collect,
             "profiles": lambda: self.profiles(request.get("cursor")),
             "probes": self.probes,
-            "looks": lambda: self.looks(request),
+            "snapshots": lambda: self.snapshots(request),
         }
         call = calls.get(str(request.get("call")))
         if call is None:
@@ -233,7 +233,7 @@ class Sensor:
             }
         return {"servers": servers}
 
-    def looks(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def snapshots(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the snapshots of ``server`` between two Unix times, with ``stacks`` on request.
 
         For a server that is not watched, the lists are empty.
@@ -243,9 +243,9 @@ class Sensor:
         with self._lock:
             slot = self._slots.get(name)
         if slot is None:
-            return encode_looks((), ())
-        looks, seen = slot.looks.between(begin, end)
-        return encode_looks(looks, seen if request.get("stacks") is True else ())
+            return encode_snapshots((), ())
+        snapshots, seen = slot.snapshots.between(begin, end)
+        return encode_snapshots(snapshots, seen if request.get("stacks") is True else ())
 
     def probes(self) -> dict[str, Any]:
         """Return the status of each server's probes."""
@@ -354,7 +354,7 @@ class Sensor:
             slot.profiles,
             self._factories,
             workers=self._workers,
-            looks=slot.looks,
+            snapshots=slot.snapshots,
             interval_s=settings.interval_s,
             probes=settings.probes,
         )

@@ -69,7 +69,7 @@ class WatchedServer:
         factories: Iterable[Factory],
         *,
         workers: Workers,
-        looks: SnapshotHistory | None = None,
+        snapshots: SnapshotHistory | None = None,
         interval_s: float,
         probes: ProbeSettings | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class WatchedServer:
             profiles,
             workers=workers,
             interval_s=interval_s,
-            looked=looks.add_groups if looks else None,
+            on_snapshot=snapshots.add_groups if snapshots else None,
         )
         self._collectors: list[Collector] = [waits]
         try:
@@ -159,7 +159,7 @@ class ServerSlot:
         self.target = target
         self._workers = workers
         self.profiles = ProfileHistory()
-        self.looks = SnapshotHistory(SNAPSHOTS_S)
+        self.snapshots = SnapshotHistory(SNAPSHOTS_S)
         self.watch: WatchedServer | None = None
         self.ended_at = time.monotonic()
         self._accumulator = Accumulator(counters, PERSISTENT)

@@ -66,6 +66,11 @@ def plain(value: T) -> T:
     return decode(type(value), encode(value))
 
 
+def key_of(one: Field[Any]) -> str:
+    """Return the JSON key of a dataclass field: its metadata ``key`` if set, else its name."""
+    return str(one.metadata.get("key", one.name))
+
+
 def _codec(hint: Any) -> _Codec:
     return _made(hint)
 
@@ -88,21 +93,22 @@ def _made(hint: Any) -> _Codec:
 
 def _of_dataclass(kind: type) -> _Codec:
     hints = typing.get_type_hints(kind, localns=_NAMES)
-    parts = [(one.name, _codec(hints[one.name]), _required(one)) for one in fields(kind)]
-    checked = {
-        name: (_checked(codec, f"{kind.__name__}.{name}"), required) for name, codec, required in parts
-    }
+    parts = [(one, key_of(one), _codec(hints[one.name])) for one in fields(kind)]
+    checked = [
+        (one.name, key, _checked(codec, f"{kind.__name__}.{key}"), _required(one))
+        for one, key, codec in parts
+    ]
 
     def encoded(value: Any) -> dict[str, Any]:
-        return {name: codec.encode(getattr(value, name)) for name, codec, _ in parts}
+        return {key: codec.encode(getattr(value, one.name)) for one, key, codec in parts}
 
     def decoded(value: dict[str, Any]) -> Any:
         found = {}
-        for name, (of, required) in checked.items():
-            if name in value:
-                found[name] = of(value[name])
+        for name, key, of, required in checked:
+            if key in value:
+                found[name] = of(value[key])
             elif required:
-                raise Damaged(f"{kind.__name__}.{name} is missing")
+                raise Damaged(f"{kind.__name__}.{key} is missing")
         return kind(**found)
 
     return _Codec((dict,), encoded, decoded)

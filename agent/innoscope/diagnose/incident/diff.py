@@ -110,7 +110,7 @@ def compare(a: Side, b: Side) -> Differences:
     same = _same_build(a, b)
     return Differences(
         tuple(_findings(a, b)),
-        tuple(_waits(a.waits, b.waits, a.looks, b.looks)),
+        tuple(_waits(a.waits, b.waits, a.snapshots, b.snapshots)),
         tuple(_stacks(a, b)) if same else (),
         tuple(_metrics(a.series or {}, b.series or {})),
         tuple(_variables(a.variables, b.variables, same=same)),
@@ -125,9 +125,9 @@ def _same_build(a: Side, b: Side) -> bool:
 def _notes(a: Side, b: Side, *, same: bool) -> Iterator[str]:
     if not same:
         yield "the servers are of different versions: their stacks are not compared"
-    if not a.looks or not b.looks:
-        yield f"{(a if not a.looks else b).path} has no snapshots: threads are not compared"
-    elif min(a.looks, b.looks) == 1:
+    if not a.snapshots or not b.snapshots:
+        yield f"{(a if not a.snapshots else b).path} has no snapshots: threads are not compared"
+    elif min(a.snapshots, b.snapshots) == 1:
         yield "a single snapshot is one moment: only large differences of threads are reported"
     for name, words in (("series", "metrics"), ("variables", "variables"), ("findings", "findings")):
         without = [side.path for side in (a, b) if getattr(side, name) is None]
@@ -149,34 +149,38 @@ def _findings(a: Side, b: Side) -> Iterator[FindingChange]:
             yield FindingChange(finding.name, finding.title, change)
 
 
-def _waits(a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], looks_a: int, looks_b: int) -> list[ThreadChange]:
+def _waits(
+    a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], snapshots_a: int, snapshots_b: int
+) -> list[ThreadChange]:
     """Compare wait classes. Active ones come first, then those with the largest difference."""
-    if not looks_a or not looks_b:
+    if not snapshots_a or not snapshots_b:
         return []
     found = [
         ThreadChange(key[0], key[1], before.mean, after.mean)
         for key in all_keys((a, b))
-        if _differ(before := a.get(key, _none(looks_a)), after := b.get(key, _none(looks_b)))
+        if _differ(before := a.get(key, _none(snapshots_a)), after := b.get(key, _none(snapshots_b)))
     ]
     return sorted(found, key=lambda one: (one.wait in AT_REST, not one.clients, -abs(one.b - one.a)))
 
 
 def _stacks(a: Side, b: Side) -> list[ThreadChange]:
     """Compare the stacks of active threads. Those of clients come first, then those that differ most."""
-    if not a.looks or not b.looks:
+    if not a.snapshots or not b.snapshots:
         return []
     keys: list[Stack] = [key for key in all_keys((a.stacks, b.stacks)) if key[1] not in AT_REST]
     found = [
         ThreadChange(key[0], key[1], before.mean, after.mean, key[2])
         for key in keys
-        if _differ(before := a.stacks.get(key, _none(a.looks)), after := b.stacks.get(key, _none(b.looks)))
+        if _differ(
+            before := a.stacks.get(key, _none(a.snapshots)), after := b.stacks.get(key, _none(b.snapshots))
+        )
     ]
     return sorted(found, key=lambda one: (not one.clients, -abs(one.b - one.a)))
 
 
-def _none(looks: int) -> Mean:
+def _none(snapshots: int) -> Mean:
     """Return the mean of a class that is in none of the snapshots."""
-    return Mean(0.0, 1 / looks)
+    return Mean(0.0, 1 / snapshots)
 
 
 def _differ(a: Mean, b: Mean) -> bool:

@@ -80,7 +80,7 @@ class Side:
     server: Mapping[str, str]
     begun: float
     ended: float
-    looks: int
+    snapshots: int
     waits: Mapping[Wait, Mean]
     stacks: Mapping[Stack, Mean]
     series: Mapping[str, Series] | None = None
@@ -94,7 +94,7 @@ class Side:
 class _Counted:
     """Thread counts, summed over snapshots."""
 
-    looks: list[Counter[Wait]] = field(default_factory=list)
+    snapshots: list[Counter[Wait]] = field(default_factory=list)
     stacks: Counter[Stack] = field(default_factory=Counter)
 
 
@@ -143,11 +143,11 @@ def _variables(capture: Capture) -> Mapping[str, str] | None:
 
 def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | None) -> Side:
     counted = _Counted()
-    for look in evidence.looks:
+    for snapshot in evidence.snapshots:
         found: Counter[Wait] = Counter()
-        for (kind, wait), count in look.threads.items():
+        for (kind, wait), count in snapshot.threads.items():
             found[kind == CLIENT, wait] += count
-        counted.looks.append(found)
+        counted.snapshots.append(found)
     for seen in evidence.seen:
         counted.stacks[seen.kind == CLIENT, seen.wait, seen.functions[:DEPTH]] += seen.count
     try:
@@ -157,9 +157,9 @@ def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | N
             evidence.server,
             evidence.begun,
             evidence.ended,
-            len(counted.looks),
-            _waits(counted.looks),
-            _stacks(counted.stacks, len(counted.looks)),
+            len(counted.snapshots),
+            _waits(counted.snapshots),
+            _stacks(counted.stacks, len(counted.snapshots)),
             _series(evidence),
             variables,
             verdict.findings,
@@ -182,16 +182,22 @@ def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] 
             found[client, wait] += 1
             functions = tuple(_printable(frame.label) for frame in thread.frames[:DEPTH])
             counted.stacks[client, wait, functions] += 1
-        counted.looks.append(found)
+        counted.snapshots.append(found)
         if progress:
             progress(number + 1)
     target = dump.target
     version = _printable(target.version_text)
     server = {"flavour": target.flavour, "version": version, "pid": str(target.pid)}
-    looks = len(counted.looks)
+    snapshots = len(counted.snapshots)
     times = recording.times
     return Side(
-        str(path), server, times[0], times[-1], looks, _waits(counted.looks), _stacks(counted.stacks, looks)
+        str(path),
+        server,
+        times[0],
+        times[-1],
+        snapshots,
+        _waits(counted.snapshots),
+        _stacks(counted.stacks, snapshots),
     )
 
 
@@ -200,7 +206,7 @@ def _of_profile(path: Path) -> Side:
     try:
         data = path.read_bytes() if path.stat().st_size <= _PROFILE_BYTES else b""
         value = json.loads(data)
-        looks, target = int(value["looks"]), value["target"]
+        snapshots, target = int(value["looks"]), value["target"]
         waits: Counter[Wait] = Counter()
         stacks: Counter[Stack] = Counter()
         for stack in value["stacks"]:
@@ -214,9 +220,9 @@ def _of_profile(path: Path) -> Side:
             "version": _printable(str(target["version_text"])),
             "pid": str(int(target["pid"])),
         }
-        means = {key: _mean(count, looks) for key, count in waits.items()}
+        means = {key: _mean(count, snapshots) for key, count in waits.items()}
         begun, ended = float(value["started_at"]), float(value["ended_at"])
-        return Side(str(path), server, begun, ended, looks, means, _stacks(stacks, looks))
+        return Side(str(path), server, begun, ended, snapshots, means, _stacks(stacks, snapshots))
     except (
         OSError,
         ArithmeticError,
@@ -247,33 +253,33 @@ def _printable(text: str) -> str:
     return sanitize.words(text)
 
 
-def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:
+def _mean(total: float, snapshots: int, variance: float = 0.0) -> Mean:
     """Return the mean and its standard error: at least the Poisson error, and at least that of one thread."""
-    count = min(max(looks, 1), _INDEPENDENT)
-    mean = total / max(looks, 1)
+    count = min(max(snapshots, 1), _INDEPENDENT)
+    mean = total / max(snapshots, 1)
     return Mean(mean, (max(mean, variance, 1 / count) / count) ** 0.5)
 
 
-def _waits(looks: list[Counter[Wait]]) -> dict[Wait, Mean]:
+def _waits(snapshots: list[Counter[Wait]]) -> dict[Wait, Mean]:
     sums: Counter[Wait] = Counter()
     squares: Counter[Wait] = Counter()
-    for look in looks:
-        for key, count in look.items():
+    for snapshot in snapshots:
+        for key, count in snapshot.items():
             sums[key] += count
             squares[key] += count * count
-    number = max(1, len(looks))
+    number = max(1, len(snapshots))
     variances = {key: squares[key] / number - (sums[key] / number) ** 2 for key in sums}
     return {key: _mean(sums[key], number, variances[key]) for key in sums}
 
 
-def _stacks(stacks: Mapping[Stack, int], looks: int) -> dict[Stack, Mean]:
-    return {key: _mean(count, looks) for key, count in stacks.items()}
+def _stacks(stacks: Mapping[Stack, int], snapshots: int) -> dict[Stack, Mean]:
+    return {key: _mean(count, snapshots) for key, count in stacks.items()}
 
 
 def _series(evidence: Evidence) -> dict[str, Series]:
     """Return the series by key. A histogram has two series: its rate and its mean."""
     found = {}
-    for key in {key for snapshot in evidence.snapshots for key in snapshot.values}:
+    for key in {key for reading in evidence.readings for key in reading.values}:
         name = key.partition(".")[0]
         if name not in default() or default()[name].own:
             continue
@@ -292,7 +298,7 @@ def _series(evidence: Evidence) -> dict[str, Series]:
 
 def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
     """Return two series of a histogram: its rate and its mean in each interval."""
-    points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
+    points = [(one.at, one.values[key]) for one in evidence.readings if key in one.values]
     rates, means, events = [], [], 0
     for (earlier, before), (later, after) in pairwise(points):
         if not isinstance(before, Histogram) or not isinstance(after, Histogram) or later <= earlier:
@@ -312,7 +318,7 @@ def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
 
 def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
     """Return a counter's growth per second in each interval, and its total growth."""
-    points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
+    points = [(one.at, one.values[key]) for one in evidence.readings if key in one.values]
     numbers = [(at, value) for at, value in points if not isinstance(value, Histogram)]
     pairs = list(pairwise(numbers))
     rates = tuple(

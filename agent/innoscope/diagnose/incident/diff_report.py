@@ -43,8 +43,8 @@ def _side(side: Side) -> str:
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(side.server.get("flavour", ""), "server")
     version, pid = side.server.get("version", "?"), side.server.get("pid", "?")
     seconds = side.ended - side.begun
-    looks = f"{side.looks:,} snapshot{'s' if side.looks != 1 else ''}"
-    return f"{side.path}: {flavour} {version}, pid {pid}, {_at(side.begun)}, {looks} in {seconds:.0f} s"
+    snapshots = f"{side.snapshots:,} snapshot{'s' if side.snapshots != 1 else ''}"
+    return f"{side.path}: {flavour} {version}, pid {pid}, {_at(side.begun)}, {snapshots} in {seconds:.0f} s"
 
 
 def _at(seconds: float) -> str:
@@ -111,5 +111,5 @@ def _record(side: Side) -> dict[str, Any]:
         "server": dict(side.server),
         "begun": begun,
         "ended": ended,
-        "looks": side.looks,
+        "looks": side.snapshots,
     }

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import innoscope
 from innoscope.common import sanitize
 from innoscope.common.errors import BadFile, CannotWrite
-from innoscope.diagnose.incident.codec import Damaged, decode, encode
+from innoscope.diagnose.incident.codec import Damaged, decode, encode, key_of
 from innoscope.diagnose.incident.model import Capture, Taken
 from innoscope.target.proc import ProcFs
 from innoscope.target.process_users import current_user
@@ -149,14 +149,14 @@ def load(path: Path) -> Capture:
 
 def _oversized_part(evidence: Evidence) -> str | None:
     """Return the name of a part of the evidence that exceeds its limit, or None if there is none."""
-    every = {one.name: getattr(evidence, one.name) for one in fields(evidence)}
+    every = {key_of(one): getattr(evidence, one.name) for one in fields(evidence)}
     counts = {
         name: (len(value), _MOST)
         for name, value in every.items()
         if isinstance(value, tuple) and name != "statements"
     }
-    counts["waits"] = (sum(len(look.threads) for look in evidence.looks), _MOST_WAITS)
-    counts["numbers"] = (sum(len(snapshot.values) for snapshot in evidence.snapshots), _MOST_NUMBERS)
+    counts["waits"] = (sum(len(snapshot.threads) for snapshot in evidence.snapshots), _MOST_WAITS)
+    counts["numbers"] = (sum(len(reading.values) for reading in evidence.readings), _MOST_NUMBERS)
     counts["rows"] = (len(evidence.statements) + sum(map(len, evidence.answers.values())), _MOST_ROWS)
     return next((name for name, (count, most) in counts.items() if count > most), None)
 

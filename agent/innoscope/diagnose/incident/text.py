@@ -87,9 +87,9 @@ def folded(seen: Iterable[ObservedStack]) -> Iterator[str]:
 
 def stacks(evidence: Evidence) -> Iterator[str]:
     """Yield a line for each stack, most threads first: threads per snapshot, kind, wait class, functions."""
-    looks = max(1, len(evidence.looks))
+    snapshots = max(1, len(evidence.snapshots))
     for one in evidence.seen:
-        yield f"{one.count / looks:8.1f}  {one.kind} {one.wait}  {','.join(one.functions)}"
+        yield f"{one.count / snapshots:8.1f}  {one.kind} {one.wait}  {','.join(one.functions)}"
 
 
 def metrics(evidence: Evidence) -> Iterator[str]:
@@ -97,9 +97,9 @@ def metrics(evidence: Evidence) -> Iterator[str]:
 
     For histograms, the number of observations and their mean.
     """
-    keys = sorted({key for snapshot in evidence.snapshots for key in snapshot.values})
+    keys = sorted({key for reading in evidence.readings for key in reading.values})
     for key in keys:
-        values = [snapshot.values[key] for snapshot in evidence.snapshots if key in snapshot.values]
+        values = [reading.values[key] for reading in evidence.readings if key in reading.values]
         yield f"{key}  {_value(values[0])} … {_value(values[-1])}"
 
 

@@ -190,12 +190,12 @@ def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
 
 def names(evidence: Evidence) -> list[str]:
     """Return the names to list for a server: those in PLAIN, its observed wait classes, and its gauges."""
-    classes = sorted({wait for look in evidence.looks for _, wait in look.threads})
+    classes = sorted({wait for snapshot in evidence.snapshots for _, wait in snapshot.threads})
     gauges = sorted(
         {
             key
-            for snapshot in evidence.snapshots
-            for key, number in snapshot.values.items()
+            for reading in evidence.readings
+            for key, number in reading.values.items()
             if isinstance(number, int | float) and default()[key.partition(".")[0]].kind == "gauge"
         }
     )

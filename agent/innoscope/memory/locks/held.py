@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +12,8 @@ class HeldLock:
     ``kind`` (``mutex``, ``rwlock``, ``metadata lock``, …), ``name`` and ``address`` describe the lock.
     Threads are identified by their id in the server's pid namespace. ``owner`` is None if unknown; ``stack``
     and ``owner_wait`` are the owner's stack and wait class. ``wait`` is the waiters' wait class, ``waiting``
-    their number. ``waiters`` may list fewer of them. ``looks`` is the number of snapshots in which threads
-    waited, ``owners`` the number of distinct owners in these snapshots.
+    their number. ``waiters`` may list fewer of them. ``snapshots`` counts the snapshots in which threads
+    waited, ``owners`` the number of distinct owners in them. The metadata ``key`` is the field's JSON key.
     """
 
     kind: str
@@ -23,7 +23,7 @@ class HeldLock:
     waiters: tuple[int, ...]
     waiting: int
     wait: str = ""
-    looks: int = 1
+    snapshots: int = field(default=1, metadata={"key": "looks"})
     owners: int = 0
     owner_wait: str = ""
     stack: tuple[str, ...] = ()

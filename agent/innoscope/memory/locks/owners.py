@@ -47,7 +47,7 @@ class _Lock:
 
     kind: str
     name: str
-    looks: int = 0
+    snapshots: int = 0
     waited: int = 0
     owners: Counter[int] = field(default_factory=Counter)
     waiters: tuple[int, ...] = ()
@@ -148,7 +148,7 @@ class LockOwners:
     ) -> None:
         first = waits[0]
         lock = self._locks.setdefault(address, _Lock(first.kind, first.name))
-        lock.looks += 1
+        lock.snapshots += 1
         lock.waited += len(waits)
         waiting = {wait.waiter for wait in waits}
         taker = _locking_function(waits, by_tid)
@@ -178,7 +178,7 @@ def _held(address: int, lock: _Lock, name: str) -> Iterable[HeldLock]:
             waiters=lock.waiters[:_MAX_WAITERS],
             waiting=len(lock.waiters),
             wait=lock.wait,
-            looks=lock.looks,
+            snapshots=lock.snapshots,
             owners=len(lock.owners),
             owner_wait=thread.wait if thread is not None else "",
             stack=_labels(thread) if thread is not None else (),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from innoscope._native import ThreadKind
     from innoscope.common.workers import Workers
     from innoscope.sampling.model import Dump, Frame
+    from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ _SEEN_KEPT: Final = 2_000
 _CLOSE_S: Final = 0.3
 
 
-class Looked(Protocol):
+class SnapshotCallback(Protocol):
     """A callback that receives each snapshot."""
 
     def __call__(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
@@ -50,13 +51,6 @@ class Looked(Protocol):
         """
 
 
-class Eyes(Protocol):
-    """An object that takes snapshots: the stack engine."""
-
-    def look(self) -> Dump:
-        """Take a snapshot of all threads."""
-
-
 class _Seen(NamedTuple):
     """The cached stack record and kind of threads with the same frames, wait class, trust and name."""
 
@@ -64,7 +58,7 @@ class _Seen(NamedTuple):
     kind: ThreadKind
 
 
-def open_eyes(target: Target) -> Eyes:
+def open_engine(target: Target) -> Engine:
     """Return an engine that copies stacks by BPF, because a daemon must never stop threads.
 
     Raises NoRights or KernelUnable.
@@ -88,27 +82,27 @@ class WaitsCollector:
         *,
         workers: Workers,
         interval_s: float = 1.0,
-        looked: Looked | None = None,
-        eyes: Callable[[Target], Eyes] = open_eyes,
+        on_snapshot: SnapshotCallback | None = None,
+        open_source: Callable[[Target], SnapshotSource] = open_engine,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
         self._profiles = profiles or ProfileHistory()
         self._interval_s = interval_s
-        self._looked = looked
-        self._open_eyes = eyes
+        self._on_snapshot = on_snapshot
+        self._open_source = open_source
         self._clock = clock
-        self._eyes: Eyes | None = None
+        self._source: SnapshotSource | None = None
         self._tally = _Tally()
         self._kinds: dict[int, str] = {}
         self._seen: dict[tuple[int, str, Trust, str], _Seen] = {}
         self._lock = threading.Lock()
         self._failure: tuple[str, str] | None = None  # (reason, message)
         self._ended = False
-        self._looking = threading.Lock()
+        self._snapshot_lock = threading.Lock()
         self._due = time.monotonic()
         self._workers = workers
-        self._job = Job("looks", str(target.pid), self._look, self._schedule_retry)
+        self._job = Job("snapshots", str(target.pid), self._take_scheduled, self._schedule_retry)
         workers.submit(self._job)
 
     def collect(self) -> Iterable[Sample]:
@@ -119,11 +113,11 @@ class WaitsCollector:
         with self._lock:
             if self._failure is not None:
                 raise CollectorFailed(*self._failure)
-            age = self._clock() - self._tally.looked_at if self._tally.looks else None
+            age = self._clock() - self._tally.ended_at if self._tally.snapshots else None
             if age is None:
-                raise CollectorFailed("timeout", "the first look is under way")
+                raise CollectorFailed("timeout", "the first snapshot is under way")
             if age > max(_STALE_S, _LONGEST_GAP * self._interval_s):
-                raise CollectorFailed("timeout", f"the last look ended {age:.0f} s ago")
+                raise CollectorFailed("timeout", f"the last snapshot ended {age:.0f} s ago")
             return self._tally.samples()
 
     def thread_kinds(self) -> Mapping[int, str]:
@@ -133,15 +127,15 @@ class WaitsCollector:
     def close(self) -> None:
         """Stop taking snapshots. Wait at most ``_CLOSE_S`` seconds for one in progress."""
         self._ended = True
-        if self._looking.acquire(timeout=_CLOSE_S):
+        if self._snapshot_lock.acquire(timeout=_CLOSE_S):
             self._let_go()
-            self._looking.release()
+            self._snapshot_lock.release()
 
-    def _look(self) -> None:
+    def _take_scheduled(self) -> None:
         """Take one snapshot, and schedule the next. Snapshots that are overdue by then are skipped."""
-        with self._looking:
+        with self._snapshot_lock:
             if not self._ended:
-                pause = self._try_to_look()
+                pause = self._try_snapshot()
                 now = time.monotonic()
                 self._due += pause
                 if (late := now - self._due) > 0:
@@ -152,25 +146,25 @@ class WaitsCollector:
 
     def _schedule_retry(self) -> None:
         """Schedule a snapshot after the thread died while it held the lock, which is therefore replaced."""
-        self._looking = threading.Lock()
+        self._snapshot_lock = threading.Lock()
         self._due = time.monotonic() + _RETRY_S
         self._workers.submit_at(self._due, self._job)
 
     def _let_go(self) -> None:
         """Release the descriptors and symbols now instead of at the next garbage collection."""
-        self._eyes = None
+        self._source = None
         self._seen.clear()
 
-    def _try_to_look(self) -> float:
+    def _try_snapshot(self) -> float:
         """Try to take one snapshot. Return the seconds between its due time and the next one.
 
         Does not raise.
         """
         try:
-            if self._eyes is None:
-                self._eyes = self._open_eyes(self._target)
+            if self._source is None:
+                self._source = self._open_source(self._target)
             began = self._clock()
-            dump = self._eyes.look()
+            dump = self._source.take_snapshot()
             self._take(dump, self._clock() - began)
         except BaseException as error:  # also a panic of the Rust core: snapshots must continue later
             self._fail(error)
@@ -181,8 +175,8 @@ class WaitsCollector:
         failure = explain(error)
         with self._lock:
             if failure != self._failure and failure[0] != "gone":
-                _log.warning("no look", extra={"pid": self._target.pid, "reason": ": ".join(failure)})
-            self._failure, self._eyes = failure, None
+                _log.warning("no snapshot", extra={"pid": self._target.pid, "reason": ": ".join(failure)})
+            self._failure, self._source = failure, None
 
     def _take(self, dump: Dump, seconds: float) -> None:
         """Count the threads of one snapshot, which took ``seconds``."""
@@ -213,8 +207,8 @@ class WaitsCollector:
         for number, stack in met.items():  # equal stacks may be several objects, because thread names differ
             by_stack[stack] += counts[number]
         self._profiles.add(dump.taken_at, by_stack, dump.duration_ms)
-        if self._looked is not None:
-            self._looked(
+        if self._on_snapshot is not None:
+            self._on_snapshot(
                 dump.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
             )
 
@@ -238,17 +232,17 @@ class _Tally:
         self._threads = dict.fromkeys(classes, 0)
         self._seconds = dict.fromkeys(classes, 0.0)
         self._trust = dict.fromkeys(Trust, 0)
-        self._look_seconds = 0.0
+        self._snapshot_seconds = 0.0
         self._shallow = 0
-        self.looks = 0
-        self.looked_at = 0.0
+        self.snapshots = 0
+        self.ended_at = 0.0
 
     def add(self, dump: Dump, now: float, seconds: float, longest_gap: float) -> None:
         """Add one snapshot, which took ``seconds``.
 
         The seconds since the previous snapshot, at most ``longest_gap``, count for each thread of this one.
         """
-        gap = min(now - self.looked_at, longest_gap) if self.looks else 0.0
+        gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
         waits = dump.waits
         for wait in self._threads:
             count = self._threads[wait] = waits.get(wait, 0)
@@ -256,9 +250,9 @@ class _Tally:
         tally = dump.tally
         for trust in Trust:
             self._trust[trust] += tally[trust]
-        self._look_seconds, self.looked_at = seconds, now
+        self._snapshot_seconds, self.ended_at = seconds, now
         self._shallow = dump.shallow
-        self.looks += 1
+        self.snapshots += 1
 
     def samples(self) -> list[Sample]:
         """Return the samples that metrics.yaml declares for ``waits``."""
@@ -266,6 +260,6 @@ class _Tally:
             *[Sample("threads", count, (wait,)) for wait, count in self._threads.items()],
             *[Sample("thread_seconds", seconds, (wait,)) for wait, seconds in self._seconds.items()],
             *[Sample("thread_samples", count, (trust.value,)) for trust, count in self._trust.items()],
-            Sample("look_seconds", self._look_seconds),
+            Sample("look_seconds", self._snapshot_seconds),
             Sample("threads_cut", self._shallow),
         ]

@@ -39,7 +39,7 @@ class Callers:
         """Return the folded stacks. Each stack also represents the calls since the previous stack."""
         report = Report(self._target, unit=CALLS)
         report.headline = headline
-        report.looks, report.method = 1, "bpf"
+        report.snapshots, report.method = 1, "bpf"
         report.started_at, report.ended_at = self._began, time.time()
         stacks: Counter[tuple[int, Trust]] = Counter()
         for one in self._samples.counts():

@@ -22,7 +22,7 @@ _NAMED = 6
 def report(profile: Profile, wanted: Filter | None = None) -> Report:
     """Return a report with the profile's stacks, in the profile's unit."""
     result = Report(profile.target, wanted, profile.unit)
-    result.looks, result.method = 1, "bpf"
+    result.snapshots, result.method = 1, "bpf"
     result.started_at, result.ended_at = profile.began_at, profile.began_at + profile.seconds
     result.notes |= profile.notes
     result.ended = profile.ended

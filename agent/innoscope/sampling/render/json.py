@@ -44,7 +44,7 @@ def profile(report: Report) -> dict[str, Any]:
         "method": report.method,
         "started_at": round(report.started_at, 6),
         "ended_at": round(report.ended_at, 6),
-        "looks": report.looks,
+        "looks": report.snapshots,
         "tally": {"threads": report.threads} | {trust.value: report.tally[trust] for trust in Trust},
         "waits": dict(report.waits.most_common()),
         "notes": list(report.notes),

@@ -28,7 +28,7 @@ def compact(report: Report) -> dict[str, Any]:
         "schema": SCHEMA,
         "started_at": round(report.started_at, 3),
         "ended_at": round(report.ended_at, 3),
-        "looks": report.looks,
+        "looks": report.snapshots,
         "threads": report.threads,
         "headline": words.headline(report),
         "notes": list(report.notes),

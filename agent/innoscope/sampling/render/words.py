@@ -53,11 +53,11 @@ def share(count: int, report: Report) -> str:
 def _scope(report: Report) -> str:
     """Return the number of threads and the time span."""
     threads = f"{report.threads:,} thread{'s' if report.threads != 1 else ''}"
-    if report.looks <= 1:
+    if report.snapshots <= 1:
         return f"{threads} in {milliseconds(report.durations_ms[0])}" if report.durations_ms else threads
     seconds = report.ended_at - report.started_at
     each = milliseconds(median(report.durations_ms))
-    return f"{threads} in {report.looks:,} snapshots over {seconds:.1f} s ({each} each)"
+    return f"{threads} in {report.snapshots:,} snapshots over {seconds:.1f} s ({each} each)"
 
 
 def milliseconds(value: float) -> str:

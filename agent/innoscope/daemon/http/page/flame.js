@@ -45,9 +45,9 @@ export class Flame {
     return this.zoomed || this.term !== "" || this.place.matches(":hover, :focus");
   }
 
-  draw(tree, looks) {
+  draw(tree, snapshots) {
     this.total = tree.value;
-    this.looks = Math.max(1, looks);
+    this.snapshots = Math.max(1, snapshots);
     this.place.replaceChildren();
     this.here = null;
     this.zoomed = false;
@@ -85,7 +85,7 @@ export class Flame {
   }
 
   share(value) {
-    return `${average(value / this.looks)} threads, ${percent(value / (this.total || 1))}`;
+    return `${average(value / this.snapshots)} threads, ${percent(value / (this.total || 1))}`;
   }
 
   /** Highlight the functions whose name contains the term. */
