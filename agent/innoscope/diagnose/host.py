@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Final
 
-#: Index of the major faults among the fields of /proc/PID/stat after the command's closing parenthesis.
-_MAJOR_FAULTS: Final = 9
+#: Indexes among the fields of /proc/PID/stat after the command's closing parenthesis.
+_MAJOR_FAULTS, _USER_TICKS, _SYSTEM_TICKS = 9, 11, 12
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 #: Index of these times among the numbers of the first line of /proc/stat.
 _IDLE, _IOWAIT = 3, 4
 #: A memory limit of at least this number of bytes means "no limit": cgroup v1 reports a number near 2^63.
@@ -25,6 +27,7 @@ class Host:
     def rates(self) -> dict[str, float]:
         """Return the available values.
 
+        - ``server_cpus``: number of CPUs that the server uses
         - ``cpus``: number of CPUs on which the server may run
         - ``cpu_busy_ratio``: share of the CPU time of all CPUs of the host that was used
         - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which some
@@ -41,7 +44,7 @@ class Host:
             name: (after[name] - before) / seconds for name, before in self._before.items() if name in after
         }
         rates = {name: max(0.0, rate) for name, rate in grown.items()}
-        busy, idle = rates.pop("cpu_busy_seconds", 0.0), rates.pop("cpu_idle_seconds", 0.0)
+        busy, idle = rates.pop("cpu_busy_ticks", 0.0), rates.pop("cpu_idle_ticks", 0.0)
         if busy + idle > 0:
             rates["cpu_busy_ratio"] = busy / (busy + idle)
         throttled, periods = rates.pop("throttled_periods", 0.0), rates.pop("quota_periods", 0.0)
@@ -93,8 +96,10 @@ class Host:
     def _counters(self) -> dict[str, float]:
         found: dict[str, float] = {}
         stat = _text(self._proc / str(self._pid) / "stat").rpartition(")")[2].split()
-        if len(stat) > _MAJOR_FAULTS:
+        if len(stat) > _SYSTEM_TICKS:
             found["major_faults"] = float(stat[_MAJOR_FAULTS])
+            ticks = int(stat[_USER_TICKS]) + int(stat[_SYSTEM_TICKS])
+            found["server_cpus"] = ticks / _TICKS_PER_SECOND
         for line in _text(self._proc / "vmstat").splitlines():
             if line.startswith("pswpin "):
                 found["swapped_in"] = float(line.split()[1])
@@ -104,10 +109,10 @@ class Host:
                 if line.startswith("some "):
                     found[f"{resource}_stall_ratio"] = float(line.rpartition("=")[2]) / 1e6
         # cpu user nice system idle iowait irq softirq steal guest guest_nice, in ticks of all CPUs
-        ticks = [float(one) for one in _text(self._proc / "stat").partition("\n")[0].split()[1:9]]
-        if len(ticks) == 8:
-            found["cpu_idle_seconds"] = ticks[_IDLE] + ticks[_IOWAIT]
-            found["cpu_busy_seconds"] = sum(ticks) - found["cpu_idle_seconds"]
+        times = [float(one) for one in _text(self._proc / "stat").partition("\n")[0].split()[1:9]]
+        if len(times) == 8:
+            found["cpu_idle_ticks"] = times[_IDLE] + times[_IOWAIT]
+            found["cpu_busy_ticks"] = sum(times) - found["cpu_idle_ticks"]
         return found | self._quota()
 
     def _quota(self) -> dict[str, float]:
