@@ -169,14 +169,15 @@ def _read(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise _bad(path, "not a regular file")
-            data = file.read(MAX_FILE_BYTES + 1)
+            if status.st_size > MAX_FILE_BYTES:
+                raise _bad(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
+            # Not MAX_FILE_BYTES: a buffer of this size for each small file would fragment the agent's heap.
+            return file.read(status.st_size)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise _bad(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
-    return data
 
 
 def _unpacked(path: Path, data: bytes) -> bytes:
