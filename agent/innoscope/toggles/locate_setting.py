@@ -249,7 +249,7 @@ def check_place(name: str, place: Resolved, image: Image) -> None:
     """Raise Refused unless the location is an aligned number in the executable's writable memory."""
     if place.size not in _SIZES or (place.type == "float" and place.size < 4):
         raise Refused(
-            f"{name} has {place.size} bytes, which is no size of type {place.type}", remedy=_NOT_SAFE
+            f"{name} has {place.size} bytes, which is not a valid size of type {place.type}", remedy=_NOT_SAFE
         )
     if place.address % place.size:
         raise Refused(f"{name} at {place.address:#x} is not aligned to {place.size} bytes", remedy=_NOT_SAFE)
