@@ -16,7 +16,7 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
-from innoscope.cli.parameters import Duration, Group, completes, did_you_mean
+from innoscope.cli.parameters import Duration, Group, Option, completes, did_you_mean
 from innoscope.cli.toggle_text import Here
 from innoscope.common import console
 from innoscope.target import process_users
@@ -46,12 +46,14 @@ def server_options(function: F) -> F:
     return target_options(sql_options(json_option(function)))
 
 
-def way_option(function: F) -> F:
-    """Add ``--way``. None means that all backends are tried, in the catalog's order."""
+def backend_option(function: F) -> F:
+    """Add ``--backend``. None means that all backends are tried, in the catalog's order."""
     return click.option(
-        "--way",
+        "--backend",
+        cls=Option,
+        formerly=["--way"],
         type=click.Choice(["sql", "memory"]),
-        help="Only this way  [default: the first that works].",
+        help="Use this backend.  [default: the first that works]",
     )(function)
 
 
@@ -63,7 +65,7 @@ def command() -> None:
     Examples:
       innoscope toggle list                       what can be changed on this server, how, and what it is now
       innoscope toggle plan read_ahead off        exactly what would be done, and nothing of it
-      innoscope toggle set read_ahead off         the same, a question, the change, the way back
+      innoscope toggle set read_ahead off         the same, a question, the change, the backend back
       innoscope toggle undo                       undo the last change
       innoscope toggle set io_capacity 2000 --for 10m --why "import, ticket 4711"
       innoscope toggle history                    who changed what, when, and whether it still holds
@@ -80,7 +82,7 @@ def list_toggles(
     pid: int | None, socket: str | None, port: int | None, defaults_file: str | None, user: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """List what can be changed on this server: current value, range, ways, risk; or why not.
+    """List what can be changed on this server: current value, range, backends, risk; or why not.
 
     \b
     Examples:
@@ -100,14 +102,14 @@ def list_toggles(
         console.line(f"note: {refused}")
 
 
-@command.command("show", short_help="Show what one toggle does, and its ways here.")
+@command.command("show", short_help="Show what one toggle does, and its backends here.")
 @click.argument("name", shell_complete=completes(_names))
 @server_options
 def show(
     name: str, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show what a toggle does and when it helps, its value and ways here, and what is never used.
+    """Show what a toggle does and when it helps, its value and backends here, and what is never used.
 
     \b
     Examples:
@@ -125,10 +127,10 @@ def show(
 @command.command("plan", short_help="Show exactly what `set` would do; nothing is written.")
 @click.argument("name", shell_complete=completes(_names))
 @click.argument("value", default="")
-@way_option
+@backend_option
 @server_options
 def plan(
-    name: str, value: str, way: str | None, pid: int | None, socket: str | None, port: int | None,
+    name: str, value: str, backend: str | None, pid: int | None, socket: str | None, port: int | None,
     defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Show exactly what `set` would do: old and new value, where, side effects, results of the checks.
@@ -138,13 +140,13 @@ def plan(
     \b
     Examples:
       sudo innoscope toggle plan read_ahead off
-      sudo innoscope toggle plan max_connections 2000 --way memory
+      sudo innoscope toggle plan max_connections 2000 --backend memory
 
     \b
     Exit codes: 14 a check refuses it, 15 not supported on this server. All: docs/cli.md.
     """
     target = find_one(pid, socket, port)
-    planned = _planned(target, name, value, way, _account(defaults_file, user))
+    planned = _planned(target, name, value, backend, _account(defaults_file, user))
     if as_json:
         console.document(words.plan_document(target, planned), indent=2)
     else:
@@ -167,11 +169,11 @@ def plan(
     "--confirm", metavar="NAME", help="What you would type to confirm a dangerous toggle: its name."
 )
 @click.option("--why", metavar="TEXT", help="For the journal.")
-@way_option
+@backend_option
 @server_options
 def set_toggle(
     name: str, value: str, seconds: float | None, yes: bool, confirm: str | None, why: str | None,
-    way: str | None, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
+    backend: str | None, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the plan, ask, and apply it: journalled before, verified after, with the command that undoes it.
@@ -189,7 +191,7 @@ def set_toggle(
         raise click.UsageError(f"--confirm {confirm} is not the toggle's name, {name}")
     target = find_one(pid, socket, port)
     account = _account(defaults_file, user)
-    planned = _planned(target, name, value, way, account)
+    planned = _planned(target, name, value, backend, account)
     _show(words.plan_lines(target, planned), err=as_json)
     if planned.refusals:
         raise words.refusal(planned)
@@ -274,11 +276,11 @@ def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
         return Here(toggle, why_not=error.what)
-    return Here(toggle, now.get(toggle.name), catalog.allowed(generation.ways[0], toggle), generation)
+    return Here(toggle, now.get(toggle.name), catalog.allowed(generation.backends[0], toggle), generation)
 
 
-def _planned(target: Target, name: str, value: str, way: str | None, account: Account) -> Plan:
-    return engine.plan(target, name, value, account=account, ways=None if way is None else [way])
+def _planned(target: Target, name: str, value: str, backend: str | None, account: Account) -> Plan:
+    return engine.plan(target, name, value, account=account, backends=None if backend is None else [backend])
 
 
 def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
