@@ -317,7 +317,7 @@ def test_history_lists_the_newest_first(fake: Engine, capsys: pytest.CaptureFixt
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     known = {
-        "set read_ahead off": "toggle", "--confirm NAME": "set", "The journal knows": "undo",
+        "set read_ahead off": "toggle", "--confirm NAME": "set", "The journal records": "undo",
     }  # fmt: skip
     for words, name in known.items():
         arguments = ["toggle", "--help"] if name == "toggle" else ["toggle", name, "--help"]
