@@ -55,7 +55,7 @@ class _Stage:
             CONTROL: dict,
             SQL: lambda: self._set_and_undo(SQL),
             MEMORY: lambda: self._set_and_undo(MEMORY),
-            PLAN: lambda: {"set_s": self._innoscope("plan", *self._new, "--way", MEMORY).wall_s},
+            PLAN: lambda: {"set_s": self._innoscope("plan", *self._new, "--backend", MEMORY).wall_s},
             ONE_LINER: self._one_liner,
         }
 
@@ -77,8 +77,8 @@ class _Stage:
     def _new(self) -> tuple[str, str]:
         return _TOGGLE, str(self._before + 1)
 
-    def _set_and_undo(self, way: str) -> Window:
-        changed = self._innoscope("set", *self._new, "--way", way, "--yes")
+    def _set_and_undo(self, backend: str) -> Window:
+        changed = self._innoscope("set", *self._new, "--backend", backend, "--yes")
         self._must_be(self._before + 1)
         undone = self._innoscope("undo", _TOGGLE)
         self._must_be(self._before)

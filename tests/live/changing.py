@@ -41,9 +41,9 @@ class Changer:
             publish=lambda journal: status_file.publish(journal, folder / "toggles.json"),
         )
 
-    def set(self, toggle: str, value: str, *, way: str | None = None) -> Entry:
-        ways = None if way is None else [way]
-        plan = engine.plan(self.target, toggle, value, account=ROOT, ways=ways, deps=self.deps)
+    def set(self, toggle: str, value: str, *, backend: str | None = None) -> Entry:
+        backends = None if backend is None else [backend]
+        plan = engine.plan(self.target, toggle, value, account=ROOT, backends=backends, deps=self.deps)
         return engine.apply(self.target, plan, who="a test", account=ROOT, deps=self.deps)
 
     def undo(self, entry: Entry) -> Entry:

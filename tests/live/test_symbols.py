@@ -28,7 +28,7 @@ from innoscope.target.symbols import pack_source, packs
 from innoscope.target.symbols.pack_source import PackSource
 from innoscope.toggles import locate_setting
 from innoscope.toggles.backends.memory import MemoryWriter
-from innoscope.toggles.model import Assignment, Setting, Way
+from innoscope.toggles.model import Assignment, Backend, Setting
 from live.changing import shown
 from live.stripped import Split
 from safety.command import assert_one_clear_error, innoscope
@@ -203,7 +203,7 @@ def test_value_is_written_at_the_place_in_the_pack(scene: Scene) -> None:
     setting = Setting("srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000))
     [before] = shown(scene.stripped, ["innodb_sync_spin_loops"])
     with MemoryWriter(scene.target) as writer:
-        [step] = writer.prepare(Way("memory", (Assignment(setting),)), [77])
+        [step] = writer.prepare(Backend("memory", (Assignment(setting),)), [77])
         assert (step.old, step.origin) == (before, "symbol pack")
         writer.write(step)
         assert shown(scene.stripped, ["innodb_sync_spin_loops"]) == [77]

@@ -87,7 +87,7 @@ def test_full_server_gets_more_connections_by_memory(small: Callable[[str], Chan
     with ExitStack() as crowd:
         fill(crowd, one.server)
         entry = one.changer.set("max_connections", "50")
-        assert entry.way == "memory"
+        assert entry.backend == "memory"
         assert shown(one.server, ["max_connections"]) == [50]
         one.changer.undo(entry)
         fill(crowd, one.server)

@@ -9,7 +9,7 @@ import pytest
 
 from innoscope.target.discover import find_one
 from innoscope.toggles.backends.memory import MemoryWriter
-from innoscope.toggles.model import Assignment, Setting, Way
+from innoscope.toggles.model import Assignment, Backend, Setting
 from live.changing import shown
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_written_value_is_visible_over_sql_and_can_be_restored(
     any_server: Server, writer: MemoryWriter
 ) -> None:
     [before] = shown(any_server, [VARIABLE])
-    [step] = writer.prepare(Way("memory", (Assignment(SPIN_ROUNDS),)), [77])
+    [step] = writer.prepare(Backend("memory", (Assignment(SPIN_ROUNDS),)), [77])
     assert step.old == before == writer.read(step)
 
     writer.write(step)

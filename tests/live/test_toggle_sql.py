@@ -17,12 +17,12 @@ from innoscope.toggles import catalog
 from innoscope.toggles.backends.sql import LockedOut, NoLogin, SqlWriter
 from innoscope.toggles.model import (
     Assignment,
+    Backend,
     ChangeFailed,
     NotOnThisServer,
     Refused,
     Setting,
     Step,
-    Way,
     Writer,
     same,
 )
@@ -63,39 +63,39 @@ def live_server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-def sql_way(toggle: Toggle, server: Server) -> Way | None:
+def sql_backend(toggle: Toggle, server: Server) -> Backend | None:
     target = find_one(server.pid)
     try:
-        ways = catalog.generation(toggle, target.flavour, target.version).ways
+        backends = catalog.generation(toggle, target.flavour, target.version).backends
     except NotOnThisServer:
         return None
-    return next((way for way in ways if way.kind == "sql"), None)
+    return next((backend for backend in backends if backend.kind == "sql"), None)
 
 
 def test_every_toggle_is_set_and_restored(live_server: Server) -> None:
     done = set()
     for toggle in catalog.load().values():
-        way = sql_way(toggle, live_server)
-        if way is not None:
-            flip(live_server, toggle, way)
+        backend = sql_backend(toggle, live_server)
+        if backend is not None:
+            flip(live_server, toggle, backend)
             done.add(toggle.name)
 
     assert done == EXPECTED[live_server.name]
 
 
-def flip(server: Server, toggle: Toggle, way: Way) -> None:
-    names = [one.setting.name for one in way.assignments]
+def flip(server: Server, toggle: Toggle, backend: Backend) -> None:
+    names = [one.setting.name for one in backend.assignments]
     before = shown(server, names)
     with SqlWriter(find_one(server.pid), ROOT) as writer:
-        now = catalog.spoken(way, toggle, before)
+        now = catalog.spoken(backend, toggle, before)
         value = other_value(toggle, now)
-        steps = writer.prepare(way, catalog.raws(way, toggle, value))
+        steps = writer.prepare(backend, catalog.raws(backend, toggle, value))
         assert [step.old for step in steps] == before
         assert shown(server, names) == before, "prepare must not write"
         for step in steps:
             writer.write(step)
         meanwhile = shown(server, names)
-        read_back = catalog.spoken(way, toggle, meanwhile)
+        read_back = catalog.spoken(backend, toggle, meanwhile)
         for step in reversed(steps):
             writer.write(replace(step, old=step.new, new=step.old))
         after = shown(server, names)
@@ -108,14 +108,14 @@ def flip(server: Server, toggle: Toggle, way: Way) -> None:
 def test_blocking_maximum_is_raised_and_restored(live_server: Server) -> None:
     """An io_capacity above its maximum raises the maximum, only as far as needed."""
     toggle = catalog.load()["io_capacity"]
-    way = sql_way(toggle, live_server)
-    assert way is not None
-    names = [one.setting.name for one in way.assignments]
+    backend = sql_backend(toggle, live_server)
+    assert backend is not None
+    names = [one.setting.name for one in backend.assignments]
     assert (len(names) == 1) is (live_server.name == "mysql-5.5.9"), "only 5.5.9 has no maximum"
     before = shown(live_server, names)
     for wanted in (before[-1] + 1, before[0] + 7):
         with SqlWriter(find_one(live_server.pid), ROOT) as writer:
-            steps = writer.prepare(way, catalog.raws(way, toggle, str(wanted)))
+            steps = writer.prepare(backend, catalog.raws(backend, toggle, str(wanted)))
             for one in steps:
                 writer.write(one)
             assert shown(live_server, names) == [max(before[0], wanted), wanted][-len(names) :]
@@ -126,7 +126,7 @@ def test_blocking_maximum_is_raised_and_restored(live_server: Server) -> None:
 
 
 def step(writer: SqlWriter, name: str, new: Raw) -> Step:
-    return writer.prepare(Way("sql", (Assignment(Setting(name)),)), (new,))[0]
+    return writer.prepare(Backend("sql", (Assignment(Setting(name)),)), (new,))[0]
 
 
 def test_clamped_value_is_detected(live_server: Server) -> None:
@@ -177,7 +177,7 @@ def test_denied_account_is_not_reported_as_locked_out(live_server: Server) -> No
         try:
             with SqlWriter(find_one(live_server.pid), Account(user="toggler")) as writer:
                 with pytest.raises(NoLogin, match="access denied") as caught:
-                    writer.prepare(Way("sql", (Assignment(Setting("max_connections")),)), (None,))
+                    writer.prepare(Backend("sql", (Assignment(Setting("max_connections")),)), (None,))
                 assert not isinstance(caught.value, LockedOut)
         finally:
             cursor.execute("DROP USER toggler@localhost")
@@ -201,7 +201,7 @@ def test_full_server_is_reported_as_locked_out(name: str) -> None:
         target = find_one(server.pid)
         fill(stack, server)
         with SqlWriter(target, ROOT) as writer, pytest.raises(LockedOut, match="too many connections"):
-            writer.prepare(Way("sql", (Assignment(Setting("max_connections")),)), (None,))
+            writer.prepare(Backend("sql", (Assignment(Setting("max_connections")),)), (None,))
 
 
 @pytest.mark.parametrize(

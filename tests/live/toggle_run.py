@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from innoscope.toggles.model import Generation, Raw, Toggle, Way
+    from innoscope.toggles.model import Backend, Generation, Raw, Toggle
     from servers import Server
 
 
@@ -23,7 +23,7 @@ class Run:
     """A toggle that was set and undone: ``values`` are those of the toggle, ``settings`` those behind it."""
 
     toggle: str
-    way: str
+    backend: str
     values: str  # before → read back → undone
     settings: tuple[str, ...]
     witness: str
@@ -51,8 +51,8 @@ def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
         except NotOnThisServer as error:
             yield Absent(toggle.name, "none", error.what.split(": ", 2)[-1])
             continue
-        for way in generation.ways:
-            yield _flip(changer, toggle, way, Witness(server, generation, way))
+        for backend in generation.backends:
+            yield _flip(changer, toggle, backend, Witness(server, generation, backend))
         for kind, why in generation.never.items():
             yield Absent(toggle.name, "never", f"{kind}: {why}")
 
@@ -60,10 +60,10 @@ def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
 class Witness:
     """Read the settings of a backend without the engine's writers."""
 
-    def __init__(self, server: Server, generation: Generation, way: Way) -> None:
+    def __init__(self, server: Server, generation: Generation, backend: Backend) -> None:
         self._server = server
-        self._variables = _variables(generation, way)
-        self._symbols = [one.setting.name for one in way.assignments]
+        self._variables = _variables(generation, backend)
+        self._symbols = [one.setting.name for one in backend.assignments]
         self.kind = "SQL" if self._variables else "memory"
 
     def read(self) -> list[Raw]:
@@ -77,11 +77,13 @@ class Witness:
         return int.from_bytes(_native.read_memory(self._server.pid, place.address, place.size), "little")
 
 
-def _variables(generation: Generation, way: Way) -> list[str]:
+def _variables(generation: Generation, backend: Backend) -> list[str]:
     """Return the system variables of the settings; none if one of the settings has no variable."""
-    of_sql = {one.setting.name for each in generation.ways if each.kind == "sql" for one in each.assignments}
+    of_sql = {
+        one.setting.name for each in generation.backends if each.kind == "sql" for one in each.assignments
+    }
     names = []
-    for one in way.assignments:
+    for one in backend.assignments:
         name = one.setting.name if one.setting.name in of_sql else one.setting.variable
         if name is None:
             return []
@@ -89,31 +91,31 @@ def _variables(generation: Generation, way: Way) -> list[str]:
     return names
 
 
-def _flip(changer: Changer, toggle: Toggle, way: Way, witness: Witness) -> Run:
+def _flip(changer: Changer, toggle: Toggle, backend: Backend, witness: Witness) -> Run:
     before = witness.read()
-    before_value = catalog.spoken(way, toggle, before)
+    before_value = catalog.spoken(backend, toggle, before)
     if changer.now(toggle) != before_value:
         raise Broken(f"{toggle.name} is {before_value}, and the engine says {changer.now(toggle)}")
     value = other_value(toggle, before_value)
-    entry = changer.set(toggle.name, value, way=way.kind)
+    entry = changer.set(toggle.name, value, backend=backend.kind)
     meanwhile = witness.read()
     changer.undo(entry)
     after = witness.read()
-    if entry.way != way.kind or catalog.spoken(way, toggle, meanwhile) != value:
-        raise Broken(f"{toggle.name} {value} by {way.kind}: read back {meanwhile}")
+    if entry.backend != backend.kind or catalog.spoken(backend, toggle, meanwhile) != value:
+        raise Broken(f"{toggle.name} {value} by {backend.kind}: read back {meanwhile}")
     if not all(map(same, before, after)):
-        raise Broken(f"{toggle.name} by {way.kind} was {before}, undone it is {after}")
+        raise Broken(f"{toggle.name} by {backend.kind} was {before}, undone it is {after}")
     return Run(
         toggle.name,
-        way.kind,
-        f"{before_value} → {value} → {catalog.spoken(way, toggle, after)}",
-        _changes(way, before, meanwhile, after),
+        backend.kind,
+        f"{before_value} → {value} → {catalog.spoken(backend, toggle, after)}",
+        _changes(backend, before, meanwhile, after),
         witness.kind,
     )
 
 
-def _changes(way: Way, *read: Sequence[Raw]) -> tuple[str, ...]:
+def _changes(backend: Backend, *read: Sequence[Raw]) -> tuple[str, ...]:
     return tuple(
         f"`{one.setting.name}`: {' → '.join(map(str, raws))}"
-        for one, *raws in zip(way.assignments, *read, strict=True)
+        for one, *raws in zip(backend.assignments, *read, strict=True)
     )

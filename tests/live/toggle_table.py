@@ -22,7 +22,7 @@ read back is not the value set, or if the undo does not restore the old value. `
 and [toggles.md](toggles.md) describe the toggles.
 
 *backend*: the value before → the value set, as read back independently → the value after the undo. The
-backend in **bold** is used unless `--way` names another one.
+backend in **bold** is used unless `--backend` names another one.
 """
 _WITNESSES = """
 ## The settings behind them
@@ -39,7 +39,7 @@ The dashes above, with the reasons that `innoscope toggle set` prints (exit code
 _NEVER = """
 ## Refused backends
 
-Backends that exist but are refused, even with `--way`.
+Backends that exist but are refused, even with `--backend`.
 """
 
 Found = dict[str, list[Run | Absent]]
@@ -65,10 +65,10 @@ def _matrix(found: Mapping[str, Sequence[Run | Absent]]) -> Iterator[str]:
 def _cell(outcomes: Sequence[Run | Absent]) -> str:
     """Return ``**sql**, memory: 30 → 17 → 30``, with a line for each distinct set of values."""
     runs = [each for each in outcomes if isinstance(each, Run)]
-    ways: dict[str, list[str]] = {}
+    backends: dict[str, list[str]] = {}
     for number, each in enumerate(runs):
-        ways.setdefault(each.values, []).append(each.way if number else f"**{each.way}**")
-    return "<br>".join(f"{', '.join(kinds)}: {values}" for values, kinds in ways.items()) or "–"
+        backends.setdefault(each.values, []).append(each.backend if number else f"**{each.backend}**")
+    return "<br>".join(f"{', '.join(kinds)}: {values}" for values, kinds in backends.items()) or "–"
 
 
 def _settings(found: Mapping[str, Sequence[Run | Absent]]) -> Iterator[str]:
@@ -79,10 +79,10 @@ def _settings(found: Mapping[str, Sequence[Run | Absent]]) -> Iterator[str]:
         for server, each_of in found.items():
             for each in each_of:
                 if isinstance(each, Run) and each.toggle == toggle:
-                    row = (toggle, each.way, "<br>".join(each.settings), each.witness)
+                    row = (toggle, each.backend, "<br>".join(each.settings), each.witness)
                     merged.setdefault(row, []).append(server)
-    for (toggle, way, settings, witness), servers in merged.items():
-        yield f"| {toggle} | {way} | {', '.join(servers)} | {settings} | {witness} |"
+    for (toggle, backend, settings, witness), servers in merged.items():
+        yield f"| {toggle} | {backend} | {', '.join(servers)} | {settings} | {witness} |"
 
 
 def _reasons(found: Mapping[str, Sequence[Run | Absent]], kind: str) -> Iterator[str]:

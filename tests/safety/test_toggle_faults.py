@@ -139,7 +139,7 @@ def test_a_server_in_crash_recovery_is_not_changed() -> None:
 
 
 def _assert_not_changed_during_recovery(lone: Subject) -> None:
-    plan = engine.plan(lone.target, "max_connections", "2600", account=ACCOUNT, ways=["memory"])
+    plan = engine.plan(lone.target, "max_connections", "2600", account=ACCOUNT, backends=["memory"])
     before = lone.values(CONNECTIONS)
     lone.server.kill()
     lone.server.options = TIGHT
@@ -161,7 +161,7 @@ def _assert_not_changed_during_recovery(lone: Subject) -> None:
 
 
 def test_a_stopped_server_is_not_changed(subject: Subject) -> None:
-    plan = engine.plan(subject.target, "max_connections", "2600", account=ACCOUNT, ways=["memory"])
+    plan = engine.plan(subject.target, "max_connections", "2600", account=ACCOUNT, backends=["memory"])
     subject.server.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, subject.server.pid, os.WSTOPPED | os.WNOWAIT)
     try:
@@ -180,7 +180,7 @@ def test_memory_is_written_without_gdb(
     monkeypatch.setenv("PATH", str(tmp_path))
     server = ("--yes", "--pid", subject.server.pid)
     before = subject.values(CONNECTIONS)
-    result = innoscope("toggle", "set", CONNECTIONS.toggle, CONNECTIONS.value, "--way", "memory", *server)
+    result = innoscope("toggle", "set", CONNECTIONS.toggle, CONNECTIONS.value, "--backend", "memory", *server)
     assert result.returncode == 0, result.stderr
     assert subject.values(CONNECTIONS) == CONNECTIONS.after
     assert innoscope("toggle", "undo").returncode == 0

@@ -13,7 +13,7 @@ import pytest
 from innoscope.common.errors import InnoscopeError, NoRights, NoSuchProcess
 from innoscope.target.discover import find_one
 from innoscope.toggles.backends.memory import MemoryWriter
-from innoscope.toggles.model import Assignment, NotOnThisServer, Refused, Setting, Step, Way
+from innoscope.toggles.model import Assignment, Backend, NotOnThisServer, Refused, Setting, Step
 from safety.pretender import Pretender
 from servers import Server
 
@@ -55,7 +55,7 @@ def target(either: Server) -> Target:
 
 def prepare(target: Target, setting: Setting, value: Any = 77, **options: str) -> Step:
     with MemoryWriter(target, **options) as writer:
-        [step] = writer.prepare(Way("memory", (Assignment(setting),)), [value])
+        [step] = writer.prepare(Backend("memory", (Assignment(setting),)), [value])
         return step
 
 

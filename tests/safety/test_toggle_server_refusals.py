@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 OLD, NEW = "mysql-5.6.24", {"mariadb-10.11", "mariadb-11.4.5"}
-WAYS = ("sql", "memory")
+BACKENDS = ("sql", "memory")
 _HERE = Path(__file__).parent
 
 
@@ -105,7 +105,7 @@ def test_unsafe_memory_writes_are_refused(each: Server, toggle: str, value: str,
             assert innoscope("toggle", "plan", toggle, value, "--pid", each.pid).returncode == 0
             return
     code = NotOnThisServer.exit_code
-    assert_refused(each, code, reason, toggle, value, "--way", "memory")
+    assert_refused(each, code, reason, toggle, value, "--backend", "memory")
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_toggles_that_need_a_call_inside_the_server_are_refused(each: Server) ->
     assert_refused(each, NotOnThisServer.exit_code, "a call inside a live server", "release_memory")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("other", "reason"), [({"build_id": "00" * 20}, "build-id"), ({"start_time": 1}, "another process now")]
 )
 def test_a_change_that_was_planned_for_another_process_is_refused(
-    old: Server, journal: Journal, way: str, other: dict[str, Any], reason: str
+    old: Server, journal: Journal, backend: str, other: dict[str, Any], reason: str
 ) -> None:
     target, before = find_one(old.pid), variables(old)
-    plan = engine.plan(target, "max_connections", "2600", account=ACCOUNT, ways=[way])
+    plan = engine.plan(target, "max_connections", "2600", account=ACCOUNT, backends=[backend])
     wrong = replace(target, **other)
     for attempt in (
-        lambda: engine.plan(wrong, "max_connections", "2600", account=ACCOUNT, ways=[way]),
+        lambda: engine.plan(wrong, "max_connections", "2600", account=ACCOUNT, backends=[backend]),
         lambda: engine.apply(wrong, plan, who="test", account=ACCOUNT),
     ):
         with pytest.raises(Refused, match=reason) as refused:
@@ -177,14 +177,14 @@ def stopped(server: Server) -> Callable[[], object]:
     return lambda: server.process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_stopped_server_is_refused_with_the_unstick_command(
-    old: Server, journal: Journal, way: str
+    old: Server, journal: Journal, backend: str
 ) -> None:
     resume = stopped(old)
     try:
         result = innoscope(
-            "toggle", "set", "max_connections", "2600", "--way", way, "--yes", "--pid", old.pid
+            "toggle", "set", "max_connections", "2600", "--backend", backend, "--yes", "--pid", old.pid
         )
     finally:
         resume()
@@ -195,28 +195,30 @@ def test_a_stopped_server_is_refused_with_the_unstick_command(
     assert journal.entries() == ()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_traced_server_is_refused(old: Server, way: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_traced_server_is_refused(old: Server, backend: str) -> None:
     with Gdb(old.pid) as gdb:
         gdb.until_prompt().type("continue")
         until(lambda: not is_stopped(old.pid))
 
         assert_refused(old, Refused.exit_code, f"process {gdb.pid} (gdb) traces the server",
-                       "max_connections", "2600", "--way", way)  # fmt: skip
+                       "max_connections", "2600", "--backend", backend)  # fmt: skip
         gdb.kill()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_concurrent_change_is_refused(old: Server, way: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_concurrent_change_is_refused(old: Server, backend: str) -> None:
     with lock.held(Journal().folder, ServerId.of(find_one(old.pid), boot_id())):
         assert_refused(old, Refused.exit_code, f"process {os.getpid()} is changing server {old.pid}",
-                       "max_connections", "2600", "--way", way)  # fmt: skip
+                       "max_connections", "2600", "--backend", backend)  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_unprivileged_user_is_refused(old: Server, journal: Journal, way: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_unprivileged_user_is_refused(old: Server, journal: Journal, backend: str) -> None:
     before = variables(old)
-    result = run(nobody("toggle", "set", "max_connections", "2600", "--way", way, "--yes", "--pid", old.pid))
+    result = run(
+        nobody("toggle", "set", "max_connections", "2600", "--backend", backend, "--yes", "--pid", old.pid)
+    )
 
     assert result.returncode in (Refused.exit_code, NoRights.exit_code), result.stderr
     assert_one_clear_error(result, result.returncode)

@@ -1,6 +1,6 @@
 """Set a toggle or undo a change, and die by SIGKILL at a fault point.
 
-Print ``begins`` before the change. Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID
+Print ``begins`` before the change. Arguments: ``set PID TOGGLE VALUE BACKEND SECONDS FAULT`` or ``undo PID
 FAULT``. SECONDS 0 means no time limit, FAULT - no fault point.
 """
 
@@ -35,8 +35,8 @@ def main() -> None:
         print("begins", flush=True)
         engine.undo(target, None, account=account, who="chaos", fault=_dying_at(rest[0]))
         return
-    toggle, value, way, seconds, point = rest
-    plan = engine.plan(target, toggle, value, account=account, ways=[way])
+    toggle, value, backend, seconds, point = rest
+    plan = engine.plan(target, toggle, value, account=account, backends=[backend])
     limit = float(seconds) or None
     print("begins", flush=True)
     engine.apply(target, plan, who="chaos", seconds=limit, account=account, fault=_dying_at(point))

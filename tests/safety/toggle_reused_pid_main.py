@@ -48,7 +48,7 @@ def _entry(target: Target) -> Entry:
 def main() -> None:
     """Journal a change of the first process, then try to undo it and to make another in the second."""
     toggle = catalog.load()["max_connections"]
-    way = next(way for way in toggle.generations[0].ways if way.kind == "memory")
+    backend = next(backend for backend in toggle.generations[0].backends if backend.kind == "memory")
     journal, account = Journal(), Account()
     with Pretender(Path(sys.argv[1])) as first:
         target = find_one(first.pid)
@@ -57,7 +57,7 @@ def main() -> None:
         journal.conclude(entry.id, "done")
         first.kill()
         second = of_the_same_pid(first)
-        plan = Plan(toggle, "200", way, (_STEP,), ())
+        plan = Plan(toggle, "200", backend, (_STEP,), ())
         results = {
             "pids": [first.pid, second.pid],
             "apply": _result(lambda: engine.apply(target, plan, who="test", account=account)),

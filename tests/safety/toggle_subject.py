@@ -36,7 +36,7 @@ class Change:
 
     toggle: str
     value: str
-    way: str
+    backend: str
     variables: tuple[str, ...]
     after: tuple[Any, ...]
 
@@ -73,7 +73,7 @@ class Subject:
 
     def set(self, change: Change, point: str = "-", seconds: float = 0.0) -> subprocess.Popen[bytes]:
         """Start the change in a separate process."""
-        arguments = [change.toggle, change.value, change.way, str(seconds), point]
+        arguments = [change.toggle, change.value, change.backend, str(seconds), point]
         return _start("set", self.server.pid, *arguments)
 
     def undo(self, point: str = "-") -> subprocess.Popen[bytes]:

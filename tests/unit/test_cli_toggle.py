@@ -18,6 +18,7 @@ from innoscope.toggles import catalog, engine
 from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import (
     Assignment,
+    Backend,
     Domain,
     Generation,
     NotOnThisServer,
@@ -28,7 +29,6 @@ from innoscope.toggles.model import (
     Step,
     Toggle,
     Verdict,
-    Way,
 )
 from unit.dumps import target
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Raw
 
 NEVER = "it stops checkpoints"
-WAY = Way("sql", (Assignment(Setting("innodb_read_ahead_threshold")),), note="applies at once")
-GENERATION = Generation("mysql", VersionRange.parse("5.6+"), (WAY,), never={"memory": NEVER})
+BACKEND = Backend("sql", (Assignment(Setting("innodb_read_ahead_threshold")),), note="applies at once")
+GENERATION = Generation("mysql", VersionRange.parse("5.6+"), (BACKEND,), never={"memory": NEVER})
 READ_AHEAD = Toggle(
     "read_ahead", "Linear and random read-ahead", "Fetches whole extents.", Risk.CAREFUL,
     Domain(("on", "off")), (GENERATION,), also="nothing else", undo="pages that were read",
@@ -73,7 +73,7 @@ class Engine:
         toggle = TOGGLES[toggle_name]
         if not toggle.generations:
             raise NotOnThisServer("deadlock_detect: not before 5.7", remedy="thread_concurrency")
-        made = Plan(toggle, value, WAY, (STEP,), self.verdicts, warnings=("a warning",))
+        made = Plan(toggle, value, BACKEND, (STEP,), self.verdicts, warnings=("a warning",))
         return replace(made, **self.changes)
 
     def apply(self, target: Target, plan: Plan, **how: Any) -> Entry:
@@ -110,7 +110,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
     monkeypatch.setattr(catalog, "load", lambda path=None: TOGGLES)
     monkeypatch.setattr(catalog, "generation", generation)
-    monkeypatch.setattr(catalog, "allowed", lambda way, toggle: "on, off" if toggle.domain else "")
+    monkeypatch.setattr(catalog, "allowed", lambda backend, toggle: "on, off" if toggle.domain else "")
     monkeypatch.setattr("innoscope.cli.commands.toggle.find_one", lambda *_, **__: TARGET)
     monkeypatch.setattr(process_users, "current_user", lambda _: "root (alice)")
     return fake
@@ -162,8 +162,12 @@ def test_show_describes_one_toggle(fake: Engine, capsys: pytest.CaptureFixture[s
 
 
 def test_plan_shows_settings_checks_and_undo(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.changes = {"steps": (FLAG,), "way": replace(WAY, kind="memory"), "passed": (("sql", "no login"),)}
-    assert main(["toggle", "plan", "read_ahead", "off", "--way", "memory", "-u", "dba"]) == 0
+    fake.changes = {
+        "steps": (FLAG,),
+        "backend": replace(BACKEND, kind="memory"),
+        "passed": (("sql", "no login"),),
+    }
+    assert main(["toggle", "plan", "read_ahead", "off", "--backend", "memory", "-u", "dba"]) == 0
     output = capsys.readouterr().out
     assert "read_ahead → off, by memory" in output
     assert "srv_flag: 0 → 1, 8 bytes unsigned at 0x1f6b2a8 (from debug information)" in output
@@ -171,8 +175,14 @@ def test_plan_shows_settings_checks_and_undo(fake: Engine, capsys: pytest.Captur
         assert words in output
     assert "innoscope toggle undo read_ahead; pages that were read" in output
     [(_, how)] = fake.calls
-    assert how["ways"] == ["memory"]
+    assert how["backends"] == ["memory"]
     assert how["account"].user == "dba"
+
+
+def test_way_is_an_older_spelling_of_backend(fake: Engine) -> None:
+    assert main(["toggle", "plan", "read_ahead", "off", "--way", "sql"]) == 0
+    [(_, how)] = fake.calls
+    assert how["backends"] == ["sql"]
 
 
 def test_failed_checks_refuse_plan_and_set(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +215,8 @@ def test_set_as_json(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["toggle", "set", "read_ahead", "off", "--yes", "--json"]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
-    assert (document["id"], document["outcome"]) == ("c7f1", "done")
+    assert (document["id"], document["way"], document["outcome"]) == ("c7f1", "sql", "done")
+    assert "backend" not in document
     assert document["undo_command"] == "innoscope toggle undo c7f1"
     assert "read_ahead → off" in err
 
@@ -306,7 +317,7 @@ def test_history_lists_the_newest_first(fake: Engine, capsys: pytest.CaptureFixt
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     known = {
-        "set read_ahead off": "toggle", "--confirm NAME": "set", "The journal knows": "undo",
+        "set read_ahead off": "toggle", "--confirm NAME": "set", "The journal records": "undo",
     }  # fmt: skip
     for words, name in known.items():
         arguments = ["toggle", "--help"] if name == "toggle" else ["toggle", name, "--help"]

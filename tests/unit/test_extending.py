@@ -99,7 +99,8 @@ def test_example_of_a_server_version_works(tree: Path) -> None:
     assert site is not None
     assert site.functions == ("trx_purge_batch",)
     flush_sync = toggle_catalog.load(folder / "toggles.yaml")["flush_sync"]
-    assert [way.kind for way in toggle_catalog.generation(flush_sync, "mysql", (10, 0, 1)).ways] == ["sql"]
+    generation = toggle_catalog.generation(flush_sync, "mysql", (10, 0, 1))
+    assert [backend.kind for backend in generation.backends] == ["sql"]
 
 
 def test_example_of_a_probe_works(tree: Path) -> None:
@@ -152,7 +153,7 @@ def test_example_of_a_toggle_works(tree: Path, memory_folder: Path) -> None:
         world = World(memory_folder, process, toggle_catalog.load(folder / "toggles.yaml"))
         planned = world.plan("on", name="deadlock_log")
         process.kill()
-    assert planned.way.kind == "sql"
+    assert planned.backend.kind == "sql"
     assert [(step.setting, step.new) for step in planned.steps] == [("innodb_print_all_deadlocks", True)]
     assert planned.refusals == ()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from innoscope.toggles import catalog
-from innoscope.toggles.model import NotOnThisServer, Refused, Risk, Toggle, Way
+from innoscope.toggles.model import Backend, NotOnThisServer, Refused, Risk, Toggle
 
 NAMES = {
     "read_ahead", "read_ahead_linear", "read_ahead_random", "deadlock_detection", "adaptive_flushing",
@@ -23,7 +23,7 @@ SERVERS = {
     "m11.4": ("mariadb", (11, 4, 5)), "m11.8": ("mariadb", (11, 8, 9)),
 }  # fmt: skip
 #: The backends of toggles for which a mistake would do harm, by server. "-" means refused.
-WAYS = {
+BACKENDS = {
     "read_ahead": {
         "5.0": "memory", "5.1": "memory", "5.5": "memory", "5.6": "sql", "5.7": "sql", "9.7": "sql",
         "m10.3": "sql", "m10.11": "sql", "m11.4": "sql",
@@ -50,8 +50,9 @@ def toggles() -> dict[str, Toggle]:
     return catalog.load()
 
 
-def way_of(toggle: Toggle, server: str, kind: str) -> Way:
-    return next(way for way in catalog.generation(toggle, *SERVERS[server]).ways if way.kind == kind)
+def backend_of(toggle: Toggle, server: str, kind: str) -> Backend:
+    backends = catalog.generation(toggle, *SERVERS[server]).backends
+    return next(backend for backend in backends if backend.kind == kind)
 
 
 def test_the_catalog_has_these_toggles_and_two_are_dangerous(toggles: dict[str, Toggle]) -> None:
@@ -61,18 +62,18 @@ def test_the_catalog_has_these_toggles_and_two_are_dangerous(toggles: dict[str, 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_each_generation_has_its_backends(toggles: dict[str, Toggle], name: str) -> None:
     found = {}
-    for server in WAYS[name]:
+    for server in BACKENDS[name]:
         try:
-            ways = catalog.generation(toggles[name], *SERVERS[server]).ways
+            backends = catalog.generation(toggles[name], *SERVERS[server]).backends
         except NotOnThisServer:
             found[server] = "-"
         else:
-            found[server] = " ".join(way.kind for way in ways)
+            found[server] = " ".join(backend.kind for backend in backends)
 
-    assert found == WAYS[name]
+    assert found == BACKENDS[name]
 
 
 def test_every_known_server_has_one_entry_per_toggle(toggles: dict[str, Toggle]) -> None:
@@ -80,7 +81,7 @@ def test_every_known_server_has_one_entry_per_toggle(toggles: dict[str, Toggle])
         for flavour, version in SERVERS.values():
             found = [one for one in toggle.generations if one.flavour == flavour and version in one.versions]
             assert len(found) == 1, (toggle.name, flavour, version)
-            assert bool(found[0].ways) is (found[0].refused is None)
+            assert bool(found[0].backends) is (found[0].refused is None)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,9 @@ def test_only_these_variables_are_written_to_memory(toggles: dict[str, Toggle]) 
         (one.setting.name, one.setting.size)
         for toggle in toggles.values()
         for generation in toggle.generations
-        for way in generation.ways
-        if way.kind == "memory"
-        for one in way.assignments
+        for backend in generation.backends
+        if backend.kind == "memory"
+        for one in backend.assignments
     }
 
     assert written == {
@@ -160,12 +161,12 @@ def test_only_these_variables_are_written_to_memory(toggles: dict[str, Toggle]) 
 def test_values_are_translated_to_settings_and_back(
     toggles: dict[str, Toggle], name: str, server: str, kind: str, value: str, raws: tuple[Any, ...]
 ) -> None:
-    way = way_of(toggles[name], server, kind)
+    backend = backend_of(toggles[name], server, kind)
 
-    written = catalog.raws(way, toggles[name], f" {value.upper()} ")
+    written = catalog.raws(backend, toggles[name], f" {value.upper()} ")
     assert written == raws
     assert [type(raw) for raw in written] == [type(raw) for raw in raws]
-    assert catalog.spoken(way, toggles[name], raws) == value
+    assert catalog.spoken(backend, toggles[name], raws) == value
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_values_are_translated_to_settings_and_back(
 def test_settings_are_shown_as_values(
     toggles: dict[str, Toggle], name: str, server: str, now: tuple[Any, ...], words: str
 ) -> None:
-    assert catalog.spoken(way_of(toggles[name], server, "sql"), toggles[name], now) == words
+    assert catalog.spoken(backend_of(toggles[name], server, "sql"), toggles[name], now) == words
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_values_out_of_range_are_refused_with_the_range(
     toggles: dict[str, Toggle], name: str, server: str, value: str, words: str
 ) -> None:
     with pytest.raises(Refused, match=words) as caught:
-        catalog.raws(way_of(toggles[name], server, "sql"), toggles[name], value)
+        catalog.raws(backend_of(toggles[name], server, "sql"), toggles[name], value)
     assert (caught.value.remedy or "").startswith(f"innoscope toggle set {name}")
     assert len(caught.value.what) < 200
 

@@ -29,19 +29,20 @@ class Plain(yaml.CSafeDumper):
 
 
 def _set(*path: Any) -> Callable[[Any], None]:
-    *way, key, value = path
+    *parents, key, value = path
 
     def change(data: Any) -> None:
-        for step in ("toggles", *way):
+        for step in ("toggles", *parents):
             data = data[step]
         data[key] = value
 
     return change
 
 
-FLAG = ("read_ahead", "servers", 0, "ways", 0, "memory", "srv_startup_is_before_trx_rollback_phase")
-ROUNDS = ("spin_rounds", "servers", 1, "ways", 1, "memory", "srv_n_spin_wait_rounds")
-FLUSH = ("flush_neighbors", "servers", 1, "ways", 1, "memory", "srv_flush_neighbors")
+FLAG = ("read_ahead", "servers", 0, "backends", 0, "memory", "srv_startup_is_before_trx_rollback_phase")
+SPIN = ("spin_rounds", "servers", 1)
+ROUNDS = (*SPIN, "backends", 1, "memory", "srv_n_spin_wait_rounds")
+FLUSH = ("flush_neighbors", "servers", 1, "backends", 1, "memory", "srv_flush_neighbors")
 UNSIGNED = {"kind": "unsigned", "size": 8, "plausible": [0, 100000]}
 #: A toggle whose values are words must define their values in memory.
 NEIGHBORS = {"kind": "unsigned", "size": 8, "plausible": [0, 2]}
@@ -49,7 +50,7 @@ NEIGHBORS = {"kind": "unsigned", "size": 8, "plausible": [0, 2]}
 
 def only(flavour: str, versions: str) -> dict[str, Any]:
     """Return a generation that writes the start-up flag."""
-    return {flavour: versions, "ways": [{"memory": {FLAG[-1]: UNSIGNED}}]}
+    return {flavour: versions, "backends": [{"memory": {FLAG[-1]: UNSIGNED}}]}
 
 
 @pytest.mark.parametrize(
@@ -92,23 +93,24 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
         (_set("spin_rounds", "title", "a\x00"), "spin_rounds: title is not a line"),
         (_set("spin_rounds", "titel", "x"), "spin_rounds: .*unknown field `titel`"),
         (_set("spin_rounds", "servers", []), "servers: Expected `array` of length >= 1"),
-        (_set("spin_rounds", "servers", 1, "mysql", 5.5), r"servers\[1\].mysql: quote the version range"),
-        (_set("spin_rounds", "servers", 1, "mysql", "9.9-9.8"), "reversed version range"),
-        (_set("spin_rounds", "servers", 1, "mysql", "5.5+"), r"servers\[1\]: the version range has no end"),
-        (_set("spin_rounds", "servers", 1, "mysql", "5.1-9.7"), "two entries for mysql 5.1-9.7 and 5.0-5.4"),
-        (_set("spin_rounds", "servers", 1, "mariadb", "12.0-12.3"), "either mysql or mariadb"),
-        (_set("spin_rounds", "servers", 1, "percona", "5.7"), "unknown field `percona`"),
-        (_set("spin_rounds", "servers", 1, "refused", "x"), r"servers\[1\]: needs either ways or refused"),
-        (_set("spin_rounds", "servers", 1, "never", {"memory": "x"}), "forbids a way that ways has"),
-        (_set("spin_rounds", "servers", 1, "never", {"gdb": "x"}), r"servers\[1\]: never: unknown way 'gdb'"),
-        (_set("spin_rounds", "servers", 1, "ways", []), "needs either ways or refused"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"gdb": {"glibc": "abort()"}}), "unknown field `gdb`"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"note": "x"}), "needs one of sql, memory"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {}}), "sql: Expected `object` of length >= 1"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a": {}}}), "each kind once"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a b": {}}}), "sql.a b: Expected `str`"),
-        (_set("spin_rounds", "servers", 1, "ways", 0, {"sql": {"a": {"bound": "lower"}}}), "of its own"),
-        (_set("read_ahead", "servers", 1, "ways", 0, "sql", FLAG[-1], {"bound": "raise"}), "bound is for"),
+        (_set(*SPIN, "mysql", 5.5), r"servers\[1\].mysql: quote the version range"),
+        (_set(*SPIN, "mysql", "9.9-9.8"), "reversed version range"),
+        (_set(*SPIN, "mysql", "5.5+"), r"servers\[1\]: the version range has no end"),
+        (_set(*SPIN, "mysql", "5.1-9.7"), "two entries for mysql 5.1-9.7 and 5.0-5.4"),
+        (_set(*SPIN, "mariadb", "12.0-12.3"), "either mysql or mariadb"),
+        (_set(*SPIN, "percona", "5.7"), "unknown field `percona`"),
+        (_set(*SPIN, "refused", "x"), r"servers\[1\]: needs either backends or refused"),
+        (_set(*SPIN, "never", {"memory": "x"}), "memory is in both backends and never"),
+        (_set(*SPIN, "never", {"gdb": "x"}), r"servers\[1\]: never: unknown backend 'gdb'"),
+        (_set(*SPIN, "backends", []), "needs either backends or refused"),
+        (_set(*SPIN, "backends", 1, {"gdb": {"glibc": "abort()"}}), "unknown field `gdb`"),
+        (_set(*SPIN, "backends", 1, {"note": "x"}), "needs one of sql, memory"),
+        (_set(*SPIN, "backends", 1, {"sql": {}}), "sql: Expected `object` of length >= 1"),
+        (_set(*SPIN, "backends", 1, {"sql": {"a": {}}}), "each kind once"),
+        (_set(*SPIN, "backends", 1, {"sql": {"a b": {}}}), "sql.a b: Expected `str`"),
+        (_set(*SPIN, "backends", 0, {"sql": {"a": {"bound": "lower"}}}), "of its own"),
+        (_set("read_ahead", "servers", 1, "backends", 0, "sql", FLAG[-1], {"bound": "raise"}),
+         "bound is for"),
         (_set("read_ahead", "servers", [only("mariadb", "10.11-11.4")]), "these servers"),
         (_set("read_ahead", "servers", [only("mysql", "5.7")]), "not be written .* these servers"),
         (_set("read_ahead", "servers", [only("mysql", "5.1-5.6")]), "not be written .* these servers"),
@@ -116,7 +118,8 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
         (_set("read_ahead", "servers", [only("mysql", "5.1-5.5")]), None),
         (_set(*FLUSH, NEIGHBORS), "srv_flush_neighbors: values is missing"),
         *(
-            (_set("spin_rounds", "servers", 0, "ways", [{"memory": {symbol: UNSIGNED}}]), "never be written")
+            (_set("spin_rounds", "servers", 0, "backends", [{"memory": {symbol: UNSIGNED}}]),
+             "never be written")
             for symbol in (
                 "srv_use_doublewrite_buf", "btr_search_enabled", "srv_max_buf_pool_modified_pct",
                 "srv_unix_file_flush_method", "recv_no_log_write", "srv_shutdown_state", "srv_io_capacity",

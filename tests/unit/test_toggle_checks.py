@@ -15,7 +15,7 @@ import pytest
 from innoscope.toggles import checks, facts
 from innoscope.toggles.facts import Facts
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.model import Assignment, Domain, Refused, Setting, Step, Verdict, Way
+from innoscope.toggles.model import Assignment, Backend, Domain, Refused, Setting, Step, Verdict
 from unit.test_target_sql import target
 from unit.toggling import entry
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 TARGET = target(pid=7, start_time=99, build_id="ab")
 GOOD = Facts(99, "ab", "boot")
-WAY = Way("memory", (Assignment(Setting("spin", "unsigned", 8, (0, 100))),))
+BACKEND = Backend("memory", (Assignment(Setting("spin", "unsigned", 8, (0, 100))),))
 STEPS = (Step("spin", 30, 7, 4096, 8, "unsigned"),)
-CHANGE = checks.Change("spin", Domain(low=0, high=500), "7", WAY, STEPS)
+CHANGE = checks.Change("spin", Domain(low=0, high=500), "7", BACKEND, STEPS)
 
 
 def refusals(change: checks.Change = CHANGE, entries: Any = (), **changed: Any) -> list[Verdict]:
@@ -67,7 +67,7 @@ def test_each_problem_of_server_or_tool_fails_its_check(
 
 
 def test_sql_needs_no_right_to_write_to_memory() -> None:
-    change = replace(CHANGE, way=Way("sql", WAY.assignments), steps=(Step("spin", 30, 7),))
+    change = replace(CHANGE, backend=Backend("sql", BACKEND.assignments), steps=(Step("spin", 30, 7),))
 
     assert refusals(change, memory_error="no", ptrace_capable=False) == []
     assert refusals(change, memory_error="no", ptrace_scope=3) == []

@@ -52,7 +52,7 @@ def outcomes(world: World) -> list[str]:
 def test_a_plan_lists_all_writes_and_warnings(world: World) -> None:
     plan = world.plan()
 
-    assert (plan.way.kind, plan.steps) == ("sql", (Step("spin", 30, 7), Step("delay", 6, 7)))
+    assert (plan.backend.kind, plan.steps) == ("sql", (Step("spin", 30, 7), Step("delay", 6, 7)))
     assert (plan.refusals, plan.passed) == ((), ())
     assert plan.warnings == ("CPU",)
     assert world.values == BEFORE
@@ -62,30 +62,30 @@ def test_the_next_backend_is_tried_and_the_reason_is_reported(world: World) -> N
     world.broken["sql"] = SqlFailed("Too many connections", remedy="raise it")
     plan = world.plan()
 
-    assert plan.way.kind == "memory"
+    assert plan.backend.kind == "memory"
     assert plan.passed == (("sql", "Too many connections"),)
     assert plan.warnings == ("CPU", "both at once")
 
 
 def test_only_the_requested_backends_are_tried(world: World) -> None:
-    assert world.plan(ways=["memory"]).way.kind == "memory"
-    with pytest.raises(NotOnThisServer, match="gdb: the catalog has no such way"):
-        world.plan(ways=["gdb"])
+    assert world.plan(backends=["memory"]).backend.kind == "memory"
+    with pytest.raises(NotOnThisServer, match="gdb: the catalog has no such backend"):
+        world.plan(backends=["gdb"])
     world.broken["sql"] = SqlFailed("Too many connections", remedy="raise it")
     with pytest.raises(SqlFailed, match="Too many connections"):
-        world.plan(ways=["sql"])
+        world.plan(backends=["sql"])
     with pytest.raises(Refused, match="sql: Too many connections; gdb: the catalog"):
-        world.plan(ways=["sql", "gdb"])
+        world.plan(backends=["sql", "gdb"])
 
 
 def test_a_forbidden_backend_is_refused(world: World) -> None:
     harmful = toggle().generations[0]
-    harmful = replace(harmful, ways=(MEMORY,), never={"memory": "it stops checkpoints"})
+    harmful = replace(harmful, backends=(MEMORY,), never={"memory": "it stops checkpoints"})
     world.toggles["spin"] = toggle(generations=(harmful,))
 
-    for ways in (None, ["memory"]):
+    for backends in (None, ["memory"]):
         with pytest.raises(NotOnThisServer, match="it stops checkpoints") as caught:
-            world.plan(ways=ways)
+            world.plan(backends=backends)
         assert caught.value.remedy
 
 
@@ -99,11 +99,11 @@ def test_sql_is_not_tried_on_a_stopped_server(world: World) -> None:
     world.facts = {"stopped": 3}
     plan = world.plan()
 
-    assert plan.way.kind == "memory"
+    assert plan.backend.kind == "memory"
     assert "stopped" in plan.passed[0][1]
     assert [verdict.check for verdict in plan.refusals] == ["not_stopped"]
     with pytest.raises(Refused, match="stopped") as caught:
-        world.plan(ways=["sql"])
+        world.plan(backends=["sql"])
     assert "unstick" in str(caught.value.remedy)
 
 
@@ -112,7 +112,7 @@ def test_a_change_is_applied_journalled_and_published(world: World) -> None:
     entry = apply(world, why="too slow", fault=points.append)
 
     assert world.values == AFTER
-    assert (entry.outcome, entry.who, entry.why, entry.way) == ("done", "ann", "too slow", "sql")
+    assert (entry.outcome, entry.who, entry.why, entry.backend) == ("done", "ann", "too slow", "sql")
     assert entry.server == ServerId.of(world.target, boot_id())
     assert points == expanded(engine.FAULTS)
     (server,) = json.loads((world.folder / "toggles.json").read_text())["servers"]
@@ -314,9 +314,9 @@ def test_undo_uses_the_backend_of_the_change(world: World) -> None:
     world.broken["sql"] = SqlFailed("Too many connections")
     entry = apply(world)
     used: list[str] = []
-    world.on_write = lambda _: used.append(world.journal.entries()[-1].way)
+    world.on_write = lambda _: used.append(world.journal.entries()[-1].backend)
 
-    assert entry.way == "memory"
+    assert entry.backend == "memory"
     assert undo(world).outcome == "undone"
     assert used == ["memory", "memory"]
 

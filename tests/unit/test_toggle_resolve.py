@@ -137,8 +137,9 @@ class Memory:
     ("address", "size", "kind", "words"),
     [
         (0x1000, 8, "unsigned", "writable"), (0x3000, 1, "unsigned", "writable"),
-        (0x2004, 8, "unsigned", "aligned"), (0x2000, 16, "unsigned", "no size of type unsigned"),
-        (0x2000, 0, "unsigned", "no size of type unsigned"), (0x2000, 1, "float", "no size of type float"),
+        (0x2004, 8, "unsigned", "aligned"), (0x2000, 16, "unsigned", "not a valid size of type unsigned"),
+        (0x2000, 0, "unsigned", "not a valid size of type unsigned"),
+        (0x2000, 1, "float", "not a valid size of type float"),
     ],
 )  # fmt: skip
 def test_unwritable_unaligned_and_odd_sized_places_are_refused(

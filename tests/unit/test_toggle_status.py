@@ -47,9 +47,9 @@ def path(memory_folder: Path) -> Path:
             entry("a", server=SERVER, outcome="done", until=2000.0),
             entry("b", server=SERVER, toggle="gone", outcome="undone", undone_by="c"),
             entry("c", server=SERVER, toggle="gone", outcome="done", undoes="b"),
-            entry("d", server=SERVER, toggle="half", way="memory", at=1500.0),
+            entry("d", server=SERVER, toggle="half", backend="memory", at=1500.0),
             entry("e", server=SERVER, toggle="bad", outcome="failed", put_back=True),
-            entry("f", server=SERVER, toggle="call", outcome="done", way="gdb", steps=CALL),
+            entry("f", server=SERVER, toggle="call", outcome="done", backend="gdb", steps=CALL),
             entry("g", outcome="done"),
         ]),
     )  # fmt: skip

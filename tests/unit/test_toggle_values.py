@@ -9,7 +9,7 @@ import pytest
 
 from innoscope.toggles import engine
 from innoscope.toggles.backends.sql import NoLogin
-from innoscope.toggles.model import Assignment, NotOnThisServer, Refused, Setting, Way
+from innoscope.toggles.model import Assignment, Backend, NotOnThisServer, Refused, Setting
 from unit.toggling import ACCOUNT, DELAY, SPIN, FileWriter, made_up, toggle
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from unit.toggling import World
 
 #: A setting that only memory can change, and that SQL shows under another name.
-SHOWN = Way("memory", (Assignment(replace(SPIN, variable="shown")),))
-HIDDEN = Way("memory", (Assignment(DELAY),))
-ABSENT = Way("sql", (Assignment(Setting("of_another_server")),))
+SHOWN = Backend("memory", (Assignment(replace(SPIN, variable="shown")),))
+HIDDEN = Backend("memory", (Assignment(DELAY),))
+ABSENT = Backend("sql", (Assignment(Setting("of_another_server")),))
 
 
 class Noted(FileWriter):
@@ -34,14 +34,14 @@ class Noted(FileWriter):
         self._notes = notes
         notes.append(f"{kind} opened")
 
-    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        self._notes.append(" ".join((self.kind, *(one.setting.name for one in way.assignments))))
-        if way is ABSENT:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+        self._notes.append(" ".join((self.kind, *(one.setting.name for one in backend.assignments))))
+        if backend is ABSENT:
             raise Refused("no such variable")
-        return super().prepare(way, new)
+        return super().prepare(backend, new)
 
-    def learn(self, ways: Sequence[Way]) -> None:
-        self._notes.append(f"{self.kind} learns {len(ways)}")
+    def learn(self, backends: Sequence[Backend]) -> None:
+        self._notes.append(f"{self.kind} learns {len(backends)}")
 
     def close(self) -> None:
         self._notes.append(f"{self.kind} closed")
@@ -81,7 +81,7 @@ def test_memory_is_read_once_for_the_other_values(world: World) -> None:
 
 
 def test_without_a_login_sql_is_tried_once(world: World) -> None:
-    world.broken["sql"] = NoLogin("no way over SQL")
+    world.broken["sql"] = NoLogin("SQL is unavailable")
     found, notes = values(world, toggle(), toggle("shown", SHOWN))
 
     assert found == {"spin": "30/6", "shown": "30"}
@@ -95,5 +95,5 @@ def test_toggles_without_a_value_are_left_out(world: World) -> None:
     elsewhere = toggle("elsewhere", generations=())
 
     assert values(world, toggle(), elsewhere)[0] == {}
-    never = replace(toggle().generations[0], ways=(HIDDEN,), never={"memory": "stale entries"})
+    never = replace(toggle().generations[0], backends=(HIDDEN,), never={"memory": "stale entries"})
     assert values(world, toggle("never", generations=(never,)))[0] == {}

@@ -25,6 +25,7 @@ from innoscope.toggles.journal import Journal
 from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import (
     Assignment,
+    Backend,
     Domain,
     Generation,
     NotOnThisServer,
@@ -32,7 +33,6 @@ from innoscope.toggles.model import (
     Setting,
     Step,
     Toggle,
-    Way,
 )
 from innoscope.toggles.paths import boot_id
 
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 ACCOUNT = Account()
 SPIN = Setting("spin", "unsigned", 8, (0, 1000))
 DELAY = Setting("delay", "unsigned", 8, (0, 1000))
-MEMORY = Way("memory", (Assignment(SPIN), Assignment(DELAY)), note="both at once")
-SQL = Way("sql", (Assignment(SPIN), Assignment(DELAY)))
+MEMORY = Backend("memory", (Assignment(SPIN), Assignment(DELAY)), note="both at once")
+SQL = Backend("sql", (Assignment(SPIN), Assignment(DELAY)))
 
 
-def toggle(name: str = "spin", *ways: Way, **changes: Any) -> Toggle:
-    generation = Generation("mysql", VersionRange.parse("5.5+"), ways or (SQL, MEMORY))
+def toggle(name: str = "spin", *backends: Backend, **changes: Any) -> Toggle:
+    generation = Generation("mysql", VersionRange.parse("5.5+"), backends or (SQL, MEMORY))
     made = Toggle(
         name, "Spinning", "what it is", Risk.HARMLESS, Domain(low=0, high=500), (generation,), also="CPU"
     )
@@ -112,8 +112,8 @@ class World:
     def set(self, **values: Any) -> None:
         (self.folder / "server.json").write_text(json.dumps(self.values | values))
 
-    def plan(self, value: str = "7", *, name: str = "spin", ways: Sequence[str] | None = None) -> Plan:
-        return plan(self.target, name, value, account=ACCOUNT, ways=ways, deps=self.deps)
+    def plan(self, value: str = "7", *, name: str = "spin", backends: Sequence[str] | None = None) -> Plan:
+        return plan(self.target, name, value, account=ACCOUNT, backends=backends, deps=self.deps)
 
 
 class FileWriter:
@@ -123,11 +123,11 @@ class FileWriter:
         self.kind = kind
         self._world = world
 
-    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         if self.kind in self._world.broken:
             raise self._world.broken[self.kind]
         values = self._world.values
-        found = ((one.setting.name, raw) for one, raw in zip(way.assignments, new, strict=True))
+        found = ((one.setting.name, raw) for one, raw in zip(backend.assignments, new, strict=True))
         return tuple(Step(name, values[name], raw) for name, raw in found)
 
     def read(self, step: Step) -> Raw:
@@ -149,9 +149,9 @@ def made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Yield a server with spin 30 and delay 6, and a catalog with one toggle for both."""
     monkeypatch.setattr(catalog, "generation", _generation)
     monkeypatch.setattr(
-        catalog, "raws", lambda way, _toggle, value: tuple(int(value) for _ in way.assignments)
+        catalog, "raws", lambda backend, _toggle, value: tuple(int(value) for _ in backend.assignments)
     )
-    monkeypatch.setattr(catalog, "spoken", lambda _way, _toggle, raws: "/".join(map(str, raws)))
+    monkeypatch.setattr(catalog, "spoken", lambda _backend, _toggle, raws: "/".join(map(str, raws)))
     (folder / "server.json").write_text('{"spin": 30, "delay": 6}')
     with subprocess.Popen(["sleep", "600"]) as process:
         try:

@@ -106,14 +106,14 @@ def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
 
 def memory_settings() -> Sequence[Setting]:
     """Return all variables that toggles may write in memory, for all server versions, without duplicates."""
-    ways = [
-        way
+    found = {
+        assignment.setting.name: assignment.setting
         for toggle in toggle_catalog.load().values()
         for generation in toggle.generations
-        for way in generation.ways
-        if way.kind == "memory"
-    ]
-    found = {assignment.setting.name: assignment.setting for way in ways for assignment in way.assignments}
+        for backend in generation.backends
+        if backend.kind == "memory"
+        for assignment in backend.assignments
+    }
     return [found[name] for name in sorted(found)]
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
     from innoscope.toggles.journal_format import Entry
-    from innoscope.toggles.model import Generation, Plan, Raw, Step, Toggle, Way
+    from innoscope.toggles.model import Backend, Generation, Plan, Raw, Step, Toggle
 
-LIST = ("TOGGLE", "NOW", "RANGE", "WAYS", "RISK", "WHAT IT IS, OR WHY NOT HERE")
-HISTORY = ("ID", "WHEN", "WHO", "SERVER", "TOGGLE", "CHANGE", "WAY", "OUTCOME", "UNTIL", "WHY")
-_WAYS = {
+LIST = ("TOGGLE", "NOW", "RANGE", "BACKENDS", "RISK", "WHAT IT IS, OR WHY NOT HERE")
+HISTORY = ("ID", "WHEN", "WHO", "SERVER", "TOGGLE", "CHANGE", "BACKEND", "OUTCOME", "UNTIL", "WHY")
+_BACKENDS = {
     "sql": "SET GLOBAL; nothing stops",
     "memory": "one write into its memory; nothing stops",
 }
@@ -38,9 +38,9 @@ class Here:
     why_not: str | None = None
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def backends(self) -> tuple[Backend, ...]:
         """Return the backends that can be used on this server."""
-        return self.generation.ways if self.generation else ()
+        return self.generation.backends if self.generation else ()
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of the toggle's row in ``toggle list``."""
@@ -54,7 +54,7 @@ class Here:
                 toggle.risk.value,
                 self.why_not.removeprefix(f"{toggle.name}: "),
             )
-        kinds = ", ".join(dict.fromkeys(way.kind for way in self.ways))
+        kinds = ", ".join(dict.fromkeys(backend.kind for backend in self.backends))
         return (toggle.name, self.now or "?", self.allowed, kinds, toggle.risk.value, toggle.title)
 
     def document(self) -> Mapping[str, object]:
@@ -66,7 +66,10 @@ class Here:
             "risk": self.toggle.risk.value,
             "now": self.now,
             "allowed": self.allowed,
-            "ways": [{"kind": way.kind, "settings": _settings(way), "note": way.note} for way in self.ways],
+            "ways": [
+                {"kind": backend.kind, "settings": _settings(backend), "note": backend.note}
+                for backend in self.backends
+            ],
             "never": dict(self.generation.never) if self.generation else {},
             "why_not": self.why_not,
             "also": self.toggle.also,
@@ -95,9 +98,9 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
         return
     yield from _labelled("now", here.now or "cannot be told: innoscope toggle plan says why")
     yield from _labelled("values", here.allowed)
-    for way in here.ways:
-        yield from _labelled(way.kind, f"{', '.join(_settings(way))} ({_WAYS[way.kind]})")
-        yield from _labelled("", way.note)
+    for backend in here.backends:
+        yield from _labelled(backend.kind, f"{', '.join(_settings(backend))} ({_BACKENDS[backend.kind]})")
+        yield from _labelled("", backend.note)
     for kind, reason in (here.generation.never if here.generation else {}).items():
         yield from _labelled(f"{kind}: no", reason)
 
@@ -105,12 +108,13 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
 def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
     """Yield the lines of ``toggle plan``: exactly which changes would be made."""
     toggle = plan.toggle
-    yield f"{title(target)}: {toggle.name} → {plan.value}, by {plan.way.kind} ({_WAYS[plan.way.kind]})"
+    kind = plan.backend.kind
+    yield f"{title(target)}: {toggle.name} → {plan.value}, by {kind} ({_BACKENDS[kind]})"
     for kind, reason in plan.passed:
         yield from _labelled("not by", f"{kind}: {reason}")
     for step in plan.steps:
         yield from _labelled("step", _step_text(step))
-    for text in dict.fromkeys(filter(None, (toggle.also, plan.way.note, *plan.warnings))):
+    for text in dict.fromkeys(filter(None, (toggle.also, plan.backend.note, *plan.warnings))):
         yield from _labelled("note", text)
     passed = sum(verdict.ok for verdict in plan.verdicts)
     yield from _labelled("checks", f"{passed} of {len(plan.verdicts)} passed")
@@ -127,7 +131,7 @@ def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
         "toggle": plan.toggle.name,
         "risk": plan.toggle.risk.value,
         "value": plan.value,
-        "way": plan.way.kind,
+        "way": plan.backend.kind,
         "steps": [asdict(step) for step in plan.steps],
         "checks": [asdict(verdict) for verdict in plan.verdicts],
         "possible": not plan.refusals,
@@ -145,7 +149,7 @@ def refusal(plan: Plan) -> Refused:
 
 def done_lines(entry: Entry) -> Iterator[str]:
     """Yield the lines that report a change and the command that undoes it."""
-    yield f"{entry.toggle} is {entry.value} (by {entry.way}, {entry.id})"
+    yield f"{entry.toggle} is {entry.value} (by {entry.backend}, {entry.id})"
     for step in entry.steps:
         yield f"  {step.setting}: {_change(step)}"
     if entry.until is not None:
@@ -172,7 +176,7 @@ def history_row(entry: Entry) -> tuple[str, ...]:
     outcome = entry.outcome + (f" by {entry.undone_by}" if entry.undone_by else "")
     return (
         entry.id, clock(entry.at), entry.who, server,
-        f"undo of {entry.undoes}" if entry.undoes else what, steps, entry.way,
+        f"undo of {entry.undoes}" if entry.undoes else what, steps, entry.backend,
         f"{outcome}: {entry.reason}" if entry.reason else outcome,
         clock(entry.until) if entry.until and entry.outcome == "done" else "", entry.why or "",
     )  # fmt: skip
@@ -182,7 +186,8 @@ def entry_document(entry: Entry) -> dict[str, Any]:
     """Return the JSON document of a journal entry, including the command that undoes it."""
     undoable = entry.outcome == "done" and any(step.old is not None for step in entry.steps)
     undo = f"innoscope toggle undo {entry.id}" if undoable and not entry.undoes else None
-    return {**asdict(entry), "undo_command": undo}
+    fields = {"way" if name == "backend" else name: value for name, value in asdict(entry).items()}
+    return {**fields, "undo_command": undo}
 
 
 def clock(at: float) -> str:
@@ -220,8 +225,8 @@ def _switch(raw: Raw) -> str:
     return "ON" if same(raw, True) else "OFF" if same(raw, False) else str(raw)
 
 
-def _settings(way: Way) -> list[str]:
-    return [assignment.setting.name for assignment in way.assignments]
+def _settings(backend: Backend) -> list[str]:
+    return [assignment.setting.name for assignment in backend.assignments]
 
 
 def _labelled(label: str, text: str | None) -> Iterator[str]:

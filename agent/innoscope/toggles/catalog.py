@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from innoscope.toggles.model import Assignment, Domain, Generation, Raw, Toggle, Way
+    from innoscope.toggles.model import Assignment, Backend, Domain, Generation, Raw, Toggle
 
 _NUMBER: Final = re.compile(r"\d{1,20}", re.ASCII)
 _NAMES: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
@@ -55,33 +55,34 @@ def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Genera
     raise NotOnThisServer(f"{toggle.name} is not known for {server}: {_extent(known)}", remedy=remedy)
 
 
-def raws(way: Way, toggle: Toggle, value: str) -> tuple[Raw, ...]:
+def raws(backend: Backend, toggle: Toggle, value: str) -> tuple[Raw, ...]:
     """Return the value to write for each assignment of the backend.
 
     ``value`` is one of the toggle's words or a number. Raises Refused with the allowed values.
     """
     text = value.strip().lower()
     if not text:
-        raise Refused(f"{toggle.name} needs a value: {allowed(way, toggle)}", remedy=_usage(toggle, "VALUE"))
-    return tuple(_raw(one, way, toggle, toggle.domain, text) for one in way.assignments)
+        choices = allowed(backend, toggle)
+        raise Refused(f"{toggle.name} needs a value: {choices}", remedy=_usage(toggle, "VALUE"))
+    return tuple(_raw(one, backend, toggle, toggle.domain, text) for one in backend.assignments)
 
 
-def allowed(way: Way, toggle: Toggle) -> str:
+def allowed(backend: Backend, toggle: Toggle) -> str:
     """Return the values that this backend accepts, such as ``on, off`` or ``0 to 1000 threads``."""
     domain = toggle.domain
-    own = [one for one in way.assignments if one.bound is None]
+    own = [one for one in backend.assignments if one.bound is None]
     if domain.words:
         return ", ".join(word for word in domain.words if all(word in (one.values or {}) for one in own))
     lows, highs = zip(*(_limits(one, domain) for one in own), strict=True)
     return f"{max(lows):.0f} to {min(highs):.0f} {domain.unit or ''}".rstrip()
 
 
-def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
+def spoken(backend: Backend, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
     """Return the toggle's value for display, such as ``off``, ``on (40)``, ``200`` or ``mixed (1, 0)``.
 
     ``raws`` has the current value of each assignment. If one of them was not read (None), return ``unknown``.
     """
-    pairs = [pair for pair in zip(way.assignments, raws, strict=True) if pair[0].bound is None]
+    pairs = [pair for pair in zip(backend.assignments, raws, strict=True) if pair[0].bound is None]
     if any(raw is None for _, raw in pairs):
         return "unknown"
     if not toggle.domain.words:
@@ -107,19 +108,19 @@ def _shown(one: Assignment, raw: Raw | None) -> str:
     return str(raw)
 
 
-def _raw(one: Assignment, way: Way, toggle: Toggle, domain: Domain, text: str) -> Raw:
+def _raw(one: Assignment, backend: Backend, toggle: Toggle, domain: Domain, text: str) -> Raw:
     if domain.words:
         if one.values is None or text not in one.values:
-            raise _not_allowed(way, toggle, text)
+            raise _not_allowed(backend, toggle, text)
         return one.values[text]
     low, high = _limits(one, domain)
     if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
-        raise _not_allowed(way, toggle, text)
+        raise _not_allowed(backend, toggle, text)
     return int(int(text) * (one.scale or 1))
 
 
-def _not_allowed(way: Way, toggle: Toggle, text: str) -> Refused:
-    choices = allowed(way, toggle)
+def _not_allowed(backend: Backend, toggle: Toggle, text: str) -> Refused:
+    choices = allowed(backend, toggle)
     return Refused(
         f"{toggle.name} cannot be {text:.40} on this server: it takes {choices}",
         remedy=_usage(toggle, choices.split(",")[0].split(" ")[0]),

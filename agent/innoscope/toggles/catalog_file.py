@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, field
 
 from innoscope.common.schema import Entry, ServerEntry
-from innoscope.toggles.model import Assignment, Domain, Generation, Raw, Risk, Setting, Toggle, Way
+from innoscope.toggles.model import Assignment, Backend, Domain, Generation, Raw, Risk, Setting, Toggle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +112,7 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
                 raise ValueError(f"values: {value:g} is outside of plausible")
 
 
-class _Way(Entry, frozen=True):
+class _Backend(Entry, frozen=True):
     sql: Annotated[dict[_Name, _SqlSetting], Meta(min_length=1)] | None = None
     memory: Annotated[dict[_Symbol, _MemorySetting], Meta(min_length=1)] | None = None
     note: str | None = None
@@ -129,7 +129,7 @@ class _Way(Entry, frozen=True):
         """Return the kind of backend."""
         return "memory" if self.sql is None else "sql"
 
-    def way(self, domain: Domain) -> Way:
+    def backend(self, domain: Domain) -> Backend:
         """Return the backend that the entry describes, for a toggle with these values."""
         assignments = []
         for name, setting in (self.sql or self.memory or {}).items():
@@ -137,44 +137,44 @@ class _Way(Entry, frozen=True):
                 assignments.append(setting.assignment(name, domain))
             except ValueError as error:
                 raise ValueError(f"{self.kind}.{name}: {error}") from error
-        return Way(self.kind, tuple(assignments), note=self.note)
+        return Backend(self.kind, tuple(assignments), note=self.note)
 
 
 class _Servers(ServerEntry, frozen=True):
-    ways: tuple[_Way, ...] = ()
+    backends: tuple[_Backend, ...] = ()
     refused: str | None = None
     never: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.ranges) != 1:
             raise ValueError("needs a version range of either mysql or mariadb")
-        if bool(self.ways) == (self.refused is not None):
-            raise ValueError("needs either ways or refused")
-        kinds = [way.kind for way in self.ways]
+        if bool(self.backends) == (self.refused is not None):
+            raise ValueError("needs either backends or refused")
+        kinds = [backend.kind for backend in self.backends]
         if len(set(kinds)) != len(kinds):
-            raise ValueError("ways needs each kind once")
+            raise ValueError("backends needs each kind once")
         if unknown := self.never.keys() - {"sql", "memory"}:
-            raise ValueError(f"never: unknown way {min(unknown)!r}")
-        if self.never.keys() & set(kinds):
-            raise ValueError("never forbids a way that ways has")
+            raise ValueError(f"never: unknown backend {min(unknown)!r}")
+        if both := self.never.keys() & set(kinds):
+            raise ValueError(f"{min(both)} is in both backends and never")
         _check_lines(refused=self.refused, **self.never)
         [(flavour, versions)] = self.ranges.items()
         if versions.last is None:
             raise ValueError("the version range has no end: nothing is known of servers to come")
-        for way in self.ways:
-            for name, setting in (way.memory or {}).items():
+        for backend in self.backends:
+            for name, setting in (backend.memory or {}).items():
                 _check_memory(name, setting.variable, flavour, versions.last)
 
     def generation(self, domain: Domain) -> Generation:
         """Return the generation that the entry describes, for a toggle with these values."""
         [(flavour, versions)] = self.ranges.items()
-        ways = []
-        for number, way in enumerate(self.ways):
+        backends = []
+        for number, entry in enumerate(self.backends):
             try:
-                ways.append(way.way(domain))
+                backends.append(entry.backend(domain))
             except ValueError as error:
-                raise ValueError(f"ways[{number}].{error}") from error
-        return Generation(flavour, versions, tuple(ways), self.refused, self.never)
+                raise ValueError(f"backends[{number}].{error}") from error
+        return Generation(flavour, versions, tuple(backends), self.refused, self.never)
 
 
 class _Toggle(Entry, frozen=True):

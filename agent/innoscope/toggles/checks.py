@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.facts import Facts
     from innoscope.toggles.journal_format import Entry
-    from innoscope.toggles.model import Domain, Setting, Way
+    from innoscope.toggles.model import Backend, Domain, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,19 @@ class Change:
     toggle: str
     domain: Domain
     value: str
-    way: Way
+    backend: Backend
     steps: tuple[Step, ...]
 
 
-def server_verdicts(target: Target, facts: Facts, way: str) -> tuple[Verdict, ...]:
+def server_verdicts(target: Target, facts: Facts, backend: str) -> tuple[Verdict, ...]:
     """Check the server and this process, for a change or an undo. Return the most important checks first."""
     return (
         identity(target, facts),
         not_stopped(target, facts),
         not_traced(facts),
         serving(target, facts),
-        rights(target, facts, way),
-        ptrace_policy(facts, way),
+        rights(target, facts, backend),
+        ptrace_policy(facts, backend),
         journal_writable(facts),
     )
 
@@ -43,10 +43,10 @@ def server_verdicts(target: Target, facts: Facts, way: str) -> tuple[Verdict, ..
 def verdicts(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> tuple[Verdict, ...]:
     """Run all checks for a change, and return their results."""
     return (
-        *server_verdicts(target, facts, change.way.kind),
+        *server_verdicts(target, facts, change.backend.kind),
         catalog_knows(target),
-        as_declared(change.way, change.steps),
-        plausible(change.way, change.steps),
+        as_declared(change.backend, change.steps),
+        plausible(change.backend, change.steps),
         in_range(change.domain, change.value),
         no_other_change(target, facts, change, entries),
     )
@@ -128,9 +128,9 @@ def serving(target: Target, facts: Facts) -> Verdict:
     )
 
 
-def rights(target: Target, facts: Facts, way: str) -> Verdict:
+def rights(target: Target, facts: Facts, backend: str) -> Verdict:
     """Check for the right to write to the process's memory, if the backend needs it."""
-    if way == "sql" or facts.memory_error is None or facts.ptrace_capable:
+    if backend == "sql" or facts.memory_error is None or facts.ptrace_capable:
         return _yes("rights")
     return _no(
         "rights",
@@ -139,15 +139,15 @@ def rights(target: Target, facts: Facts, way: str) -> Verdict:
     )
 
 
-def ptrace_policy(facts: Facts, way: str) -> Verdict:
+def ptrace_policy(facts: Facts, backend: str) -> Verdict:
     """Check that no kernel policy overrides CAP_SYS_PTRACE and forbids writing to memory."""
-    if way == "sql" or facts.memory_error is None or not facts.ptrace_capable:
+    if backend == "sql" or facts.memory_error is None or not facts.ptrace_capable:
         return _yes("ptrace_policy")
     if facts.ptrace_scope == 3:
         return _no(
             "ptrace_policy",
             "kernel.yama.ptrace_scope is 3: nobody may trace or write to another process until the next boot",
-            "remove it from /etc/sysctl.d and boot, or take a way over SQL",
+            "remove it from /etc/sysctl.d and reboot, or use the SQL backend",
         )
     policy = "a seccomp filter of ours" if facts.seccomp else "a security module, or its user namespace,"
     return _no(
@@ -164,22 +164,22 @@ def journal_writable(facts: Facts) -> Verdict:
     return _no("journal", *facts.journal_problem)
 
 
-def as_declared(way: Way, steps: Sequence[Step]) -> Verdict:
+def as_declared(backend: Backend, steps: Sequence[Step]) -> Verdict:
     """Check that the variables' sizes and types in this server match the catalog."""
-    for setting, step in _pairs(way, steps):
+    for setting, step in _pairs(backend, steps):
         for what, known, found in (("bytes", setting.size, step.size), ("type", setting.kind, step.type)):
             if step.address is not None and known is not None and found != known:
                 return _no(
                     "as_declared",
                     f"{setting.name} has {what} {found} in this server, and {known} in the catalog",
-                    "this build is not one that the catalog knows; take a way over SQL",
+                    "this build is not one that the catalog knows; use the SQL backend",
                 )
     return _yes("as_declared")
 
 
-def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
+def plausible(backend: Backend, steps: Sequence[Step]) -> Verdict:
     """Check that the current values are plausible. An implausible value indicates the wrong variable."""
-    for setting, step in _pairs(way, steps):
+    for setting, step in _pairs(backend, steps):
         if setting.plausible is None or step.old is None:
             continue
         low, high = setting.plausible
@@ -187,7 +187,7 @@ def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
             return _no(
                 "plausible",
                 f"{setting.name} is {step.old}, which it cannot be ({low:g} to {high:g}): not that variable?",
-                "this build is not one that the catalog knows; take a way over SQL",
+                "this build is not one that the catalog knows; use the SQL backend",
             )
     return _yes("plausible")
 
@@ -236,8 +236,8 @@ def no_other_change(target: Target, facts: Facts, change: Change, entries: Itera
     return _yes("no_other_change")
 
 
-def _pairs(way: Way, steps: Sequence[Step]) -> Iterable[tuple[Setting, Step]]:
-    known = {assignment.setting.name: assignment.setting for assignment in way.assignments}
+def _pairs(backend: Backend, steps: Sequence[Step]) -> Iterable[tuple[Setting, Step]]:
+    known = {assignment.setting.name: assignment.setting for assignment in backend.assignments}
     return ((known[step.setting], step) for step in steps if step.setting in known)
 
 

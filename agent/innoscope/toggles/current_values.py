@@ -10,7 +10,7 @@ from innoscope.common.errors import InnoscopeError
 from innoscope.toggles import catalog
 from innoscope.toggles.backends.sql import NoLogin
 from innoscope.toggles.dependencies import Dependencies
-from innoscope.toggles.model import Learner, NotOnThisServer, Setting, Way
+from innoscope.toggles.model import Backend, Learner, NotOnThisServer, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ class _Source:
     """A backend through which a toggle's value can be read."""
 
     toggle: Toggle
-    way: Way
+    backend: Backend
 
 
 def values(
@@ -40,7 +40,7 @@ def values(
     sources = [source for toggle in toggles for source in _sources(toggle, target)]
     found: dict[str, str] = {}
     for kind in ("sql", "memory"):
-        left = [one for one in sources if one.way.kind == kind and one.toggle.name not in found]
+        left = [one for one in sources if one.backend.kind == kind and one.toggle.name not in found]
         if left:
             found = _read_all(kind, left, target, account, deps) | found
     return found
@@ -51,23 +51,23 @@ def _sources(toggle: Toggle, target: Target) -> Iterator[_Source]:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer:
         return
-    for way in _readable(generation):
-        yield _Source(toggle, way)
+    for backend in _readable(generation):
+        yield _Source(toggle, backend)
 
 
-def _readable(generation: Generation) -> Iterator[Way]:
+def _readable(generation: Generation) -> Iterator[Backend]:
     """Yield the backends that can read the value.
 
     If only the memory backend can change it but system variables show it, yield an SQL backend for reading.
     """
-    for way in generation.ways:
-        if way.kind in generation.never:
+    for backend in generation.backends:
+        if backend.kind in generation.never:
             continue
-        yield way
-        shown = [one.setting.variable for one in way.assignments]
-        if way.kind == "memory" and all(shown):
-            assignments = zip(way.assignments, shown, strict=True)
-            yield Way("sql", tuple(replace(one, setting=Setting(str(name))) for one, name in assignments))
+        yield backend
+        shown = [one.setting.variable for one in backend.assignments]
+        if backend.kind == "memory" and all(shown):
+            assignments = zip(backend.assignments, shown, strict=True)
+            yield Backend("sql", tuple(replace(one, setting=Setting(str(name))) for one, name in assignments))
 
 
 def _read_all(
@@ -77,7 +77,7 @@ def _read_all(
     try:
         with closing(deps.writer(kind, target, account)) as writer:
             if isinstance(writer, Learner):
-                writer.learn([one.way for one in sources])
+                writer.learn([one.backend for one in sources])
             for one in sources:
                 if one.toggle.name not in found and (current := _read_one(writer, one)) is not None:
                     found[one.toggle.name] = current
@@ -88,11 +88,11 @@ def _read_all(
 
 def _read_one(writer: Writer, source: _Source) -> str | None:
     """Return the toggle's value, or None if it cannot be read. Raises NoLogin if no toggle can be read."""
-    way = source.way
+    backend = source.backend
     try:
-        steps = writer.prepare(way, [None] * len(way.assignments))
+        steps = writer.prepare(backend, [None] * len(backend.assignments))
     except NoLogin:
         raise
     except InnoscopeError:
         return None
-    return catalog.spoken(way, source.toggle, [step.old for step in steps])
+    return catalog.spoken(backend, source.toggle, [step.old for step in steps])

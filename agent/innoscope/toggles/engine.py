@@ -56,17 +56,17 @@ def apply(
     server = ServerId.of(target, boot_id())
     with lock.held(deps.journal.folder, server):
         fault("locked")
-        change = checks.Change(plan.toggle.name, plan.toggle.domain, plan.value, plan.way, plan.steps)
+        change = checks.Change(plan.toggle.name, plan.toggle.domain, plan.value, plan.backend, plan.steps)
         facts, entries = deps.facts(target, deps.journal), deps.journal.entries_if_readable()
         checks.refuse(checks.verdicts(target, facts, change, entries))
         fault("checked")
         now = time.time()
         entry = Entry(
             id=fresh_id(entries), at=now, who=printable(who), why=why, toggle=plan.toggle.name,
-            value=plan.value, way=plan.way.kind, server=server, steps=plan.steps,
+            value=plan.value, backend=plan.backend.kind, server=server, steps=plan.steps,
             until=None if seconds is None else now + seconds,
         )  # fmt: skip
-        with closing(deps.writer(entry.way, target, account)) as writer, _armed(entry, account, deps):
+        with closing(deps.writer(entry.backend, target, account)) as writer, _armed(entry, account, deps):
             fault("armed")
             deps.journal.intend(entry)
             fault("intended")

@@ -69,7 +69,7 @@ class Entry:
     why: str | None
     toggle: str
     value: str
-    way: str
+    backend: str
     server: ServerId
     steps: tuple[Step, ...]
     until: float | None = None
@@ -103,7 +103,7 @@ def intent_line(entry: Entry) -> bytes:
     return _line({
         "v": VERSION, "event": "intent", "id": entry.id, "at": entry.at, "who": entry.who,
         "why": None if entry.why is None else _clean(entry.why),
-        "toggle": entry.toggle, "value": entry.value, "way": entry.way, "server": asdict(entry.server),
+        "toggle": entry.toggle, "value": entry.value, "way": entry.backend, "server": asdict(entry.server),
         "steps": [asdict(step) for step in entry.steps], "until": entry.until, "undoes": entry.undoes,
     })  # fmt: skip
 
@@ -261,7 +261,7 @@ class Fold:
             self._known(record.undoes)
         self._entries[record.id] = Entry(
             id=record.id, at=record.at, who=record.who, why=record.why,
-            toggle=record.toggle, value=record.value, way=record.way,
+            toggle=record.toggle, value=record.value, backend=record.way,
             server=ServerId(**msgspec.structs.asdict(record.server)),
             steps=tuple(Step(**msgspec.structs.asdict(step)) for step in record.steps),
             until=record.until, undoes=record.undoes,

@@ -39,7 +39,7 @@ _TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {
     "uint64": ("unsigned", 8),
     "float64": ("float", 8),
 }
-_NOT_SAFE: Final = "nothing was written: use another way, or report this build to Innoscope"
+_NOT_SAFE: Final = "nothing was written: use another backend, or report this build to Innoscope"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Tar
     if variable is None:
         raise NotOnThisServer(
             f"{target.executable} has no symbol {setting.name}, and its table of variables has no {name}",
-            remedy="install the debug symbols of this very build, or use the SQL way",
+            remedy="install the debug symbols of this very build, or use the SQL backend",
         )
     kind, size = _TABLE_TYPES.get(variable.type, ("other", 0))
     if kind != setting.kind:
@@ -249,7 +249,7 @@ def check_place(name: str, place: Resolved, image: Image) -> None:
     """Raise Refused unless the location is an aligned number in the executable's writable memory."""
     if place.size not in _SIZES or (place.type == "float" and place.size < 4):
         raise Refused(
-            f"{name} has {place.size} bytes, which is no size of type {place.type}", remedy=_NOT_SAFE
+            f"{name} has {place.size} bytes, which is not a valid size of type {place.type}", remedy=_NOT_SAFE
         )
     if place.address % place.size:
         raise Refused(f"{name} at {place.address:#x} is not aligned to {place.size} bytes", remedy=_NOT_SAFE)

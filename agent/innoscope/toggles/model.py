@@ -79,8 +79,8 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How one backend sets the toggle on one generation of servers. ``kind`` is sql or memory."""
+class Backend:
+    """The settings by which a backend, sql or memory, sets the toggle on one generation of servers."""
 
     kind: str
     assignments: tuple[Assignment, ...] = ()
@@ -91,13 +91,13 @@ class Way:
 class Generation:
     """A toggle on the servers of one flavour and version range.
 
-    If ``ways`` is empty, ``refused`` is the reason. ``never`` maps a backend to the reason why it must not be
-    used on these servers, even on request.
+    If ``backends`` is empty, ``refused`` is the reason. ``never`` maps a backend to the reason why it must
+    not be used on these servers, even on request.
     """
 
     flavour: str
     versions: VersionRange
-    ways: tuple[Way, ...] = ()
+    backends: tuple[Backend, ...] = ()
     refused: str | None = None
     never: Mapping[str, str] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ class Plan:
 
     toggle: Toggle
     value: str  # as entered by the user
-    way: Way
+    backend: Backend
     steps: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...] = ()
@@ -171,11 +171,11 @@ class Plan:
 
 @runtime_checkable
 class Writer(Protocol):
-    """A backend that changes one target. The caller must close it."""
+    """Changes the settings of one target through one backend. The caller must close it."""
 
     kind: str
 
-    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps, with the current values as old values. Raises NotOnThisServer or Refused."""
         ...
 
@@ -196,7 +196,7 @@ class Writer(Protocol):
 class Learner(Protocol):
     """A writer that can locate many settings together, which is much faster than one by one."""
 
-    def learn(self, ways: Sequence[Way]) -> None:
+    def learn(self, backends: Sequence[Backend]) -> None:
         """Locate all settings of these backends. Raises only errors that affect all of them."""
         ...
 

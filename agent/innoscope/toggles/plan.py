@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.credentials import Account
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Generation, Step, Toggle, Verdict, Way
+    from innoscope.toggles.model import Backend, Generation, Step, Toggle, Verdict
 
 
 def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
@@ -34,13 +34,13 @@ def plan(
     value: str,
     *,
     account: Account,
-    ways: Sequence[str] | None = None,
+    backends: Sequence[str] | None = None,
     deps: Dependencies | None = None,
 ) -> Plan:
     """Plan setting the toggle to a value, and run the checks. Nothing is written.
 
-    The backends are tried in the order of the catalog, or of ``ways`` if given. Raises NotOnThisServer, or
-    Refused if the value is invalid or no backend works. If there is only one backend, raises its error.
+    The backends are tried in the order of the catalog, or of ``backends`` if given. Raises NotOnThisServer,
+    or Refused if the value is invalid or no backend works. If there is only one backend, raises its error.
     """
     deps = deps or Dependencies()
     toggle = find_toggle(deps.toggles(), toggle_name)
@@ -49,69 +49,68 @@ def plan(
     entries = deps.journal.entries_if_readable()
     passed: list[tuple[str, str]] = []
     failures: list[InnoscopeError] = []
-    for way in _candidates(generation, ways, passed):
-        new = catalog.raws(way, toggle, value)
-        held_up = _unusable(checks.server_verdicts(target, facts, way.kind), way)
+    for backend in _candidates(generation, backends, passed):
+        new = catalog.raws(backend, toggle, value)
+        held_up = _unusable(checks.server_verdicts(target, facts, backend.kind), backend)
         try:
             if held_up is not None:
                 raise Refused(str(held_up.reason), remedy=held_up.remedy)
-            with closing(deps.writer(way.kind, target, account)) as writer:
-                steps = tuple(writer.prepare(way, new))
+            with closing(deps.writer(backend.kind, target, account)) as writer:
+                steps = tuple(writer.prepare(backend, new))
         except InnoscopeError as error:
-            passed.append((way.kind, error.what))
+            passed.append((backend.kind, error.what))
             failures.append(error)
             continue
-        change = checks.Change(toggle.name, toggle.domain, value, way, steps)
+        change = checks.Change(toggle.name, toggle.domain, value, backend, steps)
         return Plan(
             toggle=toggle,
             value=value,
-            way=way,
+            backend=backend,
             steps=steps,
             verdicts=checks.verdicts(target, facts, change, entries),
-            warnings=tuple(_warnings(toggle, way, steps)),
+            warnings=tuple(_warnings(toggle, backend, steps)),
             passed=tuple(passed),
         )
-    raise _no_way(toggle, target, passed, failures)
+    raise _no_backend(toggle, target, passed, failures)
 
 
 def _candidates(
     generation: Generation, asked: Sequence[str] | None, passed: list[tuple[str, str]]
-) -> Iterator[Way]:
+) -> Iterator[Backend]:
     """Yield the backends to try, and add the others to ``passed``, with the reasons."""
-    kinds = list(dict.fromkeys(way.kind for way in generation.ways)) if asked is None else list(asked)
-    for kind in kinds:
-        ways = [way for way in generation.ways if way.kind == kind]
+    for kind in asked or dict.fromkeys(backend.kind for backend in generation.backends):
+        backends = [backend for backend in generation.backends if backend.kind == kind]
         if kind in generation.never:
             passed.append((kind, generation.never[kind]))
-        elif not ways:
-            passed.append((kind, generation.refused or "the catalog has no such way for these servers"))
+        elif not backends:
+            passed.append((kind, generation.refused or "the catalog has no such backend for these servers"))
         else:
-            yield from ways
+            yield from backends
 
 
-def _unusable(verdicts: Sequence[Verdict], way: Way) -> Verdict | None:
+def _unusable(verdicts: Sequence[Verdict], backend: Backend) -> Verdict | None:
     """Return the failed check that rules out the backend, or None.
 
     For example, the SQL backend is ruled out if the server is stopped, because the server would not reply.
     """
     names = {"identity"}
-    if way.kind == "sql":
+    if backend.kind == "sql":
         names |= {"not_stopped", "serving"}
     else:
         names |= {"rights", "ptrace_policy"}
     return next((verdict for verdict in verdicts if not verdict.ok and verdict.check in names), None)
 
 
-def _warnings(toggle: Toggle, way: Way, steps: Sequence[Step]) -> Iterator[str]:
+def _warnings(toggle: Toggle, backend: Backend, steps: Sequence[Step]) -> Iterator[str]:
     if toggle.also:
         yield toggle.also
-    if way.note:
-        yield way.note
+    if backend.note:
+        yield backend.note
     if all(same(step.old, step.new) for step in steps):
         yield "it is that already: nothing would change"
 
 
-def _no_way(
+def _no_backend(
     toggle: Toggle, target: Target, passed: Sequence[tuple[str, str]], failures: Sequence[InnoscopeError]
 ) -> InnoscopeError:
     """Return the error to raise if no backend works: the only backend's error, or one with all reasons."""
@@ -123,6 +122,6 @@ def _no_way(
     kind = NotOnThisServer if only_absent else Refused
     remedies = "\n".join(dict.fromkeys(error.remedy for error in failures if error.remedy))
     return kind(
-        f"no way to set {toggle.name} on {target.flavour} {shown}: {reasons or 'the catalog has none'}",
+        f"cannot set {toggle.name} on {target.flavour} {shown}: {reasons or 'the catalog has no backend'}",
         remedy=remedies or f"innoscope toggle show {toggle.name}",
     )

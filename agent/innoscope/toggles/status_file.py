@@ -54,7 +54,7 @@ def _server(entries: list[Entry]) -> dict[str, Any]:
         "changes": {result: counted[result] for result in ("done", "undone", "failed")},
         "toggles": [
             {
-                "id": entry.id, "toggle": entry.toggle, "value": entry.value, "way": entry.way,
+                "id": entry.id, "toggle": entry.toggle, "value": entry.value, "way": entry.backend,
                 "since": entry.at, "until": entry.until, "who": entry.who,
                 "unfinished": entry.outcome == "intended",
             }

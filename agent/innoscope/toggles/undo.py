@@ -62,9 +62,9 @@ def undo(
         entries = deps.journal.entries()
         entry = next(one for one in entries if one.id == entry.id)
         _must_be_undoable(entry)  # again, because another process may have undone it in the meantime
-        checks.refuse(checks.server_verdicts(target, deps.facts(target, deps.journal), entry.way))
+        checks.refuse(checks.server_verdicts(target, deps.facts(target, deps.journal), entry.backend))
         fault("undo-checked")
-        with closing(deps.writer(entry.way, target, account)) as writer:
+        with closing(deps.writer(entry.backend, target, account)) as writer:
             _Undoing(entry, entries, writer, deps, fault).run(who, why)
         fault("undo-concluded")
         (deps.expiry or expiry).disarm(entry.id)
@@ -93,7 +93,7 @@ class _Undoing:
         if begun is None:
             begun = Entry(
                 id=fresh_id(self.entries), at=time.time(), who=printable(who), why=why,
-                toggle=self.entry.toggle, value=self.entry.value, way=self.entry.way,
+                toggle=self.entry.toggle, value=self.entry.value, backend=self.entry.backend,
                 server=self.entry.server, steps=steps, undoes=self.entry.id,
             )  # fmt: skip
             self.deps.journal.intend(begun)
@@ -228,7 +228,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
     if target is None:
         try:
             # A server in a container can be changed over SQL only if the user chose it, so the user did.
-            target = replace(identify(ProcFs(), server.pid), chosen=entry.way == "sql")
+            target = replace(identify(ProcFs(), server.pid), chosen=entry.backend == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot identify server {server.pid}: {error}", remedy="run it as root") from error
     if target.build_id != server.build_id:

@@ -190,7 +190,7 @@ def journal_rescue(target: Target, at: float, found: ThreadStates, outcome: str,
     try:
         entry = Entry(
             id=fresh_id(book.entries()), at=at, who=printable(process_users.current_user(ProcFs())), why=None,
-            toggle=RESCUE, value="", way="signal", server=ServerId.of(target, boot_id()),
+            toggle=RESCUE, value="", backend="signal", server=ServerId.of(target, boot_id()),
             steps=(Step(printable(str(found)), None, None),),
         )  # fmt: skip
         book.intend(entry)

@@ -53,10 +53,10 @@ def command() -> None:
 
     \b
     Examples:
-      innoscope probes list                       what could be attached, on every server
-      innoscope probes status                     what the sensor has attached, with counts and cost
-      innoscope probes measure --seconds 10       attach the default probes for 10 s and show what they cost
-      innoscope probes measure --family spin      one family, also one that is off by default
+      innoscope probes list                       list the probes that can be attached to each server
+      innoscope probes status                     show what the sensor has attached, with counts and cost
+      innoscope probes measure --seconds 10       attach the default probes for 10 s and show their cost
+      innoscope probes measure --family spin      attach one family, even if it is off by default
     """
 
 
@@ -87,13 +87,13 @@ def list_probes(
         console.lines(table(_LIST, list(_list_rows(placement)), width=terminal_width()))
 
 
-@command.command("measure")
+@command.command("measure", short_help="Attach probes for some seconds and show what they cost.")
 @target_options
 @_family_option
 @seconds_option(0.1, 86_400, "How long to keep the probes attached, at most 24h.")
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
-    help="Most that all probes may cost, as a share of the CPUs that the server may use.",
+    help="Maximum cost of all probes together, as a share of the CPUs that the server may use.",
 )  # fmt: skip
 @json_option
 def measure(
@@ -105,12 +105,14 @@ def measure(
     budget: float,
     as_json: bool,
 ) -> None:
-    """Attach to one server for some seconds, show what each probe counted and cost, and detach.
+    """Attach probes to one server for some seconds, and show the hits and the cost of each.
+
+    The probes are detached at the end.
 
     \b
     Examples:
-      sudo innoscope probes measure --seconds 5         the probes that are on by default
-      sudo innoscope probes measure --family spin       one family, also one that is off by default
+      sudo innoscope probes measure --seconds 5         attach the probes that are on by default
+      sudo innoscope probes measure --family spin       attach one family, even if it is off by default
     """
     target = find_one(pid, socket, port)
     chosen = frozenset(probe.family for probe in _probes(families)) if families else None

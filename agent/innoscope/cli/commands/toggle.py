@@ -16,7 +16,7 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
-from innoscope.cli.parameters import Duration, Group, completes, did_you_mean
+from innoscope.cli.parameters import Duration, Group, Option, completes, did_you_mean
 from innoscope.cli.toggle_text import Here
 from innoscope.common import console
 from innoscope.target import process_users
@@ -46,41 +46,45 @@ def server_options(function: F) -> F:
     return target_options(sql_options(json_option(function)))
 
 
-def way_option(function: F) -> F:
-    """Add ``--way``. None means that all backends are tried, in the catalog's order."""
+def backend_option(function: F) -> F:
+    """Add ``--backend``. None means that all backends are tried, in the catalog's order."""
     return click.option(
-        "--way",
+        "--backend",
+        cls=Option,
+        formerly=["--way"],
         type=click.Choice(["sql", "memory"]),
-        help="Only this way  [default: the first that works].",
+        help="Use this backend.  [default: the first that works]",
     )(function)
 
 
 @click.group("toggle", cls=Group)
 def command() -> None:
-    """Change a live server's settings: planned, checked, journalled, verified, undone.
+    """Change settings of a live server. Each change is planned, checked, journalled and verified.
 
     \b
     Examples:
-      innoscope toggle list                       what can be changed on this server, how, and what it is now
-      innoscope toggle plan read_ahead off        exactly what would be done, and nothing of it
-      innoscope toggle set read_ahead off         the same, a question, the change, the way back
+      innoscope toggle list                       list the toggles on this server with their values
+      innoscope toggle plan read_ahead off        show the change without making it
+      innoscope toggle set read_ahead off         show the change, ask, make it, and print the undo command
       innoscope toggle undo                       undo the last change
       innoscope toggle set io_capacity 2000 --for 10m --why "import, ticket 4711"
-      innoscope toggle history                    who changed what, when, and whether it still holds
+      innoscope toggle history                    show who changed what, when, and whether it was undone
 
     \b
-    Exit codes: 14 refused (nothing was written), 15 not supported on this server, 16 the change failed (the
-    journal has it), 8 SQL failed, 6 no privileges. All: docs/cli.md; more: docs/toggles.md.
+    Exit codes: 14 refused (nothing was written), 15 not supported on this server, 16 the change failed (see
+    `toggle history`), 8 SQL failed, 6 no privileges. All: docs/cli.md; more: docs/toggles.md.
     """
 
 
-@command.command("list", short_help="List what can be changed on this server, how, and the current values.")
+@command.command("list", short_help="List the toggles on this server, with values, backends and risk.")
 @server_options
 def list_toggles(
     pid: int | None, socket: str | None, port: int | None, defaults_file: str | None, user: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """List what can be changed on this server: current value, range, ways, risk; or why not.
+    """List the toggles on this server: current value, allowed values, backends and risk.
+
+    If the server does not support a toggle, the reason is shown instead.
 
     \b
     Examples:
@@ -100,14 +104,16 @@ def list_toggles(
         console.line(f"note: {refused}")
 
 
-@command.command("show", short_help="Show what one toggle does, and its ways here.")
+@command.command("show", short_help="Show what a toggle does, its current value and its backends.")
 @click.argument("name", shell_complete=completes(_names))
 @server_options
 def show(
     name: str, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show what a toggle does and when it helps, its value and ways here, and what is never used.
+    """Show what a toggle does and when to use it, and its current value and backends on this server.
+
+    Backends that must not be used on this server are listed with the reason.
 
     \b
     Examples:
@@ -122,29 +128,30 @@ def show(
     console.lines(words.show_lines(here, target))
 
 
-@command.command("plan", short_help="Show exactly what `set` would do; nothing is written.")
+@command.command("plan", short_help="Show what `set` would change, without changing it.")
 @click.argument("name", shell_complete=completes(_names))
 @click.argument("value", default="")
-@way_option
+@backend_option
 @server_options
 def plan(
-    name: str, value: str, way: str | None, pid: int | None, socket: str | None, port: int | None,
+    name: str, value: str, backend: str | None, pid: int | None, socket: str | None, port: int | None,
     defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show exactly what `set` would do: old and new value, where, side effects, results of the checks.
+    """Show what `set` would change, without changing it.
 
-    Nothing is written.
+    The plan has the old and new value of each setting, for memory also the address, side effects, and the
+    results of the checks.
 
     \b
     Examples:
       sudo innoscope toggle plan read_ahead off
-      sudo innoscope toggle plan max_connections 2000 --way memory
+      sudo innoscope toggle plan max_connections 2000 --backend memory
 
     \b
-    Exit codes: 14 a check refuses it, 15 not supported on this server. All: docs/cli.md.
+    Exit codes: 14 refused, 15 not supported on this server. All: docs/cli.md.
     """
     target = find_one(pid, socket, port)
-    planned = _planned(target, name, value, way, _account(defaults_file, user))
+    planned = _planned(target, name, value, backend, _account(defaults_file, user))
     if as_json:
         console.document(words.plan_document(target, planned), indent=2)
     else:
@@ -153,7 +160,7 @@ def plan(
         raise words.refusal(planned)
 
 
-@command.command("set", short_help="Plan, check, ask, change, verify.")
+@command.command("set", short_help="Change a setting: plan, check, ask, write, verify.")
 @click.argument("name", shell_complete=completes(_names))
 @click.argument("value", default="")
 @click.option(
@@ -162,23 +169,24 @@ def plan(
     type=Duration(1),
     help="Undo it automatically after this time: 90s, 10m, 2h, 1d.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask. Not enough for a dangerous toggle: --confirm.")
-@click.option(
-    "--confirm", metavar="NAME", help="What you would type to confirm a dangerous toggle: its name."
-)
-@click.option("--why", metavar="TEXT", help="For the journal.")
-@way_option
+@click.option("-y", "--yes", is_flag=True, help="Do not ask. Dangerous toggles need --confirm instead.")
+@click.option("--confirm", metavar="NAME", help="Confirm a dangerous toggle by giving its name here.")
+@click.option("--why", metavar="TEXT", help="Reason for the change, for the journal.")
+@backend_option
 @server_options
 def set_toggle(
     name: str, value: str, seconds: float | None, yes: bool, confirm: str | None, why: str | None,
-    way: str | None, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
+    backend: str | None, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show the plan, ask, and apply it: journalled before, verified after, with the command that undoes it.
+    """Show the plan, ask for confirmation, and make the change.
+
+    The change is journalled before it is made, and verified afterwards. The output has the command that
+    undoes it.
 
     \b
-    Harmless and careful toggles ask y/N; --yes answers it. Dangerous ones ask for the toggle's name;
-    --confirm NAME answers that. Without a terminal and an answer nothing is done.
+    Harmless and careful toggles ask y/N, which --yes answers. Dangerous toggles ask for the toggle's name,
+    which --confirm NAME answers. Without a terminal and without these options, nothing is changed.
 
     \b
     Examples:
@@ -189,7 +197,7 @@ def set_toggle(
         raise click.UsageError(f"--confirm {confirm} is not the toggle's name, {name}")
     target = find_one(pid, socket, port)
     account = _account(defaults_file, user)
-    planned = _planned(target, name, value, way, account)
+    planned = _planned(target, name, value, backend, account)
     _show(words.plan_lines(target, planned), err=as_json)
     if planned.refusals:
         raise words.refusal(planned)
@@ -204,21 +212,21 @@ def set_toggle(
 
 @command.command("undo", short_help="Undo a change.")
 @click.argument("which", metavar="[ID|NAME]", required=False, shell_complete=completes(_names))
-@click.option("--why", metavar="TEXT", help="For the journal.")
+@click.option("--why", metavar="TEXT", help="Reason for the undo, for the journal.")
 @server_options
 def undo(
     which: str | None, why: str | None, pid: int | None, socket: str | None, port: int | None,
     defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Undo a change: the last one, or the one with this id or of this toggle.
+    """Undo the last change, the change with this id, or the last change of this toggle.
 
-    The journal knows which server it was on. It is refused when that process has ended, or when somebody has
-    changed the same setting since.
+    The journal records which server was changed, so --pid is not required. Undo is refused if that server
+    process has exited, or if someone has changed the setting since.
 
     \b
     Examples:
-      sudo innoscope toggle undo                  the last change
-      sudo innoscope toggle undo read_ahead       the last change of this toggle
+      sudo innoscope toggle undo                  undo the last change
+      sudo innoscope toggle undo read_ahead       undo the last change of this toggle
     """
     target = _named(pid, socket, port)
     who = process_users.current_user(ProcFs())
@@ -233,7 +241,7 @@ def undo(
 @target_options
 @json_option
 def history(pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
-    """Show who changed what, when, why and with what result; newest first, of all servers or one.
+    """Show who changed what, when and why, and the result; newest first, for all servers or one.
 
     \b
     Examples:
@@ -274,11 +282,11 @@ def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
         return Here(toggle, why_not=error.what)
-    return Here(toggle, now.get(toggle.name), catalog.allowed(generation.ways[0], toggle), generation)
+    return Here(toggle, now.get(toggle.name), catalog.allowed(generation.backends[0], toggle), generation)
 
 
-def _planned(target: Target, name: str, value: str, way: str | None, account: Account) -> Plan:
-    return engine.plan(target, name, value, account=account, ways=None if way is None else [way])
+def _planned(target: Target, name: str, value: str, backend: str | None, account: Account) -> Plan:
+    return engine.plan(target, name, value, account=account, backends=None if backend is None else [backend])
 
 
 def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:

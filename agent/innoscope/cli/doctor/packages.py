@@ -27,20 +27,20 @@ class Stripped:
 
 
 def remedy(file: Stripped) -> str:
-    """Return the commands that provide the symbols, one per line, the most likely first."""
+    """Return the steps that provide the symbols, separated by ``; or``, the most likely first."""
     family = distribution(file.root)
     package = owner(file.path, family) if file.ours else None
-    ways = []
+    remedies = []
     if family == "debian" and package:
-        ways.append(f"apt install {debian_debug_package(package)}")
+        remedies.append(f"apt install {debian_debug_package(package)}")
     elif family == "redhat":
-        ways.append(f"dnf debuginfo-install {package or file.path}")
+        remedies.append(f"dnf debuginfo-install {package or file.path}")
     elif family == "suse" and package:
-        ways.append(f"zypper install {package}-debuginfo")
-    ways.append(_DEBUGINFOD)
+        remedies.append(f"zypper install {package}-debuginfo")
+    remedies.append(_DEBUGINFOD)
     if file.build_id:
-        ways += [f"put its debug file at {build_id_path(file.build_id)}", _PACK]
-    return "; or ".join(ways)
+        remedies += [f"put its debug file at {build_id_path(file.build_id)}", _PACK]
+    return "; or ".join(remedies)
 
 
 def build_id_path(build_id: str) -> str:

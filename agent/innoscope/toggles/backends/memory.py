@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
     from innoscope.toggles.locate_setting import Resolved
-    from innoscope.toggles.model import Raw, Setting, Way
+    from innoscope.toggles.model import Backend, Raw, Setting
 
 _YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _YAMA_NEVER: Final = "3"
@@ -57,19 +57,19 @@ class MemoryWriter:
         """Discard the locations."""
         self._known = {}
 
-    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps with the current values in memory.
 
         Raises NotOnThisServer if this build does not have a variable, and Refused if a variable or its value
         does not match the catalog.
         """
-        self.learn([way])
-        settings = [assignment.setting for assignment in way.assignments]
+        self.learn([backend])
+        settings = [assignment.setting for assignment in backend.assignments]
         return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
 
-    def learn(self, ways: Sequence[Way]) -> None:
+    def learn(self, backends: Sequence[Backend]) -> None:
         """Locate the settings of all these backends together. ``prepare`` raises the error of a setting."""
-        settings = dict.fromkeys(one.setting for way in ways for one in way.assignments)
+        settings = dict.fromkeys(one.setting for backend in backends for one in backend.assignments)
         unknown = [setting for setting in settings if setting not in self._known]
         if unknown:
             self._known |= resolving.find_all(self._target, unknown, gdb=self._gdb)
@@ -107,7 +107,7 @@ class MemoryWriter:
             raise ChangeFailed(
                 f"{step.setting} was set to {step.new} and does not keep it: it is "
                 f"{number_bytes.decode(found, kind)} now",
-                remedy="the server writes it itself: use the SQL way",
+                remedy="the server writes it itself: use the SQL backend",
             )
 
     def _step(self, setting: Setting, raw: Raw | None) -> Step:
@@ -123,7 +123,7 @@ class MemoryWriter:
             raise Refused(
                 f"{setting.name} is {old} in memory, and should be from {low:g} to {high:g}: "
                 "it is not what the catalog takes it for",
-                remedy="nothing was written: use the SQL way, or report this build",
+                remedy="nothing was written: use the SQL backend, or report this build",
             )
         return Step(setting.name, old, raw, place.address, place.size, place.type, place.origin)
 

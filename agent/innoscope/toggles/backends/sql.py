@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from innoscope.target.credentials import Account
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Assignment, Raw, Way
+    from innoscope.toggles.model import Assignment, Backend, Raw
 
 #: Timeout in seconds of a login and of each query.
 _ANSWER: Final = 5.0
@@ -78,19 +78,19 @@ class SqlWriter:
                 self._open.abandon()
             self._open = None
 
-    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps with the current values. Nothing is written. ``new`` has one value per assignment.
 
         Raises NoLogin, LockedOut, or NotOnThisServer if this server does not have one of the variables.
         """
-        names = [one.setting.name for one in way.assignments]
+        names = [one.setting.name for one in backend.assignments]
         try:
             now = self._values(names)
         except ChangeFailed as error:
-            raise NoLogin(f"no way over SQL: {error.what}", remedy=error.remedy) from error
+            raise NoLogin(f"SQL is unavailable: {error.what}", remedy=error.remedy) from error
         return tuple(
             Step(name, old, _bounded(one, old, wanted))
-            for name, one, old, wanted in zip(names, way.assignments, now, new, strict=True)
+            for name, one, old, wanted in zip(names, backend.assignments, now, new, strict=True)
         )
 
     def read(self, step: Step) -> Raw:
@@ -142,7 +142,7 @@ class SqlWriter:
             raise Refused(error.what, remedy=error.remedy) from error
         except SqlFailed as error:
             if _code(error) != _TOO_MANY:
-                raise NoLogin(f"no way over SQL: {_short(error)}", remedy=error.remedy) from error
+                raise NoLogin(f"SQL is unavailable: {_short(error)}", remedy=error.remedy) from error
             return self._extra_port(error)
 
     def _extra_port(self, full: SqlFailed) -> Connection:
@@ -154,7 +154,7 @@ class SqlWriter:
                     target=self._target, proc=self._proc,
                 )  # fmt: skip
         raise LockedOut(
-            "no way over SQL: too many connections, and no extra port lets us in",
+            "SQL is unavailable: too many connections, and no extra port accepts the login",
             remedy="innoscope toggle set max_connections NUMBER --for 10m raises the limit without a login",
         ) from full
 
