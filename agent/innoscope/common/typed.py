@@ -7,6 +7,7 @@ The types are ``Entry`` structures (msgspec). A rule that a type cannot express 
 from __future__ import annotations
 
 import re
+import threading
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,6 +24,10 @@ T = TypeVar("T")
 #: msgspec ends its messages with the location: "Expected `str`, got `int` - at `$.rules[3].class`". It
 #: does not name the keys of a mapping: "at `$.classes[...].label`", "at `key` in `$.classes`".
 _PLACE: Final = re.compile(r"(?P<why>.*) - at (?P<key>`key` in )?`\$(?P<keys>.*)`", re.DOTALL)
+#: Types that any thread may use. msgspec describes a structure when it is first used. Other threads can run
+#: meanwhile; if they use the incomplete description, they crash (StructInfo_Convert in _core.c of 0.22.0).
+_described: Final[set[object]] = set()
+_describing: Final = threading.Lock()
 _KEY: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -73,6 +78,7 @@ def decode_toml(text: str, kind: type[T], source: object) -> T:
 
 def decode_json(text: str | bytes, kind: type[T], source: object) -> T:
     """Decode JSON from ``source``, which error messages name. Raises BadFile."""
+    _describe(kind)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_hook)
     except msgspec.ValidationError as error:
@@ -96,12 +102,21 @@ def _parsed_json(text: str | bytes) -> Any:
 
 def convert(document: object, kind: type[T], source: object, line_of: Any = None) -> T:
     """Convert a parsed document. ``line_of`` maps a list of keys to a line number or None. Raises BadFile."""
+    _describe(kind)
     try:
         return msgspec.convert(document, kind, dec_hook=_hook)
     except (msgspec.ValidationError, RecursionError) as error:
         keys, words = _where(error, document, kind)
         line = line_of(keys) if line_of is not None else None
         raise BadFile(f"{source}{f', line {line}' if line else ''}: {words}") from error
+
+
+def _describe(kind: object) -> None:
+    """Let msgspec describe a type, and all structures in it, in one thread at a time."""
+    if kind not in _described:
+        with _describing:
+            msgspec.json.Decoder(kind, dec_hook=_hook)
+            _described.add(kind)
 
 
 def _hook(kind: Any, value: Any) -> Any:
