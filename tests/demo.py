@@ -1,6 +1,6 @@
 """``make run``: a first stack dump of the host's server (or a temporary one with a load), and the agent.
 
-Then it takes a snapshot once a second until Ctrl-C, which leaves nothing behind.
+Then the agent's sensor takes a snapshot once a second until Ctrl-C. Nothing is left behind.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def quota(server: Server, cpus: float) -> Iterator[None]:
 
 
 def _leave(server: Server, group: Path, home: Path) -> None:
-    """Move the server out of the group and remove the group; wait for a server that is ending."""
+    """Move the server out of the group and remove the group; wait for a server that is still exiting."""
     if server.running:
         with suppress(ProcessLookupError):
             (home / "cgroup.procs").write_text(str(server.pid))

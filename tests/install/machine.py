@@ -25,9 +25,9 @@ _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1],
 
 
 class Machine:
-    """Context manager. ``shown`` maps folders of the host to paths in the machine, read-only.
+    """Context manager. ``shown`` maps folders of the host to paths in the machine, mounted read-only.
 
-    Without ``booted`` no systemd runs in it, as in a container build.
+    If ``booted`` is false, no systemd runs in the machine, as in a container build.
     """
 
     def __init__(self, base: Path, shown: Mapping[Path, str] | None = None, *, booted: bool = True) -> None:

@@ -63,7 +63,7 @@ def _add(pid: int, start: int, end: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class Symbols:
-    """All function symbols with a size of some files, as nm lists them."""
+    """Those function symbols of some files that have a size, as nm lists them."""
 
     starts: list[int] = field(default_factory=list)
     rows: list[tuple[int, int, str]] = field(default_factory=list)

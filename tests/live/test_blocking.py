@@ -1,4 +1,4 @@
-"""Blockers are named: the lock, connection, thread and statement. The tests create the locks themselves."""
+"""Blockers are reported with lock, connection, thread and statement. The tests create the locks."""
 
 from __future__ import annotations
 
