@@ -37,8 +37,8 @@ _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
 )
 
 
-#: Allowed owners of servers. Test servers run as root, or in a chroot as its user mysql, which the host does
-#: not have.
+#: Allowed owners of servers. Test servers run as root, or in a chroot as the user mysql of the chroot, which
+#: the host does not have.
 _RULE = f"users = ['mysql', 'mariadb', {MYSQL_UID}]\nremapped_uids = [0]\n"
 
 
@@ -150,7 +150,7 @@ def running() -> Iterator[dict[str, Server]]:
 def server(running: dict[str, Server]) -> Callable[[str], Server]:
     """Return a function that starts the named server on first use, with the default options, for the session.
 
-    A test that changes or ends its server makes its own: ``with Server(name, options=...) as server``.
+    A test that changes or ends a server makes its own: ``with Server(name, options=...) as server``.
     """
 
     def started(name: str) -> Server:

@@ -40,7 +40,7 @@ class Incident:
 
     ``what`` describes in a sentence what was done to the server. ``setup`` runs before the stall and before
     the twin, for example to create data. A scene may yield another server or a pid to diagnose; by default,
-    its own server is diagnosed, which the scene may have restarted. If a setting is the cause,
+    the scene's own server is diagnosed, which the scene may have restarted. If a setting is the cause,
     ``twin_options`` replace ``options`` for the twin. ``arguments`` are passed to ``innoscope diagnose``.
     """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from incidents.lab import Scene
     from servers import Server
 
-#: Half of the data of the profile tests. On a slow device, recovery from it still takes long enough.
+#: Half of the data of the profile tests. On a slow device, recovery still takes long enough.
 _DOUBLINGS = 14
 #: For mariadb-11.4.5, whose single redo log file must be as large as the two of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RULES = grafana.FOLDER.parent / "alerts" / "recording.yaml"
-#: A server with all metrics except deadlocks, and a server of the other flavour, which also has deadlocks.
+#: A server with all metrics except deadlocks, and a server of the other flavour, whose metrics include them.
 BUSY, OTHER = "mysql-5.6.24", "mariadb-11.4.5"
 #: Their names in the agent's configuration.
 BUSY_NAME, OTHER_NAME = "under test", "other"

@@ -1,4 +1,4 @@
-"""`diagnose` without SQL, symbols or BPF reports less, and what it reports is right."""
+"""Without SQL, symbols or BPF, `diagnose` reports fewer findings, but correct ones."""
 
 from __future__ import annotations
 

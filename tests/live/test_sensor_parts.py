@@ -1,4 +1,4 @@
-"""The sensor in the test's process, with failing collectors, on a process that pretends to be a server."""
+"""Run the sensor in the test's process, with failing collectors, on a process that imitates a server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`innoscope watch` and the agent's [watch] capture a stall in a file, with the time before it.
 
-The other tests run while that time passes.
+The time before the stall must pass first; the other tests run meanwhile.
 """
 
 from __future__ import annotations
