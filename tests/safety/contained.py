@@ -22,7 +22,7 @@ _START_S = 60
 
 
 class ContainedServer(Server):
-    """A server in separate namespaces. ``pid`` is its pid outside; inside it is process 1."""
+    """A server in separate namespaces. ``pid`` is the server's pid on the host; inside, it is process 1."""
 
     @property
     def pid(self) -> int:
@@ -43,7 +43,7 @@ class ContainedServer(Server):
         return super().stop(timeout)
 
     def _spawn(self) -> None:
-        """Start the server below unshare, as root, the only user that is mapped inside."""
+        """Start the server below unshare as root, because no other user is mapped inside."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
 """Two hosts and the link between them: network namespaces that end with the test.
 
-The agent runs on ``here``, its clients on ``there``. Use ``there.entered()``, or ``there.prefix`` before a
-command, to act on that host.
+The agent runs on ``here`` and its clients run on ``there``. To act on the host ``there``, use
+``there.entered()``, or put ``there.prefix`` before a command.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _READY_S = 60
 class Sensing:
     """A context manager. Query the sensor with ``client``; ``kill()`` and ``start()`` restart it.
 
-    If ``only`` is set, the sensor watches no other servers; those of other tests would delay its exit.
+    If ``only`` is set, the sensor watches only these servers, because probes on others would delay its exit.
     """
 
     def __init__(
