@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 GROUP = "games"
 QUICK_S = 1.0
-#: As a member, open many connections and send the same on each; print ``go`` and continue until killed.
+#: As a member of the group, open many connections and send the same bytes on each; print ``go`` and continue
+#: until killed.
 _MEMBER = """
 import json, os, socket, struct, sys, time
 path, uid, gid, kind = sys.argv[1:]
