@@ -1,4 +1,4 @@
-"""The cache outside the tree, with one writer at a time and only complete folders."""
+"""The cache of downloads, outside the source tree. It has one writer at a time and only complete folders."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A folder in /tmp, because the path of a socket has at most 107 bytes, and one in the chroot if any.
+    """A folder in /tmp, because a socket's path has at most 107 bytes; if there is a chroot, also one in it.
 
-    ``outside`` is the path on the host, ``inside`` is the same folder's path in the server.
+    ``outside`` is the path on the host, and ``inside`` is the path of the same folder for the server.
     """
 
     def __init__(self, installation: Installation) -> None:

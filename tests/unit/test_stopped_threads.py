@@ -1,4 +1,4 @@
-"""A thread is stopped if its context switches do not change between two readings of its state."""
+"""A thread is stopped if it has no context switches between two samples of its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading /proc and finding servers, on a made-up /proc."""
+"""Read /proc and find servers. The /proc is a synthetic one."""
 
 from __future__ import annotations
 
