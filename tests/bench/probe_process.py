@@ -1,4 +1,4 @@
-"""Helper process for the probes of one server: compile them once, and let their governor attach them.
+"""Helper process: compile the probes of one server once, and let their governor attach and detach them.
 
 Arguments: pid, budget, families. Each line of input is an order, and each reply is one line of JSON:
 

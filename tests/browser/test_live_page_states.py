@@ -1,4 +1,4 @@
-"""If data are missing or a part of the live page fails, it shows a message, and the other parts work."""
+"""If data are missing or a part of the live page fails, the page shows a message, and the rest works."""
 
 from __future__ import annotations
 

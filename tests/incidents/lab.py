@@ -61,7 +61,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The output of ``innoscope diagnose --json``, and the ``seconds`` from its start to its end."""
+    """The output of ``innoscope diagnose --json``, and the ``seconds`` from its start to its output."""
 
     record: dict[str, Any]
     seconds: float = 0.0

@@ -18,7 +18,7 @@ _EU_ENDED_EARLY: Final = re.compile(r"tid (\d+) at 0x")
 
 
 class Frame(NamedTuple):
-    """One function on a stack. gdb also reports inlined functions, eu-stack does not."""
+    """One function on a stack. gdb also reports inlined functions; eu-stack does not."""
 
     pc: int
     name: str | None

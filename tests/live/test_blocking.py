@@ -26,8 +26,8 @@ SECONDS = 1.5
 WAITERS = 8
 _OPENAT, _FUTEX = "257", "202"  # asm/unistd_64.h
 _PROCESSES = "FROM information_schema.PROCESSLIST WHERE DB = 'blocking'"
-#: Servers whose metadata locks can be read from memory, for which debug information is needed, or over SQL:
-#: 9.7 lists metadata locks in its performance schema by default.
+#: Servers whose metadata locks can be read: from memory, which requires debug information, or over SQL from
+#: the performance schema, in which 9.7 lists metadata locks by default.
 READABLE = ("mysql-5.5.9", "mysql-9.7", "mariadb-11.4.5")
 
 
@@ -149,7 +149,7 @@ def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Se
 
 
 def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
-    """Let a connection open a table whose file is a pipe, which never ends; it holds LOCK_open."""
+    """Let a connection open a table whose file is a pipe. It waits endlessly, and holds LOCK_open."""
     with Server("mysql-5.5.9") as server:
         tables = (f"CREATE TABLE blocking.{one} (a INT)" for one in ("slow", "t"))
         server.sql("CREATE DATABASE blocking", *tables, "FLUSH TABLES")

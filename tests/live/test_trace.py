@@ -1,4 +1,4 @@
-"""`trace` finds the callers of a function. It refuses hot functions or, if forced, reports its true cost."""
+"""`trace` finds the callers of a function. It refuses hot functions or, if forced, reports the true cost."""
 
 from __future__ import annotations
 
