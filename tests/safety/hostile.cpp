@@ -1,4 +1,4 @@
-// A server that attacks terminals: escape sequences are in the names of threads and functions, in its version, and in
+// A server that attacks terminals: escape sequences are in the names of threads and functions, the server's version,
 // rows and errors. Arguments: --socket=PATH, and --mode=rows or --mode=errors.
 //
 // hostile.py replaces the names of the functions below in the compiled symbol table.

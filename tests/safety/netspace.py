@@ -1,4 +1,4 @@
-"""Two hosts and the link between them: network namespaces that end with the test.
+"""Create two hosts and the link between them as network namespaces, which end with the test.
 
 The agent runs on ``here`` and its clients run on ``there``. To act on the host ``there``, use
 ``there.entered()``, or put ``there.prefix`` before a command.

@@ -1,7 +1,7 @@
 """A tenant of a container: a fake server process named mysqld, with a uid that is allowed by default.
 
-The tenant runs in its own pid namespace below one of the test. Commands in the test's namespace find no other
-server.
+The tenant runs in its own pid namespace, below the test's pid namespace. Commands in the test's namespace
+find no other server.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A folder in /tmp, because a socket's path has at most 107 bytes; if there is a chroot, also one in it.
+    """A folder in /tmp, because a socket's path has at most 107 bytes.
 
+    A server in a chroot also gets a folder in the chroot.
     ``outside`` is the path on the host, and ``inside`` is the path of the same folder for the server.
     """
 

@@ -24,9 +24,9 @@ def evidence(
 ) -> Evidence:
     """Return evidence of ten seconds.
 
-    ``threads`` are counts by wait class; they are clients unless the key also contains a group. All ten
-    snapshots have these counts; if ``threads`` is None, there are no snapshots. ``readings`` are metric
-    values, spread evenly over the ten seconds.
+    ``threads`` are thread counts by wait class; the threads are clients unless the key also contains a group.
+    All ten snapshots have these counts; if ``threads`` is None, there are no snapshots. ``readings`` are
+    metric values, spread evenly over the ten seconds.
     """
     counts = {(CLIENT, key) if isinstance(key, str) else key: count for key, count in (threads or {}).items()}
     snapshots = tuple(SnapshotSummary(at, counts) for at in range(SNAPSHOTS)) if threads is not None else ()

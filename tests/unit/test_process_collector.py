@@ -96,7 +96,7 @@ def test_reading_many_threads_is_spread_over_scrapes_and_then_pauses(
 ) -> None:
     """Let reading 500 threads take 62 ms. Scrapes stop reading after 50 ms.
 
-    The 0.16 s that all threads take cause a pause of 32 s.
+    Reading all threads takes 0.16 s, which causes a pause of 32 s.
     """
     now, read = [0.0], []
 
