@@ -65,7 +65,10 @@ def _ms(number: str, unit: str) -> int:
 
 
 def tool(name: str) -> Path:
-    """Return a program of a Debian package. It is unpacked only, because installing it starts a service."""
+    """Return the path of a program in a Debian package.
+
+    The package is unpacked and not installed, because installing it would start a service.
+    """
     home = cache.root() / "tools" / "alertmanager"
     with cache.locked(home.name):
         if not home.exists():

@@ -55,7 +55,7 @@ class Prometheus:
 
     def __enter__(self) -> Prometheus:
         with self._log.open("wb") as log:
-            # a separate session, so that Ctrl-C does not reach it
+            # a separate session, so that Ctrl-C does not end Prometheus
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

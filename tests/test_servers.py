@@ -1,4 +1,4 @@
-"""The test servers and workloads themselves."""
+"""Test the test servers and workloads themselves."""
 
 from __future__ import annotations
 

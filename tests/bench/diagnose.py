@@ -1,4 +1,4 @@
-"""Cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
+"""Measure the cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
 
 The arms, which last equally long: no command (the control), and one complete run of the command. The windows
 without a command before and after each arm are shorter. Under this load, the speed of a shared machine varies

@@ -1,4 +1,4 @@
-"""Cost of a fleet to its Prometheus and its profile store: ``python -m bench fleet``.
+"""Measure the cost of a fleet to its Prometheus and its profile store: ``python -m bench fleet``.
 
 One agent is real: its replies are recorded, its profiles are pushed, and a Prometheus stores its series. Then
 many fake agents serve that recording to a real Prometheus, which scrapes them every 15 s. Larger fleets are

@@ -42,7 +42,7 @@ class Helper:
 
     def __enter__(self) -> Self:
         try:
-            self._reply(_PATIENCE)  # the helper sends it when it is ready
+            self._reply(_PATIENCE)  # the helper sends a reply as soon as it is ready
         except BaseException:
             self.__exit__()
             raise

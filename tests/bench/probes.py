@@ -1,4 +1,4 @@
-"""Cost of the probes to the server within their budget: ``python -m bench probes``.
+"""Measure the cost of the probes to the server within their budget: ``python -m bench probes``.
 
 The arms: no probes (the control); the families that are on by default; with ``--spin`` also the default
 families plus the hottest one; with ``--unbounded`` also the default families without a budget. With

@@ -1,4 +1,4 @@
-"""Cost of a profile to the server, compared with perf's: ``python -m bench profile``.
+"""Measure the cost of a profile to the server, compared with perf's: ``python -m bench profile``.
 
 The arms: no profiler (the control), ``innoscope profile`` without and with ``--off-cpu``, and
 ``perf record --call-graph dwarf`` at the same frequency.

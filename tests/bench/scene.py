@@ -1,4 +1,4 @@
-"""Servers with a thousand threads, and the loads of the benchmarks."""
+"""Start servers with a thousand threads, and the loads of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medians with their confidence intervals."""
+"""Compute medians with their confidence intervals."""
 
 from __future__ import annotations
 

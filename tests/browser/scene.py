@@ -1,4 +1,4 @@
-"""A real agent in this process with the history of a fake sensor, and Chromium to open its page."""
+"""Run a real agent in this process with a fake sensor's history, and Chromium to open the agent's page."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _MAGIC: Final = b"\x7fELF\x02\x01\x01" + bytes(9)
 _EXEC, _X86_64, _LOAD, _READ_EXECUTE = 2, 62, 1, 5
 _PROGBITS, _STRTAB, _NOTE = 1, 3, 7
 _ALLOC = 2
-#: Bytes of unwind information in one seed.
+#: Maximum bytes of unwind information in one seed.
 _FRAMES: Final = 6 << 10
 #: Number of positions in a file from which parts are taken.
 _PARTS: Final = 4

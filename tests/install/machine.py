@@ -1,4 +1,4 @@
-"""A machine for a test: Debian's systemd as process 1 in namespaces, on a temporary disk."""
+"""Run a machine for a test: Debian's systemd as process 1 in namespaces, on a temporary disk."""
 
 from __future__ import annotations
 

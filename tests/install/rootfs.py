@@ -1,4 +1,4 @@
-"""A minimal Debian 12 in the cache, with systemd and the package's dependencies.
+"""Provide a minimal Debian 12 in the cache, with systemd and the package's dependencies.
 
 Of the package's dependencies, only the declared ones are installed, so a test fails if one is not declared.
 Because the dependencies are installed already, installing the package needs no network.

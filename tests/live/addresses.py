@@ -63,7 +63,7 @@ def _add(pid: int, start: int, end: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class Symbols:
-    """Those function symbols of some files that have a size, as nm lists them."""
+    """The function symbols of some files, as nm lists them. Symbols without a size are omitted."""
 
     starts: list[int] = field(default_factory=list)
     rows: list[tuple[int, int, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The toggle engine on a test server, as ``innoscope toggle`` uses it, with a separate journal."""
+"""Use the toggle engine on a test server as ``innoscope toggle`` does, with a separate journal."""
 
 from __future__ import annotations
 

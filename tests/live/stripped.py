@@ -1,4 +1,4 @@
-"""A server with separate debug information, as distributions build it, and a debuginfod that serves it."""
+"""A server with separate debug information, as distributions build servers, and a debuginfod to serve it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diagnose` names the blocker with the account of packaging/account.sql, without debug information."""
+"""`diagnose` names the blocker, using only the account of packaging/account.sql and no debug information."""
 
 from __future__ import annotations
 

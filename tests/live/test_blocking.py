@@ -82,7 +82,7 @@ def _only(found: list[Blocker]) -> Blocker:
 
 
 def _check_thread(server: Server, evidence: Evidence, blocker: Blocker) -> None:
-    """Check the blocker's thread against the server's own data, if it reports thread ids."""
+    """Check the blocker's thread against the server's own data, if the server reports thread ids."""
     assert blocker.thread is not None
     assert Path(f"/proc/{server.pid}/task/{blocker.thread}").exists()
     if server.spec.os_thread_sql:

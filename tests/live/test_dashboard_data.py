@@ -44,7 +44,7 @@ NOT_EXPORTED = {
 
 @dataclass(frozen=True)
 class Seen:
-    """A Prometheus, and the time from which on it has stored data of servers under load."""
+    """A Prometheus, and the Unix time since which it has stored data of servers under load."""
 
     prometheus: Prometheus
     began: float

@@ -1,4 +1,4 @@
-"""``innoscope self-profile`` on a real agent and sensor, and an agent's warning about its CPU budget."""
+"""Profile a real agent and sensor with ``innoscope self-profile``; test the agent's CPU budget warning."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Sleepers:
         return self._process.pid
 
     def tell(self, index: int, order: str) -> None:
-        """Send a thread to a function and wait for its reply; ``q`` ends the thread without waiting."""
+        """Let a thread enter a function and wait for its reply; with ``q``, let it exit without a reply."""
         os.write(self._orders[index], order.encode())
         self.states[index] = order
         if order != "q":

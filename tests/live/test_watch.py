@@ -1,4 +1,4 @@
-"""`innoscope watch` and the agent's [watch] capture a stall in a file, with the time before it.
+"""`innoscope watch` and the agent's [watch] save a stall, including the time before the stall, in a file.
 
 The time before the stall must pass first; the other tests run meanwhile.
 """

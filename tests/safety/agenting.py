@@ -1,4 +1,4 @@
-"""A real ``innoscope agent`` on a free port that watches one server, and its replies."""
+"""Run a real ``innoscope agent`` on a free port, which watches one server, and parse the agent's replies."""
 
 from __future__ import annotations
 

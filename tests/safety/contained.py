@@ -1,4 +1,4 @@
-"""Servers in separate namespaces, and servers with an executable that a test can replace."""
+"""Run servers in separate namespaces, and servers whose executable a test can replace."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from servers import Keeper
 #: A hostile name: OSC (window title), a colour, CSI of C1, bidirectional controls, invalid UTF-8, and markup
 #: of rich.
 EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[red]"
-#: How the sanitizer and JSON show a part of EVIL. If output contains neither, a test of it proves nothing.
+#: How the sanitizer and JSON show a part of EVIL. If output contains neither, the test proves nothing.
 SHOWN = (r"PWNED\x07", r"PWNED\u0007")
 
 _SOURCE = Path(__file__).with_name("hostile.cpp")

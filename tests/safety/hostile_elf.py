@@ -216,7 +216,7 @@ FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
 
 #: Call frame information of a sleeping function. A DWARF block consists of its length and its operations.
 _SKIP_BACK: Final = (0x2F, 0xFD, 0xFF)  # DW_OP_skip -3, which jumps to itself
-_PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, DW_OP_skip to it
+_PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, DW_OP_skip back to DW_OP_lit0
 _BRANCH_BACK: Final = (0x31, 0x28, 0xFC, 0xFF)  # DW_OP_lit1, DW_OP_bra: jump back if not zero
 _RETURN_ADDRESS: Final = 16
 

@@ -1,4 +1,4 @@
-"""A server with secrets in running statements, locked rows, the latest deadlock and variables."""
+"""Plant secrets in a server: in running statements, locked rows, the latest deadlock and variables."""
 
 from __future__ import annotations
 

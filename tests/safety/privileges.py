@@ -1,4 +1,4 @@
-"""Prefixes for commands that remove privileges or replace files."""
+"""Return command prefixes that remove privileges or replace files."""
 
 from __future__ import annotations
 

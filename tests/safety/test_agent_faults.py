@@ -1,4 +1,4 @@
-"""If server or sensor fails in any way, scrapes still get a response in time, which reports the fault."""
+"""If server or sensor fails in any way, scrapes get a response in time, and responses report the fault."""
 
 from __future__ import annotations
 

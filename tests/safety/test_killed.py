@@ -85,7 +85,7 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
 
 
 def test_the_server_runs_after_a_kill_while_a_thread_is_traced(server: Server) -> None:
-    """Suspend the tool while it traces a thread, which is the worst time for the method ptrace; kill it."""
+    """Suspend the tool while it traces a thread, the worst time for the ptrace method; then kill the tool."""
     held = 0
     draw = random.Random(SEED)  # noqa: S311
     deadline = time.monotonic() + 120

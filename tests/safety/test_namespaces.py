@@ -80,7 +80,7 @@ def test_the_output_names_the_namespaces(contained: tuple[Server, Sleep]) -> Non
 def test_a_contained_server_is_found_by_pid_socket_and_port(
     contained: tuple[Server, Sleep], option_name: str
 ) -> None:
-    """Use the socket's path on the host. The server has no network namespace, so its port is reachable."""
+    """Use the socket's path on the host, and the port, because the server uses the host's network."""
     server, _ = contained
     option = {"pid": server.pid, "socket": server.socket, "port": server.port}[option_name]
 

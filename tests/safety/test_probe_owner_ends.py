@@ -28,7 +28,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Number of kills in each of these ways and states.
+#: Number of ends, for each way to end and each state of the probes.
 ENDS: Final = count(quick=2, full=100)
 SEED: Final = 20261123
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")

@@ -194,7 +194,7 @@ def test_the_status_file_of_toggles_is_readable_but_not_writable(tmp_path: Path)
 
 
 def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
-    """Root writes toggles.json into a folder of the sensor, whose user could create links there."""
+    """Write toggles.json as root into the sensor's folder, where the sensor's user could create links."""
     victim = written(tmp_path / "victim", "precious")
     run = tmp_path / "run"
     run.mkdir()

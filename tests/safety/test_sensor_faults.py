@@ -1,4 +1,4 @@
-"""Clients cannot block the sensor or query it without permission. Its end does not affect servers."""
+"""Clients cannot block the sensor, or query it without permission. If the sensor ends, servers run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of the sensor's group, who may query it, cannot kill it, block it or make it change anything."""
+"""Members of the sensor's group may query the sensor, but cannot kill it, block it or change anything."""
 
 from __future__ import annotations
 

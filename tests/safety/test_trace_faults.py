@@ -1,4 +1,4 @@
-"""Traces whose server ends, traces whose tool is killed, and traces that are refused."""
+"""Traces leave nothing behind if their server ends or their tool is killed, and some traces are refused."""
 
 from __future__ import annotations
 

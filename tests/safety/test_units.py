@@ -330,7 +330,7 @@ def test_the_agents_unit_reads_the_shipped_configuration() -> None:
 
 
 def test_our_bpf_programs_neither_write_to_processes_nor_signal_them() -> None:
-    """Search the sources, because the sensor's capabilities allow some of it, and the filter allows bpf()."""
+    """Search the sources, because neither the sensor's capabilities nor its filter prevent all of this."""
     sources = {path: path.read_text() for path in (ROOT / "probes").rglob("*.[ch]")}
     changing = "bpf_(probe_write|send_signal|override_return|copy_to_user)|fmod_ret|lsm[./]|struct_ops"
 

@@ -151,7 +151,7 @@ def test_a_gdb_at_its_prompt_is_ended(server: Server, client: Client) -> None:
 
 
 def test_a_gdb_that_reads_symbols_is_ended(server: Server, client: Client) -> None:
-    """Check that a gdb that reads symbols is killed. It ignores SIGTERM while it reads, and uses all CPUs."""
+    """Check that gdb is ended even while it reads symbols, ignores SIGTERM and uses all CPUs."""
     with Gdb(server.pid) as gdb:
         gdb.until_all_stopped()
 

@@ -16,7 +16,7 @@ _SCRIPT = Path(__file__).with_name("keeper_main.py")
 
 
 class Keeper:
-    """A handle of the cleanup process. Use it as a context manager, or call ``close()``."""
+    """A handle for the cleanup process. Use it as a context manager, or call ``close()``."""
 
     def __init__(self) -> None:
         # Without site packages (-I -S), Python starts in 15 ms. A separate session receives no Ctrl-C.

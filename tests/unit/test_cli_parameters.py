@@ -1,4 +1,4 @@
-"""Options that all commands share: times, old and new spellings, completion, suggestions, exit codes."""
+"""Test options that all commands share: times, old and new spellings, completion, suggestions, exit codes."""
 
 from __future__ import annotations
 

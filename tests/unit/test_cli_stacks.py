@@ -1,4 +1,4 @@
-"""The command line of `innoscope stacks`, with a fake engine."""
+"""Run `innoscope stacks` with a fake engine."""
 
 from __future__ import annotations
 

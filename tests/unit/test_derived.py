@@ -1,4 +1,4 @@
-"""Values are derived from raw ones, and failed collectors have reasons."""
+"""Values are derived from raw values, and failed collectors have reasons."""
 
 from __future__ import annotations
 

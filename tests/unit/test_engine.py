@@ -1,4 +1,4 @@
-"""The engine with a fake core: shared objects, classes, notes, and a process that ends."""
+"""Test the engine with a fake core: shared objects, classes, notes, and a process that ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about locks, read-ahead and the history list, on constructed evidence."""
+"""Findings about locks, read-ahead and the history list follow from constructed evidence."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_other_members_or_another_build_are_read_again(
 
 
 def test_missing_debug_information_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that it is looked for again, because the debug package can be installed later."""
+    """Check that a later attempt looks for it again, because the debug package can be installed later."""
     native = Native(monkeypatch, None)
     assert not _learn(tmp_path).described
     native.answer = MEMBERS

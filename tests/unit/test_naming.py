@@ -1,4 +1,4 @@
-"""Names of servers are stable and unique, and copying another server's options does not yield its name."""
+"""Servers' names are stable and unique. A copy of another server's options does not yield its name."""
 
 from __future__ import annotations
 

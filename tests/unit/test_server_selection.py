@@ -156,7 +156,7 @@ def test_new_server_does_not_evict_one_of_the_same_owner(world: World) -> None:
 def test_restarted_server_gets_its_place_back(world: World) -> None:
     world.start(5000, "a", inode=7)
     world.tick()
-    world.crowd("a", 2 * PLACES)  # their pids are lower, and there are more of them than the limit
+    world.crowd("a", 2 * PLACES)  # these pids are lower, and there are more of them than the limit
     world.tick()
     assert len(world.watched) == PLACES
 

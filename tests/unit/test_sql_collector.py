@@ -1,4 +1,7 @@
-"""The SQL collector on a fake server: plans, failures, back-off. tests/live/test_sql.py uses real servers."""
+"""Test plans, failures and back-off of the SQL collector on a fake server.
+
+tests/live/test_sql.py uses real servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts, statements without literals, and each thread's statement. No server is needed."""
+"""Test accounts, statements without literals, and each thread's statement. No server is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server versions are parsed, and are found in memory or in the executable."""
+"""Parse server versions, and find them in memory or in the executable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a trace that need no server: refusals, and the output of results."""
+"""Test the parts of a trace that need no server: refusals, and the output of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule and the sums of the waits collector, with synthetic snapshots."""
+"""Test the schedule and the sums of the waits collector with synthetic snapshots."""
 
 from __future__ import annotations
 

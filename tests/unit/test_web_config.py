@@ -1,4 +1,4 @@
-"""The web configuration file: supported keys, refused keys, and reloading after changes."""
+"""In the web configuration file, supported keys are accepted and others refused. Changes are reloaded."""
 
 from __future__ import annotations
 
