@@ -1,4 +1,4 @@
-"""Helper process: ``innoscope diagnose`` on one server, once for each ``run`` on its input.
+"""Helper process: run ``innoscope diagnose`` on one server, once for each ``run`` on its input.
 
 Arguments: pid, seconds. The helper prints one line of JSON at the end of each run.
 """

@@ -1,4 +1,4 @@
-"""Many small servers on one host: ``python -m bench many --many-servers 100``.
+"""Measure many small servers on one host: ``python -m bench many --many-servers 100``.
 
 All servers are idle. Agent and sensor observe all of them, with probes, and the agent is scraped every 5 s.
 """

@@ -1,4 +1,4 @@
-"""Sizes and durations. ``--quick`` is for trying the benchmarks, not for figures."""
+"""Sizes and durations. ``--quick`` is for trying out the benchmarks; its figures are not meaningful."""
 
 from __future__ import annotations
 

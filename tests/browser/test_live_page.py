@@ -1,4 +1,4 @@
-"""The live page in Chromium: an agent with an hour of 1,000 threads, and the actions of a user."""
+"""Use the live page in Chromium as a user would, with an agent that has an hour of 1,000 threads."""
 
 from __future__ import annotations
 

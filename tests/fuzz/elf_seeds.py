@@ -1,4 +1,4 @@
-"""Small ELF files with unwind information from the real servers, as seeds for the fuzzer."""
+"""Make small ELF files with unwind information from the real servers, as seeds for the fuzzer."""
 
 from __future__ import annotations
 

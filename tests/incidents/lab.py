@@ -1,4 +1,4 @@
-"""Incidents, and how they are reproduced and diagnosed."""
+"""Reproduce and diagnose incidents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incidents of locks of transactions and tables, and of the history list."""
+"""Incidents of transaction locks, table locks and the history list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The .deb on a clean Debian 12 with systemd: installed, running, upgraded, purged.
+"""Install, run, upgrade and purge the .deb on a clean Debian 12 with systemd.
 
 Each stage is a fixture that builds on the previous one.
 """

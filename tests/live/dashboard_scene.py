@@ -1,4 +1,4 @@
-"""The setting for tests of the dashboards: two servers under load, an agent, and a Prometheus."""
+"""Set up tests of the dashboards: two servers under load, an agent, and a Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count threads over many snapshots of a server under a known load, for the tests of completeness and waits.
+"""Count threads over many snapshots of a server under a known load, for tests of completeness and of waits.
 
 Several tests share one observation, so it is made once per session. The servers run one at a time.
 """

@@ -1,4 +1,4 @@
-"""A snapshot program that was relocated to this kernel in advance and stored gives the same snapshots."""
+"""A stored snapshot program, which was relocated to this kernel in advance, gives the same snapshots."""
 
 from __future__ import annotations
 

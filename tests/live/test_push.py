@@ -1,4 +1,4 @@
-"""A real agent pushes profiles to receivers that check the documented APIs, and that misbehave."""
+"""A real agent pushes profiles to receivers that check the documented APIs and can misbehave."""
 
 from __future__ import annotations
 

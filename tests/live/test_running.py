@@ -1,4 +1,4 @@
-"""Running threads are shown with their current stack, or marked as stale."""
+"""Snapshots show running threads with their current stacks, or mark the stacks as stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``confine_main.py SETTINGS COMMAND…``: run a command under a unit's system call filter, like systemd."""
+"""``confine_main.py SETTINGS COMMAND…``: run a command under a unit's system call filter, as systemd does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ELF files and programs built to waste the reader's time or memory."""
+"""Build ELF files and programs that waste the reader's time or memory."""
 
 from __future__ import annotations
 

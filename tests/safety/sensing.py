@@ -1,4 +1,4 @@
-"""A real ``innoscope sensor``, started and awaited like systemd does."""
+"""Start a real ``innoscope sensor`` and wait until it is ready, as systemd does."""
 
 from __future__ import annotations
 

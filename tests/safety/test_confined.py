@@ -1,4 +1,4 @@
-"""The child processes that read servers' files have no privileges, and if they fail, nothing else does."""
+"""The child processes that read servers' files have no privileges. If a child fails, nothing else does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take snapshots of a server in separate namespaces, and of a server whose executable was replaced."""
+"""Snapshots work for a server in separate namespaces, and for a server whose executable was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile servers with very many threads, and servers whose threads start and exit all the time."""
+"""Profiles work for servers with very many threads, and while threads start and exit all the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Profiles are interrupted or fail, or run during recovery and shutdown, when SQL is unavailable."""
+"""Profiles end cleanly if they are interrupted or fail, and work during recovery and shutdown.
+
+During recovery and shutdown, SQL is unavailable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take snapshots while threads start and exit all the time, and of a process whose pid is reused."""
+"""Snapshots are correct while threads start and exit all the time, and if a pid is reused."""
 
 from __future__ import annotations
 

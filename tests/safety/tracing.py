@@ -1,4 +1,4 @@
-"""Run ``innoscope trace`` in the foreground or in the background."""
+"""Run ``innoscope trace`` until it ends, or in the background."""
 
 from __future__ import annotations
 

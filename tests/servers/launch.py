@@ -1,4 +1,4 @@
-"""The command line of a test server: defaults for 1,000 threads on 2 cores, then the test's options."""
+"""Build the command line of a test server: defaults for 1,000 threads on 2 cores, then the test's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures for tests: constructed ones, and random ones made from the types, so that they have all fields."""
+"""Make captures for tests: constructed ones, and random ones, which have all fields of their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence for tests of the rules of ``diagnose``."""
+"""Make evidence for tests of the rules of ``diagnose``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's TOML configuration: the example has every key, and errors name the key."""
+"""The example of the agent's TOML configuration has every key, and errors name the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The committed dashboards follow our own rules and those of Grafana's dashboard-linter, by its names."""
+"""The committed dashboards follow our own rules and those of Grafana's dashboard-linter.
+
+Tests of the linter's rules have the names of these rules.
+"""
 
 from __future__ import annotations
 

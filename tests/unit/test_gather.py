@@ -1,4 +1,4 @@
-"""The agent's scrapes with fake sensors: missing sources have reasons and nothing blocks."""
+"""The agent's scrapes, with fake sensors, give reasons for missing sources and do not block."""
 
 from __future__ import annotations
 

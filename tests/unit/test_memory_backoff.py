@@ -1,4 +1,4 @@
-"""If a file's debug information could not be read, further attempts follow with increasing delays."""
+"""If a file's debug information cannot be read, further attempts follow with increasing delays."""
 
 from __future__ import annotations
 

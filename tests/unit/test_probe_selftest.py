@@ -1,4 +1,4 @@
-"""Comparing with a counter of the server finds probes that miss hits."""
+"""A comparison with a counter of the server finds probes that miss hits."""
 
 from __future__ import annotations
 

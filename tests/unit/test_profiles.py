@@ -1,4 +1,4 @@
-"""The profile history of an hour: counts are exact, memory is bounded, every format renders it."""
+"""The profile history of an hour has exact counts and bounded memory, and every format can render it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read /proc and find servers. The /proc is a synthetic one."""
+"""/proc is read and servers are found, on a synthetic /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP server on a real port: only trusted clients may read pages, and none can lock out others."""
+"""On the HTTP server, only trusted clients may read pages, and no client can lock out others."""
 
 from __future__ import annotations
 

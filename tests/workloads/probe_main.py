@@ -1,4 +1,4 @@
-"""The process of ``workloads.probe``: send ``DO 1`` continuously, and print the gaps on request."""
+"""The process of ``workloads.probe``: send ``DO 1`` continuously, and print the gaps when requested."""
 
 from __future__ import annotations
 
