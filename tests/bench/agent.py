@@ -29,7 +29,7 @@ _TOGETHER = "both"
 #: Seconds between two samples of CPU time and memory.
 _STEP_S = 0.5
 
-#: Maximum seconds until all collectors succeed: probes are compiled and debug information is read first.
+#: Maximum seconds until all collectors succeed; includes compiling probes and reading debug information.
 _PATIENCE_S = 120
 
 Record = dict[str, Any]

@@ -1,9 +1,9 @@
 """Measure in short alternating windows: empty, active, empty, active, …
 
-On a small shared machine two equal windows differ by a fifth. So each active window is compared with the mean
-of the two empty ones around it, which share its drift. One arm of the active windows is the control, which is
-empty too; the result of another arm is its difference from the control. Changes are logarithms (and means
-geometric), so that twice as much and half as much have the same weight.
+On a small shared machine, two equal windows can differ by a fifth. So each active window is compared with the
+mean of the two empty windows around it, which are subject to the same drift. One arm is the control, whose
+windows are empty, too. The result of another arm is its difference from the control. Changes are logarithms
+(and means are geometric), so that doubling and halving have the same weight.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Verdict:
     """One metric of one arm: the median relative change, and its difference from the control."""
 
     value: float  #: median of the arm's windows
-    empty: float  #: median of the empty windows around them
+    empty: float  #: median of the empty windows around the arm's windows
     change: float
     change_interval: tuple[float, float]
     excess: float

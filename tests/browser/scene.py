@@ -85,7 +85,7 @@ def agent_of(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        assert sensor.all_sent.wait(_PATIENCE_S)  # before that, the agent has collected once
+        assert sensor.all_sent.wait(_PATIENCE_S)  # by then, the agent has collected once
         yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
         agent.ended.set()

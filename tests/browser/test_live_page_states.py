@@ -158,7 +158,7 @@ def test_idle_threads_of_an_idle_server_can_be_shown(browser: Browser, tmp_path:
 def test_served_report_runs_in_a_sandbox(
     browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
-    """The report's scripts have an opaque origin, from which the browser refuses requests."""
+    """Check that the report's scripts have an opaque origin, so that the browser refuses their requests."""
     _, agent = small
     with scene.opened(browser, agent.address, "/api/stacks?format=html") as (page, seen):
         page.fill("#find", "nothing of the kind")

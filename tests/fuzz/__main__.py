@@ -64,7 +64,7 @@ def default_folder() -> Path:
 def prepare(folder: Path) -> None:
     """Build the targets in Rust, and make the seeds of this version unless they exist.
 
-    Other sessions, also of other versions, may use the folder at the same time.
+    Other processes, including those of other versions, may use the folder at the same time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:

@@ -99,7 +99,7 @@ def _frames(data: bytes, address: int) -> Iterator[Part]:
         piece = bytearray()
         for start, end in taken:
             entry = bytearray(data[start:end])
-            if entry[4:8] != bytes(4):  # the distance to its CIE, which now comes first
+            if entry[4:8] != bytes(4):  # these bytes are the distance to the CIE, which now comes first
                 entry[4:8] = struct.pack("<I", len(head) + len(piece) + 4)
             piece += entry
         content = head + bytes(piece) + bytes(4)

@@ -80,7 +80,7 @@ class TooSlow(AssertionError):
 
 
 def within_limits(run: Callable[[bytes], None], data: bytes) -> None:
-    """Call ``run`` with ``data``. Raise TooSlow above the limit of CPU time; libFuzzer limits the memory."""
+    """Call ``run`` with ``data``. Raise TooSlow if it uses too much CPU time; libFuzzer limits memory."""
     began = time.thread_time()
     run(data)
     seconds = time.thread_time() - began

@@ -105,7 +105,7 @@ def _following(replica: Server) -> Iterator[_Pair]:
 
 @contextmanager
 def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """Leave a transaction open on the replica that holds what the applier needs."""
+    """Leave a transaction open on the replica. The transaction holds a lock that the applier needs."""
     with (
         _following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,

@@ -21,7 +21,7 @@ _SYMBOL = re.compile(r"([0-9a-f]{16}) ([0-9a-f]{16}) [tTwWiuVv] (.+)")
 class _Mapping:
     start: int
     end: int
-    add: int  # added to an address in the process, gives the address in the file
+    add: int  # the offset from addresses in the process to addresses in the file
     name: str
 
 

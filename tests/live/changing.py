@@ -75,7 +75,7 @@ def shown(server: Server, names: list[str]) -> list[Any]:
 
 
 def fill(stack: ExitStack, server: Server, most: int = 100) -> None:
-    """Connect until the server is full, including the connection for administrators."""
+    """Use up all connections, including the one reserved for administrators."""
     for _ in range(most):
         try:
             stack.enter_context(closing(server.connect(autocommit=None)))

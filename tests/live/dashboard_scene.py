@@ -97,7 +97,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
             _watch(folder / "incidents"),
         )
         agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
-        stack.callback(sensing.terminate)  # faster than killing it, because a child detaches the probes
+        stack.callback(sensing.terminate)  # a killed sensor is slower: a child process detaches its probes
         _change(busy, folder)
         prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
         _until_known(prometheus)

@@ -53,7 +53,7 @@ PLANS: Final = {
     "cpu": Plan(8, 100, 0.01),
     "burn": Plan(8, 100, 0.01),
     "fsync": Plan(16, 60, 0.02),
-    "table_scan": Plan(8, 60, 0.02),  # last, because its server has other options
+    "table_scan": Plan(8, 60, 0.02),  # last, because it needs a server with other options
 }
 
 #: Maximum seconds for the snapshots under one load, on a busy machine.

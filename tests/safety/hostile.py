@@ -18,7 +18,7 @@ EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[re
 SHOWN = (r"PWNED\x07", r"PWNED\u0007")
 
 _SOURCE = Path(__file__).with_name("hostile.cpp")
-_LENGTH = 37  # bytes of the names in hostile.cpp
+_LENGTH = 37  # length in bytes of the names in hostile.cpp
 
 
 class HostileServer:

@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """A section. ``size`` is a wrong size for the section header, ``link`` the number of another section."""
+    """A section. The header claims the wrong size ``size``, if set. ``link`` is another section's number."""
 
     name: bytes
     kind: int

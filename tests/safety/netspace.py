@@ -30,7 +30,7 @@ _START_S = 10
 
 @dataclass(frozen=True)
 class Host:
-    """One of the two hosts, held open by a process."""
+    """One of the two hosts. A process keeps its namespace open."""
 
     holder: int
 

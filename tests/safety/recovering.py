@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from servers import Server
 
-#: Options for a redo log that holds all changes, so that they are not flushed before the crash.
+#: Options for a redo log that holds all changes, so that their pages are not flushed before the crash.
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
 #: Options for a recovery in many small batches, each of which reads and writes nearly all pages.
 TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 evil = os.fsdecode(EVIL)
 COLOUR: dict[str, str] = {}
 NO_COLOUR = {"NO_COLOR": "1"}
-#: Runs that the quick suite repeats without colours; together they use all of emit.py.
+#: Commands that the quick suite also runs without colours; together, these commands execute all of emit.py.
 _UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
 
 

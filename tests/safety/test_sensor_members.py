@@ -99,7 +99,7 @@ def test_a_members_flood_delays_no_other_client(kind: str, sensing: Sensing) -> 
 
 
 def test_requests_cannot_change_anything(sensing: Sensing, server: Server) -> None:
-    """Every call other than the four queries is refused as unknown."""
+    """Check that every call except the four queries is refused as unknown."""
     for call in (
         "kill",
         "set",

@@ -138,7 +138,7 @@ def _verified() -> dict[int, int]:
     """Return, by program id, the number of verified instructions of each program open in this process."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the descriptor of the folder itself
+        with suppress(OSError):  # the descriptor with which this loop reads the folder
             info = (Path("/proc/self/fdinfo") / descriptor.name).read_text()
             values = dict(line.split(":\t", 1) for line in info.splitlines() if ":\t" in line)
             if "prog_id" in values and "verified_insns" in values:
@@ -186,7 +186,7 @@ def test_two_servers_on_one_file_are_told_apart(server_5_6: Server) -> None:
             with Fsync(other, 2) as load:
                 until(lambda: load.throughput() > 200)
             assert _redo_writes(busy) - before[1] > 100
-            assert _redo_writes(idle) - before[0] < 20  # the idle server's background work
+            assert _redo_writes(idle) - before[0] < 20  # from the idle server's background work
         finally:
             idle.close()
             busy.close()

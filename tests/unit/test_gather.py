@@ -140,7 +140,7 @@ def test_configured_name_is_preferred_and_others_can_be_omitted() -> None:
 
 
 def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
-    """The agent lacks the privileges to find the port, but the server must not appear under two names."""
+    """Check that no server appears under two names if the agent lacks the privileges to find its port."""
     gatherer = Gatherer(Sensor(reply()), servers := Servers(QUIET), registry.default(), Clock())
     servers.register([ALIVE])
     assert [server.name for server in servers] == ["/run/a.sock"]

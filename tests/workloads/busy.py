@@ -46,7 +46,7 @@ def fill(workload: Workload, table: str, rows: int) -> None:
 
 
 class _Loaded(Workload):
-    """Clients in a separate process that never pause."""
+    """Clients, in a separate process, that never pause."""
 
     @abstractmethod
     def prepare(self) -> None:
