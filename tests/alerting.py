@@ -1,4 +1,7 @@
-"""Run the shipped alert rules with scaled times in Debian's Prometheus and Alertmanager, with a webhook."""
+"""Run the shipped alert rules with scaled times in Debian's Prometheus and Alertmanager.
+
+A webhook stores the notifications.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
 ALERTS: Final = Path(__file__).parents[1] / "dashboards" / "alerts"
 
-#: A minute becomes a second. Rates need several scrapes, so no window is shorter than this.
+#: All times are divided by this factor, so a minute becomes a second. No window becomes shorter than the
+#: minimum, because rates need several scrapes.
 FACTOR: Final = 60
 LEAST_WINDOW_MS: Final = 4_000
 _PATIENCE_S: Final = 30
@@ -36,7 +40,7 @@ _WINDOW: Final = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 
 
 def scaled(rules: Any, factor: int = FACTOR, least_window_ms: int = LEAST_WINDOW_MS) -> Any:
-    """Return the rules with each ``for`` and each window in brackets divided by ``factor``."""
+    """Return the rules with each ``for`` and each window divided by ``factor``, to at least the minimum."""
 
     def shorter(match: re.Match[str]) -> str:
         return f"[{max(_ms(*match.groups()) // factor, least_window_ms)}ms]"
@@ -61,7 +65,10 @@ def _ms(number: str, unit: str) -> int:
 
 
 def tool(name: str) -> Path:
-    """Return the path of a program in Debian's unpacked package; installing it would start a service."""
+    """Return the path of a program in a Debian package.
+
+    The package is unpacked and not installed, because installing it would start a service.
+    """
     home = cache.root() / "tools" / "alertmanager"
     with cache.locked(home.name):
         if not home.exists():
@@ -114,7 +121,7 @@ class Notified:
         ]
 
     def of(self, alert: str) -> dict[str, dict[str, Any]]:
-        """Return the alert's first notification by status (firing, resolved), with its path and time."""
+        """Return the alert's first notification of each status (firing, resolved), with path and time."""
         return {
             one["status"]: one | {key: notification[key] for key in ("path", "at")}
             for notification in reversed(self.notifications)
@@ -207,7 +214,7 @@ class Alerting(Prometheus):
 
 
 def until(holds: Callable[[], Any], words: Callable[[], object], patience: float = _PATIENCE_S) -> Any:
-    """Return the first true value of ``holds``; fail with the result of ``words``."""
+    """Wait for a true value of ``holds`` and return it; on timeout, fail with the result of ``words``."""
     return waiting.until(holds, words, within_s=patience, every_s=0.1)
 
 

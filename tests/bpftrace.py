@@ -1,4 +1,4 @@
-"""Run bpftrace for some time and read its maps at the end."""
+"""Run bpftrace during a block of code, and read its maps at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from servers import Keeper, ensure_packages
 
 #: tracefs is mounted in a namespace of bpftrace only, so the host does not change.
 _MOUNTED: Final = 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace -B line -f json -e "$1"'
-#: getpgid() of this pid, which does not exist, ends bpftrace. A SIGINT may be lost: bpftrace only notices it
-#: as EINTR of epoll_wait.
+#: bpftrace exits when a process calls getpgid() with this pid, which does not exist. A SIGINT may be lost,
+#: because bpftrace notices it only if epoll_wait returns EINTR.
 _NO_PROCESS: Final = 0x7FFFF000
 _FRAME: Final = f"""
 tracepoint:syscalls:sys_enter_getpgid /args->pid == {_NO_PROCESS}/ {{ exit(); }}

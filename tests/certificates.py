@@ -1,4 +1,4 @@
-"""Self-signed certificates for tests of TLS, for 127.0.0.1, valid for two days."""
+"""Create self-signed certificates for 127.0.0.1, valid for two days, for tests of TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers for the tests, each started once per session, and the tests' requirements on the host.
+"""Start each test server once per session, and check the tests' requirements on the host.
 
 The tests in tests/unit need neither servers nor these requirements: they run as any user and without BPF.
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _INSTALL = "tests/install/"
 _UNIT = Path(__file__).resolve().parent / "unit"
 
-#: Requirements of all tests outside tests/unit, with the remedy. They are not skipped if one is missing,
-#: because a skipped test proves nothing.
+#: Requirements of all tests outside tests/unit, with the remedy. If a requirement is missing, the session
+#: ends with an error. The tests are not skipped, because a skipped test proves nothing.
 _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
     (lambda: os.geteuid() == 0, "root is required (BPF, chroot): run them as root, or with sudo -E"),
     (
@@ -37,7 +37,8 @@ _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
 )
 
 
-#: Test servers run as root, or in a chroot as its user mysql, which the host does not have.
+#: Allowed owners of servers. Test servers run as root, or in a chroot as the user mysql of the chroot, which
+#: the host does not have.
 _RULE = f"users = ['mysql', 'mariadb', {MYSQL_UID}]\nremapped_uids = [0]\n"
 
 
@@ -55,8 +56,8 @@ def servers_config() -> Iterator[Path]:
 
 
 #: Folders and files of tests that `make test` runs in two processes. These tests name servers by pid or
-#: socket, and do not depend on other servers and BPF programs. All others check the
-#: kernel for leftovers, count or measure on the whole host, or measure times that a busy CPU would change.
+#: socket, and other servers and BPF programs do not affect them. All other tests check the kernel for
+#: leftovers, count or measure on the whole host, or measure times that a busy CPU would change.
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_servers.py",
     "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",
@@ -80,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what may run in parallel, by file. Deselect the long tests unless ``--full`` is given."""
+    """Mark the files that may run in parallel. Deselect the long tests unless ``--full`` is given."""
     for item in items:
         if _PARALLEL & {item.path.name, item.path.parent.name}:
             item.add_marker("parallel")
@@ -93,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """Run the tests of a file, which share fixtures, in one process, and all tests of the packages in one."""
+    """Run all tests that share fixtures in one process: those of each file, and those of tests/install."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -108,7 +109,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Stop with a remedy if this machine cannot run the selected tests.
 
-    Restore SIGINT, by which tests end commands: a shell's background jobs and their children ignore it.
+    Also restore SIGINT, with which tests end commands, because a shell's background jobs ignore SIGINT.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     missing = [remedy for met, remedy in _CONDITIONS if not met()]
@@ -149,7 +150,7 @@ def running() -> Iterator[dict[str, Server]]:
 def server(running: dict[str, Server]) -> Callable[[str], Server]:
     """Return a function that starts the named server on first use, with the default options, for the session.
 
-    A test that changes or ends its server makes one: ``with Server(name, options=...) as server``.
+    A test that changes or ends a server makes its own: ``with Server(name, options=...) as server``.
     """
 
     def started(name: str) -> Server:

@@ -1,6 +1,6 @@
-"""``make run``: a first stack dump of the host's server (or a temporary one with a load), and the agent.
+"""``make run``: print a stack dump of the host's server (or a temporary one with a load), then run an agent.
 
-Then it takes a snapshot once a second until Ctrl-C, which leaves nothing behind.
+The agent's sensor takes a snapshot once a second until Ctrl-C. Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _scraped(stack: contextlib.ExitStack, port: int) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-prometheus-")))
     prometheus = stack.enter_context(Prometheus(folder, port))
     series = prometheus.value("scrape_samples_scraped")
-    # Its web pages need more packages than are unpacked, so show a query of its API.
+    # Prometheus's web pages need more packages than are unpacked, so show a query of its API.
     where = f"http://127.0.0.1:{prometheus.port}/api/v1/query?query=innoscope_threads"
     print(f"run: Prometheus has scraped {series:.0f} series, for example {where}", flush=True)
 

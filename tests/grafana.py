@@ -55,7 +55,7 @@ def targets() -> list[Target]:
 
 
 def filled(expr: str, *, interval: str = "1m", **chosen: str) -> str:
-    """Return the query as Grafana would send it, with all values selected except ``chosen`` ones."""
+    """Return the query as Grafana would send it: variables that are not in ``chosen`` match all values."""
     values = {"job": ".+", "instance": ".+", "server": ".+", **chosen}
     expr = expr.replace("$__rate_interval", interval)
     for name, value in values.items():

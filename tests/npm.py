@@ -1,4 +1,4 @@
-"""Packages of the npm registry in the tests' cache, verified by their integrity."""
+"""Provide npm packages in the tests' cache, verified by the registry's integrity string."""
 
 from __future__ import annotations
 

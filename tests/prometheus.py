@@ -25,7 +25,7 @@ class Prometheus:
     """Context manager: a Prometheus on a free loopback port, with its data in ``folder``.
 
     ``options`` are further lines of the scrape configuration; ``rules`` are rule files, evaluated at each
-    scrape. The block begins after three scrapes. Data that ``folder``/data already contains are served too.
+    scrape. The block begins after three scrapes. If ``folder``/data contains data already, it is served, too.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Prometheus:
 
     def __enter__(self) -> Prometheus:
         with self._log.open("wb") as log:
-            # a separate session, so that Ctrl-C does not reach it
+            # a separate session, so that Ctrl-C does not end Prometheus
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -70,7 +70,7 @@ class Prometheus:
         self._keeper.close()
 
     def value(self, query: str) -> float:
-        """Return the value of the only series."""
+        """Return the value of the query's only series."""
         (series,) = self._until(query)
         return float(series["value"][1])
 
@@ -109,7 +109,7 @@ class Prometheus:
 
 
 def binary(name: str = "prometheus") -> str:
-    """Return the path of the installed program, or of that in Debian's package, unpacked into the cache."""
+    """Return the path of the installed program; if it is missing, unpack Debian's package into the cache."""
     installed = shutil.which(name)
     if installed:
         return installed

@@ -24,7 +24,7 @@ OF_COUNTERS = ("rate", "irate", "increase", "resets")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A selector: its matchers, ``{label: (operator, value)}``, and the functions around it from outside."""
+    """A selector with its matchers ``{label: (operator, value)}``; ``around``: functions, outermost first."""
 
     name: str
     matchers: dict[str, tuple[str, str]]
@@ -48,7 +48,7 @@ class Use:
 
 
 def uses(expr: str) -> list[Use]:
-    """Return all selectors of a query. Raises ValueError if it is malformed."""
+    """Return all selectors of a query. Raises ValueError if the query is malformed."""
     return list(_walk(parser.parse(expr), (), frozenset()))
 
 

@@ -1,7 +1,8 @@
-"""A strict receiver for the documented ingest APIs of Pyroscope and Parca that can also misbehave.
+"""A strict receiver for the documented ingest APIs of Pyroscope and Parca. It can also misbehave.
 
-Pyroscope: pkg/ingester/pyroscope/ingest_handler.go, api/model/labelset. Parca: profilestore.proto by its JSON
-gateway, pkg/normalizer. Undocumented requests get a 400, and ``complaints`` has the reason.
+Sources of the rules: pkg/ingester/pyroscope/ingest_handler.go and api/model/labelset in Pyroscope;
+profilestore.proto with its JSON gateway and pkg/normalizer in Parca. The receiver replies to undocumented
+requests with status 400 and stores the reason in ``complaints``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Received:
 
 
 class Receiver:
-    """Context manager: a receiver on a loopback port. Each request consumes one of ``faults``."""
+    """Context manager: a receiver on a loopback port. Each request takes the next fault from ``faults``."""
 
     def __init__(
         self, kind: str = "pyroscope", *, certificate: Path | None = None, host: str = "127.0.0.1"
@@ -98,7 +99,7 @@ class Receiver:
             self._changed.notify_all()
 
     def until(self, holds: Callable[[], bool], patience_s: float = 30) -> None:
-        """Wait until the condition holds; check it after each request."""
+        """Wait until the condition holds, which is checked after each request."""
         deadline = time.monotonic() + patience_s
         with self._changed:
             while not holds():
@@ -241,7 +242,7 @@ def silent(handler: Handler) -> None:
 
 
 def trickled(handler: Handler) -> None:
-    """Accept the request, and send an endless response a byte at a time."""
+    """Send status 200 and an endless response body, a byte at a time."""
     handler.body()
     handler.wfile.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run the tests that every change must pass: the Rust core's, then pytest's. Options go to pytest: --full runs all.
+# Run the tests that every change must pass: first the Rust core's, then pytest's. Options are passed to pytest;
+# --full runs all tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +13,7 @@ PYTHONPATH=tests .venv/bin/python -c \
 PYTHONPATH=tests .venv/bin/python -m servers fetch
 cargo test --manifest-path agent/native/Cargo.toml --release --no-default-features --quiet
 
-# First the tests that can run in parallel, in two processes, then the rest (tests/conftest.py).
+# First run the tests that can run in parallel, in two processes, then the others (tests/conftest.py).
 failed=0
 .venv/bin/pytest -n 2 --dist loadfile -m parallel "$@" || failed=1
 .venv/bin/pytest -m "not parallel" "$@" || failed=1

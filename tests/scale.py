@@ -1,7 +1,7 @@
 """Two sizes of the suite: `make test`, which every change must pass, and `make test-all` (``--full``).
 
-A test that the quick suite does not need is marked ``@long("reason")``. A test with repetitions takes their
-number from ``count``; a test with many parameters takes a few of them from ``few``.
+A test that the quick suite does not need is marked ``@long("reason")``. A test with repetitions gets their
+number from ``count``. A test with many parameters selects a few of them with ``few``.
 """
 
 from __future__ import annotations

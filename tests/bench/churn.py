@@ -1,7 +1,8 @@
 """Connect and disconnect for hours; measure memory, descriptors and map entries of sensor and agent.
 
-``python -m bench.churn --minutes 120``, with ``tests`` as the working directory. Compares the end with the
-state after ``--settle`` minutes, prints JSON, and exits with 1 if one of them has grown by more than 5 %.
+``python -m bench.churn --minutes 120``, with ``tests`` as the working directory. The benchmark compares the
+values at the end with those after ``--settle`` minutes and prints both as JSON. It exits with 1 if a value
+that must not grow has grown by more than 5 %.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def main() -> int:
 
 
 def _compared(state: dict[str, float]) -> list[str]:
-    """Return the values that must not grow. Threads may: a shared worker starts when first needed."""
+    """Return the names of the values that must not grow.
+
+    Thread counts may grow, because shared workers are started when first needed.
+    """
     return sorted(name for name in state if not name.endswith(("connections", "seconds", "threads")))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _RUNNER = Path(__file__).with_name("command_process.py")
 
-#: Maximum seconds of a command; the slowest tool takes 14 s on an idle machine.
+#: Maximum seconds that a command may take; the slowest tool takes 14 s on an idle machine.
 _BOUND = 300
 
 #: Maximum seconds for a command to exit after the benchmark was interrupted.
@@ -37,7 +37,7 @@ class Run:
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str]) -> Run:
-    """Run a command to its end. Raises HelperError with its messages if it was killed or printed nothing."""
+    """Run a command until it exits. Raise HelperError if the command was killed or printed nothing."""
     with tempfile.TemporaryDirectory(prefix="innoscope-bench-") as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
         cost = _measured(
@@ -53,7 +53,7 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> Run:
 
 
 def _measured(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """Run command_process and return its result. If this process exits, the command is ended."""
+    """Run command_process and return its result. If this process is interrupted, end the command."""
     runner = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )

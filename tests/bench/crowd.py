@@ -1,7 +1,7 @@
-"""One server with thousands of idle connections: ``python -m bench crowd --crowd-connections 19000``.
+"""Measure one server with thousands of idle connections: ``python -m bench crowd --crowd-connections 19000``.
 
-Agent and sensor observe the server, with probes, and the agent is scraped every 5 s. RLIMIT_NOFILE limits
-the connections, because the server has one descriptor for each.
+Agent and sensor observe the server, with probes, and the agent is scraped every 5 s. RLIMIT_NOFILE limits the
+number of connections, because the server needs a descriptor for each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
+"""Measure the cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
 
-The arms are nothing (the control) and one complete run of the command, and last equally long. The empty
-windows around both are shorter, because under this load the speed of a shared machine varies by 5 % between
-windows of 10 s, and more but shorter windows are more precise in the same time. The loads are those of the
-probes' benchmark.
+The arms, which last equally long: no command (the control), and one complete run of the command. The windows
+without a command before and after each arm are shorter. Under this load, the speed of a shared machine varies
+by 5 % between windows of 10 s; in the same total time, many short windows give a more precise result than few
+long ones. The loads are those of ``bench probes``.
 """
 
 from __future__ import annotations

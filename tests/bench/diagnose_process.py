@@ -1,4 +1,4 @@
-"""Helper process: ``innoscope diagnose`` on one server, once for each ``run`` on its input.
+"""Helper process: run ``innoscope diagnose`` on one server, once for each ``run`` on its input.
 
 Arguments: pid, seconds. The helper prints one line of JSON at the end of each run.
 """
@@ -17,13 +17,13 @@ from typing import Any
 from bench.helper_process import next_order, reply
 
 _INNOSCOPE = Path(sys.executable).with_name("innoscope")
-_ENDS = (0, 18)  # nothing wrong, something found
-#: Use bytecode, as an installation does.
+_ENDS = (0, 18)  # exit codes: no findings, findings
+#: Let Python write bytecode, so that the runs use compiled modules like an installed package.
 _ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def run(pid: str, seconds: str) -> dict[str, Any]:
-    """Run it; return duration, CPU time, findings and missing sources. Raises RuntimeError if it fails."""
+    """Run the command; return duration, CPU time, findings and missing sources. Raises RuntimeError."""
     command = [
         str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
     ]  # fmt: skip

@@ -1,6 +1,7 @@
-"""Serve many fake agents: ``python -m bench.fake_agents FILE``. Each path is an agent with recorded replies.
+"""Serve many fake agents: ``python -m bench.fake_agents FILE``. Each URL path is an agent.
 
-FILE is JSON, a list of bodies of ``/metrics``. They are served in a loop, so Prometheus sees counter resets.
+FILE is a JSON list of recorded ``/metrics`` bodies. Each agent serves the bodies in a loop, so Prometheus
+sees counter resets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cost of a fleet to its Prometheus and its profile store: ``python -m bench fleet``.
+"""Measure the cost of a fleet to its Prometheus and its profile store: ``python -m bench fleet``.
 
 One agent is real: its replies are recorded, its profiles are pushed, and a Prometheus stores its series. Then
 many fake agents serve that recording to a real Prometheus, which scrapes them every 15 s. Larger fleets are
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from bench.settings import Settings
 
-#: The scrape interval of the samples for service discovery.
+#: The scrape interval of the sample configurations for service discovery.
 INTERVAL_S = 15
 _FLEET = 10_000
 #: Maximum seconds until all fake agents have been scraped.
 _PATIENCE_S = 300.0
 _STEP_S = 1.0
-#: Minimum seconds of a profile. Shorter ones, such as an agent's first one, are ignored.
+#: Minimum seconds of a profile. Shorter profiles are ignored, for example an agent's first one.
 _WHOLE_S = 25
 
 Record = dict[str, Any]
@@ -86,7 +86,7 @@ def _recorded(agent: Running, seconds: float) -> Iterator[str]:
 
 
 def _farm(number: int, folder: Path, settings: Settings) -> Record:
-    """Measure a Prometheus with that many fake agents, after all of them have been scraped."""
+    """Start a Prometheus with that many fake agents; measure once all of them have been scraped."""
     home = folder / str(number)
     home.mkdir()
     with Helper("fake_agents", str(folder / "bodies.json")) as helper:
@@ -121,7 +121,7 @@ def _until_all_up(prometheus: Measured, number: int) -> None:
 
 
 def report(results: dict[str, Any]) -> str:
-    """Return tables of one agent, of many, and the extrapolation to ten thousand."""
+    """Return three tables per server: one agent, many agents, and the extrapolation to 10,000 agents."""
     return "\n\n".join(
         text
         for name, result in results.items()
@@ -180,7 +180,7 @@ _EXTRAPOLATED = (
 
 
 def _extrapolated(name: str, result: Record) -> Iterator[list[str]]:
-    """Extrapolate from the largest number of fake agents, and from one agent's samples on disk."""
+    """Yield rows extrapolated from the largest number of fake agents and from one agent's samples on disk."""
     one, farm = result["one"], result["farms"][-1]
     series = _FLEET * farm["after"]["series"] / farm["targets"]
     cpu = _rate(farm, "cpu_s") / _rate(farm, "samples")

@@ -1,6 +1,6 @@
-"""Reply times of a client while snapshots are taken back to back: ``python -m bench gap``.
+"""Measure a client's reply times while snapshots are taken back to back: ``python -m bench gap``.
 
-The arms are nothing (the control), snapshots, and a process without snapshots that burns the same CPU time.
+The arms: no snapshots (the control); snapshots; and no snapshots, but a process that uses the same CPU time.
 The last arm separates the competition for CPUs from other effects of snapshots.
 """
 

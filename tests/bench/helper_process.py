@@ -24,7 +24,7 @@ class HelperError(RuntimeError):
 
 
 class Helper:
-    """Context manager around ``python -m bench.MODULE``, which ends when its input closes or we exit."""
+    """Context manager around ``python -m bench.MODULE``, which is killed at the block's end or if we exit."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module
@@ -42,7 +42,7 @@ class Helper:
 
     def __enter__(self) -> Self:
         try:
-            self._reply(_PATIENCE)  # the helper sends it when it is ready
+            self._reply(_PATIENCE)  # the helper sends a reply as soon as it is ready
         except BaseException:
             self.__exit__()
             raise
@@ -82,7 +82,7 @@ class Helper:
 
 
 def next_order(timeout: float | None) -> list[str] | None:
-    """In a helper: return the words of the next order, [] after ``timeout``, None when the parent has ended.
+    """In a helper: return the words of the next order, [] after ``timeout``, None if the parent has exited.
 
     The parent sends the next order only after the reply, so one read returns exactly one line.
     """

@@ -1,4 +1,4 @@
-"""Many small servers on one host: ``python -m bench many --many-servers 100``.
+"""Measure many small servers on one host: ``python -m bench many --many-servers 100``.
 
 All servers are idle. Agent and sensor observe all of them, with probes, and the agent is scraped every 5 s.
 """
@@ -35,13 +35,13 @@ _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",
     "innodb_log_file_size": "4M",
-    "innodb_use_native_aio": 0,  # the kernel has contexts for a few dozen only (fs.aio-max-nr)
+    "innodb_use_native_aio": 0,  # the kernel has contexts for only a few dozen servers (fs.aio-max-nr)
     "innodb_read_io_threads": 1,
     "innodb_write_io_threads": 1,
     "max_connections": 20,
     "table_open_cache": 64,
 }
-#: Servers that start at the same time.
+#: Number of servers that are started at the same time.
 _AT_ONCE = 4
 #: Maximum seconds until all servers are fully observed.
 _PATIENCE_S = 900.0

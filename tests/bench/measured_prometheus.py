@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SERIES = "prometheus_tsdb_head_series"
-#: Since Prometheus 2.40, this has a label for the kind of sample.
+#: Since Prometheus 2.40, this metric has one series per sample type (float, histogram), which are added up.
 _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 
 
 class Measured(Prometheus):
-    """Context manager; ``options`` are those of Prometheus in tests/prometheus.py."""
+    """Context manager; ``options`` are passed to Prometheus (tests/prometheus.py)."""
 
     def __init__(self, folder: Path, target: int, *options: str, interval_s: int) -> None:
         super().__init__(folder, target, *options, interval_s=interval_s)
@@ -30,7 +30,7 @@ class Measured(Prometheus):
         return self
 
     def reading(self) -> dict[str, float]:
-        """Return ``series`` in its head, ``samples`` so far, ``cpu_s`` so far, and its memory in MB."""
+        """Return ``series`` in the head block, ``samples`` and ``cpu_s`` so far, and the memory in MB."""
         found = dict.fromkeys((_SERIES, _APPENDED), 0.0)
         for line in self._ask("GET", "/metrics").splitlines():
             name, _, value = line.rpartition(" ")
@@ -50,7 +50,7 @@ class Measured(Prometheus):
         return int(found[0]["value"][1]) if found else 0
 
     def on_disk(self) -> dict[str, int]:
-        """Return the sizes in bytes of the head, written as a block, and of the write-ahead log."""
+        """Return sizes in bytes: of the head block, written to disk (chunks, index), and of the WAL."""
         name = json.loads(self._ask("POST", "/api/v1/admin/tsdb/snapshot"))["data"]["name"]
         block = self._data / "snapshots" / name
         return {

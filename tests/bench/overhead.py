@@ -1,4 +1,7 @@
-"""Cost of one snapshot a second to the measuring process and the server: ``python -m bench overhead``."""
+"""Measure the cost of one snapshot a second: ``python -m bench overhead``.
+
+The costs are those to the measuring process and to the server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure a server's operations in a window of time, and compare arms with the control."""
+"""Measure a server's operations during a window, and compare arms with the control."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
 
 
 def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
-    """Return operations, and time and the server's CPU time as means of those before and after the query."""
+    """Return time, the server's CPU time, and the number of operations.
+
+    Reading that number takes time, so the two times are means of their values before and after.
+    """
     before = time.monotonic(), cpu_seconds(server.pid)
     done = load.throughput()
     after = time.monotonic(), cpu_seconds(server.pid)

@@ -1,11 +1,11 @@
-"""Helper process: the probes of one server, compiled once, attached and detached by their governor.
+"""Helper process: compile the probes of one server once, and let their governor attach and detach them.
 
 Arguments: pid, budget, families. Each line of input is an order, and each reply is one line of JSON:
 
 - ``points``: return the names of the placed probes.
 - ``settle``: let the governor measure the cost of each probe.
 - ``on``, ``off``: attach or detach the probes.
-- ``begin``, ``end``: between ``on`` and ``off``; ``end`` returns hits and cost since ``begin``.
+- ``begin``, ``end``: mark a window between ``on`` and ``off``; ``end`` returns hits and cost since ``begin``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Number of decisions, one a second, until the governor has measured all rates and has settled.
 _SETTLED = 10
-#: Number of decisions before a window: enough to measure the current rates, and for one full period.
+#: Number of decisions before a window: enough to measure the current rates for one full period.
 _READY = 2
 _STEP_S = 0.02
 

@@ -1,9 +1,9 @@
-"""Cost of the probes to the server within their budget: ``python -m bench probes``.
+"""Measure the cost of the probes to the server within their budget: ``python -m bench probes``.
 
-The arms are nothing (the control) and the families that are on by default; with ``--spin`` also these plus
-the hottest family; with ``--unbounded`` also the default families without a budget. ``--families``
-replaces these arms by one for each of the given families. The probes are compiled before the first window,
-and are attached only in the windows of their arm.
+The arms: no probes (the control); the families that are on by default; with ``--spin`` also the default
+families plus the hottest one; with ``--unbounded`` also the default families without a budget. With
+``--families``, the arms are the control and each given family alone. The probes are compiled before the first
+window, and are attached only in the windows of their arm.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _arms(settings: Settings) -> dict[str, list[str]]:
 
 
 def _placeless(probers: Mapping[str, Helper]) -> list[str]:
-    """Return the arms without probes; also the spin arm if it has only the default arm's probes."""
+    """Return the arms to skip: those without probes, and the spin arm if it adds none to the default arm."""
     points = {arm: probes_of.order("points") for arm, probes_of in probers.items()}
     return [arm for arm, own in points.items() if not own or (arm == SPIN and own == points[DEFAULTS])]
 

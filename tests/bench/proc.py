@@ -1,4 +1,4 @@
-"""CPU time and memory of a process, as the kernel reports them."""
+"""Read the CPU time and memory of a process, as the kernel reports them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Cost of a profile to the server, compared with perf's: ``python -m bench profile``.
+"""Measure the cost of a profile to the server, compared with perf's: ``python -m bench profile``.
 
-The arms are nothing (the control), ``innoscope profile`` without and with ``--off-cpu``, and
+The arms: no profiler (the control), ``innoscope profile`` without and with ``--off-cpu``, and
 ``perf record --call-graph dwarf`` at the same frequency.
 """
 

@@ -1,7 +1,7 @@
 """Helper process: start and stop profiles of one server.
 
-Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Orders on its input: ``on``, and ``off``, which replies
-with the profile's size and cost. Each reply is one line of JSON.
+Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Orders on its input: ``on`` starts a profile; ``off``
+ends the profile and returns its size and cost. Each reply is one line of JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def _profiler(pid: str, kind: str, frequency: str) -> Profiler:
 
 
 def _until_off(profiler: Profiler) -> dict[str, float]:
-    """Take one profile. The CPU time excludes symbolisation at the end, which does not affect the server."""
+    """Take one profile.
+
+    The CPU time excludes the symbolisation at the end, which does not affect the server.
+    """
     profiler.begin()
     reply("on")
     began, ran = time.monotonic(), time.process_time()

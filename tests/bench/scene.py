@@ -1,4 +1,4 @@
-"""Servers with a thousand threads, and the loads of the benchmarks."""
+"""Start servers with a thousand threads, and the loads of the benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def crowded(name: str, connections: int, *, mixed: bool) -> Iterator[Server]:
-    """Yield the server with idle connections, of which some sleep or wait for a row if ``mixed``."""
+    """Yield the server with connections: all idle or, if ``mixed``, some sleeping or waiting for a row."""
     say(f"{name}: starting it with {connections:,} connections")
     waiters = min(_WAITERS, connections // 10) if mixed else 0
     sleepers = 3 * connections // 10 if mixed else 0

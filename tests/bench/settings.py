@@ -1,4 +1,4 @@
-"""Sizes and durations. ``--quick`` is for trying the benchmarks, not for figures."""
+"""Sizes and durations. ``--quick`` is for trying out the benchmarks; its figures are not meaningful."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Settings:
     profile_window: float = 3.0
     fleet_seconds: float = 120.0  #: duration of the recording and of each measurement in ``fleet``
     fleet_profiles: int = 3  #: number of one-minute profiles
-    fleet_agents: int = 1000  #: fake agents in the last measurement; before, 1/10 and 3/10 of them
+    fleet_agents: int = 1000  #: fake agents in the last measurement; the two before use 1/10 and 3/10 of them
     many_servers: int = 100
     crowd_connections: int = 19_000  #: idle connections to one server, in ``crowd``
     many_seconds: float = 60.0

@@ -1,10 +1,10 @@
 """Helper process: take snapshots of one server with a warm engine.
 
-Without orders, ``python -m bench.snapshot_process PID`` takes one a second until its input closes. Each reply
-is one line of JSON. Orders:
+Without orders, ``python -m bench.snapshot_process PID`` takes one snapshot a second until its input closes.
+Each reply is one line of JSON. Orders:
 
-- ``every S``, ``rest S``: take snapshots S seconds from start to start, or from end to start.
-- ``burn S BUSY``: instead of snapshots compute for BUSY seconds, with pauses of S seconds.
+- ``every S``, ``rest S``: take snapshots with S seconds from start to start, or from end to start.
+- ``burn S BUSY``: take no snapshots, but compute for BUSY seconds, with pauses of S seconds.
 - ``pause``: stop doing any of these.
 - ``snapshots N``: take N snapshots without a pause.
 - ``take``: return the measurements since the last ``take``.

@@ -1,4 +1,4 @@
-"""Duration of a dump, by Innoscope and other tools: ``python -m bench speed``."""
+"""Measure how long a dump takes with Innoscope and with other tools: ``python -m bench speed``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Stage:
         self._end("nothing", {})
 
     def warm(self, count: int) -> None:
-        """Measure snapshots of a process that has taken one before, one by one."""
+        """Measure single snapshots by a process that has taken one before, so that its caches are filled."""
         for _ in range(count):
             self._begin()
             self._snapshots.order("snapshots 1")

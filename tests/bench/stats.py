@@ -1,4 +1,4 @@
-"""Medians with their confidence intervals."""
+"""Compute medians with their confidence intervals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def histogram_quantile(histogram: Mapping[int, int], share: float) -> float:
 
 
 def gap_times(gaps: Gaps) -> dict[str, float]:
-    """Return the longest gap, p99, p50 (all in ms) and number of the replies to a latency probe."""
+    """Return the longest reply gap of a latency probe, p99 and p50 (all in ms), and the number of replies."""
     return {
         "longest_ms": gaps.longest_us / 1000,
         "p99_ms": histogram_quantile(gaps.histogram, 0.99) / 1000,

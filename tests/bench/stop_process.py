@@ -1,4 +1,4 @@
-"""Helper process: measure for how long a process's main thread is stopped; read the thread's state every ms.
+"""Helper process: read the state of a process's main thread every ms, and measure how long it is stopped.
 
 ``take`` replies with the stopped milliseconds since the last ``take``.
 """

@@ -1,7 +1,7 @@
-"""Cost of changing one setting to a client that queries continuously: ``python -m bench toggle``.
+"""Measure how a change of one setting affects a client that queries continuously: ``python -m bench toggle``.
 
-The arms are nothing (the control), a change and its undo by SQL and by memory, a planned change by memory
-without the write, and the usual one-liner for gdb.
+The arms: no change (the control); set and undo with the sql backend; set and undo with the memory backend; a
+dry run (``toggle plan``) with the memory backend; and a gdb one-liner, whose change is undone over SQL.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Short alternating windows: empty, active, empty, active, …
+"""Measure in short alternating windows: empty, active, empty, active, …
 
-On a small shared machine two equal windows differ by a fifth. So each active window is compared with the mean
-of the two empty ones around it, which share its drift. One arm of the active windows is the control, which is
-empty too; the result of another arm is its difference from the control. Changes are logarithms (and means
-geometric), so that twice as much and half as much have the same weight.
+On a small shared machine, two equal windows can differ by a fifth. So each active window is compared with the
+mean of the two empty windows around it, which are subject to the same drift. One arm is the control, whose
+windows are empty, too. The result of another arm is its difference from the control. Changes are logarithms
+(and means are geometric), so that doubling and halving have the same weight.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Trial:
     after: Window
 
     def change(self, metric: str) -> float:
-        """Return the logarithm of the metric's ratio to that of the empty windows."""
+        """Return the logarithm of the ratio of the metric to its mean in the two empty windows around it."""
         around = self.before[metric] * self.after[metric]
         return math.log(self.during[metric]) - math.log(around) / 2
 
@@ -45,7 +45,7 @@ class Verdict:
     """One metric of one arm: the median relative change, and its difference from the control."""
 
     value: float  #: median of the arm's windows
-    empty: float  #: median of the empty windows around them
+    empty: float  #: median of the empty windows around the arm's windows
     change: float
     change_interval: tuple[float, float]
     excess: float

@@ -1,4 +1,4 @@
-"""One browser per test module."""
+"""Start one browser per test module."""
 
 from __future__ import annotations
 

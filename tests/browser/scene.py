@@ -1,4 +1,4 @@
-"""A real agent in this process with the history of a fake sensor, and Chromium to open its page."""
+"""Run a real agent in this process with a fake sensor's history, and Chromium to open the agent's page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 20
 _NO_WATCH: Final = config.Watch()
-#: Root may not use the sandbox; nothing but this host can be reached.
+#: Options of Chromium: no sandbox, because root cannot use it, and no connections except to this host.
 _OPTIONS: Final = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--host-resolver-rules=MAP elsewhere.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
@@ -42,7 +42,10 @@ class Running:
     ends: float  # Unix time of the synthetic hour's end
 
     def gather(self) -> None:
-        """Make the agent collect anew. A scrape soon after another one shares its result, so repeat it."""
+        """Make the agent collect again.
+
+        The scrape is repeated, because a scrape soon after another one gets the result of that one.
+        """
         began = time.time()
         while json.loads(self._get("/api/status"))["gathered_at"] <= began:
             self._get("/metrics")
@@ -82,7 +85,7 @@ def agent_of(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        assert sensor.all_sent.wait(_PATIENCE_S)  # before that, the agent has collected once
+        assert sensor.all_sent.wait(_PATIENCE_S)  # by then, the agent has collected once
         yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
         agent.ended.set()

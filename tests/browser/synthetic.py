@@ -1,4 +1,4 @@
-"""A synthetic hour of a server with 1,000 threads, made of recorded stacks, and a fake sensor that serves it.
+"""Make a synthetic hour of a server with 1,000 threads from recorded stacks, and serve it by a fake sensor.
 
 Thread counts vary a little. 20 minutes before the end there is a row lock convoy of 90 seconds; 10 minutes
 before the end the redo log is full.

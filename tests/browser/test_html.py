@@ -1,4 +1,7 @@
-"""The HTML report in a real browser, opened from a file without network access, draws, zooms and searches."""
+"""Open the HTML report from a file in a real browser without network access.
+
+The report is drawn, and zoom and search work.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Options without network access, first-run pages and sandbox, which root may not use.
+#: Options: no network access, no first-run pages, and no sandbox, which root cannot use.
 CHROMIUM = [
     "chromium",
     "--headless",

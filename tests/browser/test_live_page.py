@@ -1,4 +1,4 @@
-"""The live page in Chromium: an agent with an hour of 1,000 threads, and the actions of a user."""
+"""Use the live page in Chromium as a user would, with an agent that has an hour of 1,000 threads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PHONE = {"width": 360, "height": 740}
 #: Generous limits, because the machine may be busy.
 LIMIT_MS = 5_000
 LONGEST_FRAME_MS = 2_000
-#: Collects the time between frames until it is read.
+#: A script that stores the times between frames in ``window.frames_ms``.
 FRAMES = """() => { window.frames_ms = []; let last = performance.now();
   const next = (now) => { frames_ms.push(now - last); last = now; requestAnimationFrame(next); };
   requestAnimationFrame(next); }"""
@@ -81,7 +81,7 @@ def page(browser: Browser, agent: scene.Running) -> Iterator[Page]:
 
 
 def until(page: Page, condition: str) -> None:
-    """Wait for a condition. Playwright's own function evaluates text in the page, which its CSP forbids."""
+    """Wait for a condition. Playwright's own function needs eval, which the page's CSP forbids."""
     deadline = time.monotonic() + 10
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition

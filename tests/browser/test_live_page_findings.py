@@ -1,4 +1,4 @@
-"""Findings and incident files on the live page: an agent that detects a convoy, and what the page shows."""
+"""The live page shows the findings and incident files of an agent that has detected a convoy."""
 
 from __future__ import annotations
 

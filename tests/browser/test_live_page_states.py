@@ -1,4 +1,4 @@
-"""If data are missing or a part fails, the live page shows a message, and the rest works."""
+"""If data are missing or a part of the live page fails, the page shows a message, and the rest works."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_idle_threads_of_an_idle_server_can_be_shown(browser: Browser, tmp_path:
 def test_served_report_runs_in_a_sandbox(
     browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
-    """The report's scripts have an opaque origin, from which the browser refuses requests."""
+    """Check that the report's scripts have an opaque origin, so that the browser refuses their requests."""
     _, agent = small
     with scene.opened(browser, agent.address, "/api/stacks?format=html") as (page, seen):
         page.fill("#find", "nothing of the kind")
@@ -189,7 +189,7 @@ def test_servers_can_be_chosen_from_a_fleet(browser: Browser, tmp_path: Path) ->
 
 @long("the quick suite has a smoke test of the page")
 def test_page_reconnects_to_an_agent_that_restarts(browser: Browser, tmp_path: Path) -> None:
-    """The console is not checked: the browser itself logs refused connections there."""
+    """Ignore the console, because the browser itself logs the connections that are refused meanwhile."""
     with synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
         with scene.agent_of(sensor) as agent:
             context = browser.new_context()

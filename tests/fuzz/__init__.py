@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of everything that reads input of foreign origin: `python -m fuzz --help`."""
+"""Coverage-guided fuzzing of all code that parses untrusted input: `python -m fuzz --help`."""

@@ -32,8 +32,8 @@ _RUSTFLAGS: Final = " ".join((
     "--cfg fuzzing",
     "-Zsanitizer=address",
 ))  # fmt: skip
-#: In MiB. Python: the interpreter's memory and the 64 MB that an input may allocate. Rust: room for
-#: AddressSanitizer; the harness itself counts what an input allocates.
+#: Memory limits in MiB. For Python: the interpreter's memory plus the 64 MB that an input may allocate. For
+#: Rust: enough for AddressSanitizer, because the harness itself limits what an input allocates.
 _PYTHON_RSS: Final = 160 + 64
 _RUST_RSS: Final = 2048
 #: libFuzzer's wall-clock limit for inputs that never end; the harness limits the CPU time.
@@ -64,7 +64,7 @@ def default_folder() -> Path:
 def prepare(folder: Path) -> None:
     """Build the targets in Rust, and make the seeds of this version unless they exist.
 
-    Other sessions, also of other versions, may use the folder at the same time.
+    Other processes, including those of other versions, may use the folder at the same time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""Small ELF files with unwind information from the real servers, as seeds for the fuzzer."""
+"""Make small ELF files with unwind information from the real servers, as seeds for the fuzzer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAGIC: Final = b"\x7fELF\x02\x01\x01" + bytes(9)
 _EXEC, _X86_64, _LOAD, _READ_EXECUTE = 2, 62, 1, 5
 _PROGBITS, _STRTAB, _NOTE = 1, 3, 7
 _ALLOC = 2
-#: Bytes of unwind information in one seed.
+#: Maximum bytes of unwind information in one seed.
 _FRAMES: Final = 6 << 10
 #: Number of positions in a file from which parts are taken.
 _PARTS: Final = 4
@@ -99,7 +99,7 @@ def _frames(data: bytes, address: int) -> Iterator[Part]:
         piece = bytearray()
         for start, end in taken:
             entry = bytearray(data[start:end])
-            if entry[4:8] != bytes(4):  # the distance to its CIE, which now comes first
+            if entry[4:8] != bytes(4):  # these bytes are the distance to the CIE, which now comes first
                 entry[4:8] = struct.pack("<I", len(head) + len(piece) + 4)
             piece += entry
         content = head + bytes(piece) + bytes(4)

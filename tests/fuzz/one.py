@@ -11,7 +11,7 @@ with atheris.instrument_imports(include=["innoscope"]):
 
 
 def main() -> None:
-    """Fuzz until a limit of libFuzzer is reached, which then exits the process."""
+    """Run the fuzzer until libFuzzer reaches one of its limits and exits the process."""
     target = targets.PYTHON[sys.argv[1]]
 
     def run(data: bytes) -> None:

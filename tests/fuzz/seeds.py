@@ -1,4 +1,4 @@
-"""Seed corpora from the real servers: unwind information, names, packs, replies, incident files."""
+"""Make seed corpora from the real servers: unwind information, names, packs, replies, incident files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TREE: Final = _HERE.parents[1]
 _MAX_WHOLE: Final = 48 << 10
 _MOST_WHOLE: Final = 20
 _MOST_NAMES: Final = 300
-#: Registers, a replaced return address and a stack, appended to the file of each seed for `unwind`.
+#: Registers, a replaced return address and a stack. A seed for `unwind` is an ELF file followed by this tail.
 _TAIL: Final = bytes(range(256)) * 3
 _SERVER: Final = "mysql-5.6.24"
 

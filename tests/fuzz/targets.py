@@ -80,7 +80,7 @@ class TooSlow(AssertionError):
 
 
 def within_limits(run: Callable[[bytes], None], data: bytes) -> None:
-    """Call ``run`` with ``data``. Raise TooSlow above the limit of CPU time; libFuzzer limits the memory."""
+    """Call ``run`` with ``data``. Raise TooSlow if it uses too much CPU time; libFuzzer limits memory."""
     began = time.thread_time()
     run(data)
     seconds = time.thread_time() - began
@@ -89,7 +89,7 @@ def within_limits(run: Callable[[bytes], None], data: bytes) -> None:
 
 
 def _in_file(data: bytes, load: Callable[[Path], object]) -> None:
-    """Load ``data`` from a file. InnoscopeError is the only error that is allowed."""
+    """Load ``data`` from a file. The loader may raise InnoscopeError only."""
     with tempfile.NamedTemporaryFile(dir=_shared_memory()) as file:
         file.write(data)
         file.flush()
@@ -143,7 +143,7 @@ def catalogs(data: bytes) -> None:
 
 
 class _Replayed(Connection):
-    """A login over TLS to an unverified server that sends nothing after its greeting."""
+    """A client's TLS connection to an unverified server that sends only a greeting."""
 
     def __init__(self, greeting: bytes) -> None:
         super().__init__(Credentials("fuzz", PASSWORD), budget(1.0), verified=False, host="fuzz", tls=None)

@@ -16,7 +16,7 @@ from scale import count
 
 _TESTS = Path(__file__).resolve().parents[1]
 _SECONDS = count(quick=1, full=5)
-#: With fewer executions, the time would have been spent in the harness and not in the code under test.
+#: Minimum number of executions; with fewer, the harness and not the code under test would have used the time.
 _LEAST_EXECUTIONS = 100
 
 

@@ -1,6 +1,6 @@
 """Read and write the golden files: one per server, one stack per line, so that a diff is readable.
 
-A frame is written ``module!function``, or ``module!`` if the function has no name; innermost first.
+Frames are written innermost first, as ``module!function``, or ``module!`` if the function has no name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Golden:
 
 
 def servers() -> list[str]:
-    """Return the servers with golden stacks."""
+    """Return the names of the servers with golden stacks."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 

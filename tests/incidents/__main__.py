@@ -16,7 +16,7 @@ from incidents.lab import command_for, staged
 if TYPE_CHECKING:
     from incidents.lab import Incident
 
-#: Seconds between two checks whether the process still runs.
+#: Seconds between two checks of whether the process still runs.
 _POLL = 0.5
 
 
@@ -58,7 +58,7 @@ def _what(incident: Incident, twin: bool) -> str:
 
 
 def _alive(pid: int) -> bool:
-    """Return whether the process runs. A child that has ended is a zombie until it is reaped."""
+    """Return whether the process runs. An exited child is a zombie until it is reaped."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
         return file.read().rpartition(")")[2].split()[0] not in "ZX"
     return False

@@ -1,4 +1,4 @@
-"""All incidents of the lab: the lists INCIDENTS of the modules ``scenes*``."""
+"""Collect all incidents of the lab: the INCIDENTS lists of the modules ``scenes*``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cures: commands that must end a stall, with the load's throughput before and after."""
+"""Apply a cure, a command that must end a stall, and measure the load's throughput before and after."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Cure:
     """``innoscope`` with these arguments, such as ``("toggle", "set", "read_ahead", "off", "--yes")``.
 
-    ``counter`` of SHOW GLOBAL STATUS counts the load's operations. Its rate is measured over ``seconds``
-    before and after; it must rise at least by ``factor``.
+    ``counter`` of SHOW GLOBAL STATUS counts the load's operations. The counter's rate is measured over
+    ``seconds`` before and after the cure, and must be at least ``factor`` times as high afterwards.
     """
 
     arguments: tuple[str, ...]

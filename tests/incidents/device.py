@@ -26,7 +26,7 @@ _UNLIMITED: Final = 0
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
     """For the block, limit the server's reads and writes per second on the device of its data.
 
-    Needs root and control groups version 1. Version 2 would include later writeback, but the hosts of these
+    Needs root and control groups version 1. Version 2 would also limit writeback, but the hosts of these
     tests do not have its io controller.
     """
     group = _BLKIO / f"innoscope-{server.pid}"
@@ -58,7 +58,7 @@ def quota(server: Server, cpus: float) -> Iterator[None]:
 
 
 def _leave(server: Server, group: Path, home: Path) -> None:
-    """Move the server out of the group and remove the group; wait for a server that is ending."""
+    """Move the server out of the group and remove the group; wait for a server that is still exiting."""
     if server.running:
         with suppress(ProcessLookupError):
             (home / "cgroup.procs").write_text(str(server.pid))
@@ -89,7 +89,7 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
             (group / "memory.swappiness").write_text("100")
             (group / "memory.limit_in_bytes").write_text(str(limit))
             server.stop()
-            server.start(wait=False)  # pages belong to the group in which they are first touched
+            server.start(wait=False)  # to move it early: pages belong to the group that touches them first
             (group / "cgroup.procs").write_text(str(server.pid))
             server.wait_ready()
             yield

@@ -1,4 +1,4 @@
-"""Incidents, and how they are reproduced and diagnosed."""
+"""Reproduce and diagnose incidents."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     Scene = Callable[[Server], AbstractContextManager[object]]
 
 SECONDS = 6
-_ENDS = (0, 18)  # exit codes: no findings, findings
+_ENDS = (0, 18)  # exit codes without and with findings
 _PATIENCE_S = 150.0  # limit for a command that hangs
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A stall: ``stall`` causes it on the server, ``twin`` is the same load without the cause.
+    """A stall: ``stall`` causes it on the server, and ``twin`` is the same load without the cause.
 
     ``finding`` must be the first finding of the stall, and must not be reported for the twin.
     ``consequences`` are the only other findings allowed, if given.
 
-    ``what`` describes in a sentence what was done to the server. ``setup`` runs before the stall and the
-    twin, for example to create data. A scene may yield another server or a pid to diagnose; the default is
-    its server, which it may have restarted. ``twin_options`` replace ``options`` for the twin, if a setting
-    is the cause. ``arguments`` are passed to ``innoscope diagnose``.
+    ``what`` describes in a sentence what was done to the server. ``setup`` runs before the stall and before
+    the twin, for example to create data. A scene may yield another server or a pid to diagnose; by default,
+    the scene's own server is diagnosed, which the scene may have restarted. If a setting is the cause,
+    ``twin_options`` replace ``options`` for the twin. ``arguments`` are passed to ``innoscope diagnose``.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The output of ``innoscope diagnose --json``, ``seconds`` after its start."""
+    """The output of ``innoscope diagnose --json``, and the ``seconds`` from its start to its output."""
 
     record: dict[str, Any]
     seconds: float = 0.0

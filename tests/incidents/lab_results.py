@@ -1,4 +1,4 @@
-"""Results of the lab in ``build/incidents.json``, one line of JSON each."""
+"""Store the lab's results in ``build/incidents.json``, one line of JSON each."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Threads that compute, for two CPUs.
+#: Numbers of threads that compute, on a machine with two CPUs: far too many, and just enough.
 _MANY, _FEW = 24, 2
 _CLIENTS = 16
 _ONE_AT_A_TIME = ("--innodb-thread-concurrency=1",)
@@ -52,7 +52,7 @@ def _scans(server: Server) -> Repeated:
 
 @contextlib.contextmanager
 def _waits_for_transaction(server: Server) -> Iterator[None]:
-    """Wait for a transaction that no server has: a wait that no finding covers."""
+    """Wait for the GTID of a transaction that never happens: a wait that no finding covers."""
     with Idle(server, 10) as idle, Crowd(server, 4, idle.database) as crowd:
         crowd.send(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_UNKNOWN_GTID}', 100)")
         until(lambda: len(idle.listed("INFO LIKE 'SELECT WAIT_FOR%'")) == 4)

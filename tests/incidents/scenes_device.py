@@ -1,4 +1,4 @@
-"""Incidents of the device, and of a buffer pool that is too small."""
+"""Incidents of a slow device, and of a buffer pool that is too small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incidents of writing, reading and memory."""
+"""Incidents of writes, reads and memory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Pages are read from the disk, not from the kernel's cache, and tables are created with few fsyncs.
+#: Read pages from the disk instead of the kernel's cache, and create tables with few fsyncs.
 _DISK = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=O_DIRECT",
@@ -24,13 +24,13 @@ _DISK = (
 _POOL_16M = "--innodb-buffer-pool-size=16M"
 _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
-#: The default before 5.6: pages become young at once, and only young pages trigger random read-ahead.
+#: The default before 5.6. Pages become young at once, and only young pages trigger random read-ahead.
 _YOUNG = "--innodb-old-blocks-time=0"
 _LONG_SPIN = "--innodb-sync-spin-loops=200"
 #: Rows of a kilobyte in a table of 45 MB.
 _WIDE = 40_000
 _ROWS_OF_TWO_PAGES = 30
-#: Ids without gaps.
+#: Let INSERT … SELECT assign ids without gaps.
 _ONE_BY_ONE = "--innodb-autoinc-lock-mode=0"
 #: A unique, unordered value. (9.7 has no MD5.)
 _ANY = "CONCAT(CRC32(RAND()), RAND())"
@@ -65,7 +65,7 @@ def _scans(server: Server) -> Repeated:
 
 @contextlib.contextmanager
 def _crowd_listed(server: Server) -> Iterator[None]:
-    """Read the process list, which holds its mutex."""
+    """Read the process list from many clients; each read holds the list's mutex."""
     with Idle(server, 1_000), Repeated(server, 32, ["SELECT COUNT(*) FROM information_schema.PROCESSLIST"]):
         yield
 

@@ -1,4 +1,4 @@
-"""Incidents of locks of transactions and tables, and of the history list."""
+"""Incidents of transaction locks, table locks and the history list."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Fast commits, and ids without gaps.
+#: Make commits fast, and let INSERT … SELECT assign ids without gaps.
 _FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-autoinc-lock-mode=0")
 _TABLES = 2_000
 _ROWS = 10_000
-#: Length of the history list to wait for, and minimum and maximum seconds.
+#: Length of the history list to wait for, and the minimum and maximum seconds of that wait.
 _HISTORY, _OLD_S, _WITHIN_S = 25_000, 8, 60
 
 

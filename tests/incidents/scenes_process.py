@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from incidents.lab import Scene
     from servers import Server
 
-#: Half of the data of the profile tests, which is enough on a slow device.
+#: Half of the data of the profile tests. On a slow device, recovery still takes long enough.
 _DOUBLINGS = 14
 #: For mariadb-11.4.5, whose single redo log file must be as large as the two of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
@@ -47,7 +47,7 @@ def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
 
 
 def _clean(tight: Mapping[str, str | int | None]) -> Scene:
-    """Do the same with a clean shutdown."""
+    """Shut down cleanly after the same writes, and restart."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -73,7 +73,7 @@ def _shutting_down(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _purged(server: Server) -> Iterator[None]:
-    """Do the same work without a shutdown."""
+    """Delete the same rows, and wait for the purge instead of shutting down."""
     make_backlog(server, _DOUBLINGS)
     with Idle(server, 10) as idle:
         until(lambda: _history(idle) < 1000)

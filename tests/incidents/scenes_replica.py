@@ -1,4 +1,4 @@
-"""Incidents of a replica with its source."""
+"""Incidents of a replica and its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SOURCE: Final = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW")
 _WITHIN_S: Final = 30
 #: Seconds that the replica lags before it is diagnosed.
 _BEHIND: Final = 8
-#: Statements for replication, and the name of the lag: before 8.0.22, and since.
+#: Replication statements and the column with the lag: before 8.0.22 and in MariaDB, and since 8.0.22.
 _WORDS: Final = {
     False: (
         # MariaDB requires certificates by default
@@ -40,7 +40,7 @@ _WORDS: Final = {
 
 
 class _Source(Server):
-    """A source with another server UUID than its replica, which has the same template."""
+    """A source whose server UUID differs from its replica's, although both start from the same template."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -105,7 +105,7 @@ def _following(replica: Server) -> Iterator[_Pair]:
 
 @contextmanager
 def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """Leave a transaction open on the replica that holds what the applier needs."""
+    """Leave a transaction open on the replica. The transaction holds a lock that the applier needs."""
     with (
         _following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,
@@ -121,7 +121,7 @@ def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
 
 @contextmanager
 def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """Do the same, but end the transaction."""
+    """Run the same statements, but end the transaction."""
     with (
         _following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,

@@ -1,6 +1,7 @@
 #!/bin/sh
-# boot.sh BASE PLACE [OURS THEIRS]… -- COMMAND…: start a machine in new namespaces, whose disk is BASE below an
-# overlay in memory. The command is its process 1; of the host it sees only the folders OURS, at THEIRS.
+# boot.sh BASE PLACE [OURS THEIRS]… -- COMMAND…: set up a machine's root folder below PLACE and run COMMAND in
+# it as process 1. The root is an overlay in memory on top of BASE. The machine sees no folders of the host
+# except each OURS, which is mounted read-only at THEIRS.
 set -e
 base=$1 place=$2
 shift 2

@@ -1,4 +1,4 @@
-"""The wheel and the packages made of it, built once per session."""
+"""Build the wheel, and the packages made of it, once per session."""
 
 from __future__ import annotations
 

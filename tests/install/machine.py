@@ -1,4 +1,4 @@
-"""A machine for a test: Debian's systemd as process 1 in namespaces, on a temporary disk."""
+"""Run a machine for a test: Debian's systemd as process 1 in namespaces, on a temporary disk."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1],
 
 
 class Machine:
-    """Context manager. ``shown`` maps folders of the host to paths in the machine, read-only.
+    """Context manager. ``shown`` maps folders of the host to paths in the machine, mounted read-only.
 
-    Without ``booted`` no systemd runs in it, as in a container build.
+    If ``booted`` is false, no systemd runs in the machine, as in a container build.
     """
 
     def __init__(self, base: Path, shown: Mapping[Path, str] | None = None, *, booted: bool = True) -> None:

@@ -1,6 +1,7 @@
-"""A minimal Debian 12 in the cache, with systemd and the package's dependencies.
+"""Provide a minimal Debian 12 in the cache, with systemd and the package's dependencies.
 
-A dependency that the package does not declare is missing, and installing the package needs no network.
+Of the package's dependencies, only the declared ones are installed, so a test fails if one is not declared.
+Because the dependencies are installed already, installing the package needs no network.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-#: Increased when the recipe changes.
+#: Increase this when the recipe changes, so that an old folder is not used.
 _RECIPE = 2
 _SUITE = "bookworm"
-#: systemd for the units, and a library of the test server.
+#: Other packages: systemd for the units, and a library of the test server.
 _BESIDE = ("systemd", "libaio1")
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 

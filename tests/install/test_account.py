@@ -1,4 +1,4 @@
-"""packaging/account.sql on all servers: the account is sufficient for the agent, and can do nothing else."""
+"""On all servers, the account of packaging/account.sql suffices for the agent, and can do nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The .deb on a clean Debian 12 with systemd: installed, running, upgraded, purged.
+"""Install, run, upgrade and purge the .deb on a clean Debian 12 with systemd.
 
 Each stage is a fixture that builds on the previous one.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UNITS = ("innoscope-sensor.service", "innoscope-agent.service")
 SOCKET = "run/mysqld/mysqld.sock"
-#: Compiling the probes takes two seconds of a free CPU.
+#: Maximum seconds to wait. Compiling the probes alone takes two seconds on an idle CPU.
 PATIENCE_S = 60
 #: Paths that apt and dpkg write for any package, and the server's data.
 FOREIGN = (
@@ -160,7 +160,7 @@ def test_installing_starts_nothing(installed: Machine) -> None:
 
 
 def test_every_command_finds_its_libraries(installed: Machine) -> None:
-    """No other libraries are installed than those of the package's dependencies."""
+    """Import all libraries and run every command; only the package's dependencies are installed."""
     modules = (
         "bcc, bcrypt, click, msgspec, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
         "innoscope._native"
@@ -193,7 +193,7 @@ def test_probes_are_attached_and_count(working: Machine) -> None:
 
 
 def test_metrics_are_served_from_all_sources(working: Machine) -> None:
-    """Sources are SQL with the account, probes, memory and snapshots; each series occurs once."""
+    """Check series from SQL with the account, probes, memory and snapshots; each series occurs once."""
     collectors = ("sql", "probes", "memory", "waits", "process", "toggles")
 
     def all_work() -> dict[tuple[str, ...], float]:

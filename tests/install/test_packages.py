@@ -1,4 +1,4 @@
-"""Contents and metadata of the packages. test_installed.py checks that they work."""
+"""Check contents and metadata of the packages. test_installed.py checks that the packages work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages' bill of materials and signatures."""
+"""Check the packages' bill of materials, their signatures, and that builds are reproducible."""
 
 from __future__ import annotations
 

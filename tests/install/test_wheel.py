@@ -1,4 +1,4 @@
-"""The wheel is complete: the core, the catalog, every package."""
+"""The wheel is complete: it contains the core, the catalog, the live page and every package."""
 
 from __future__ import annotations
 

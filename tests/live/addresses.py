@@ -21,7 +21,7 @@ _SYMBOL = re.compile(r"([0-9a-f]{16}) ([0-9a-f]{16}) [tTwWiuVv] (.+)")
 class _Mapping:
     start: int
     end: int
-    add: int  # added to an address in the process, gives the address in the file
+    add: int  # the offset from addresses in the process to addresses in the file
     name: str
 
 
@@ -63,7 +63,7 @@ def _add(pid: int, start: int, end: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class Symbols:
-    """All function symbols with a size of some files, as nm lists them."""
+    """The function symbols of some files, as nm lists them. Symbols without a size are omitted."""
 
     starts: list[int] = field(default_factory=list)
     rows: list[tuple[int, int, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The toggle engine on a test server, as ``innoscope toggle`` uses it, with a separate journal."""
+"""Use the toggle engine on a test server as ``innoscope toggle`` does, with a separate journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 ROOT = Account(user="root")
-#: Values that are valid on all servers, and the default on none.
+#: Values that are valid on all servers and are not the default on any server.
 NUMBERS = {
     "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
     "io_capacity": "30000", "redo_size": "48", "purge_lag": "1000000", "purge_lag_delay": "20000",
@@ -51,7 +51,7 @@ class Changer:
 
     @contextmanager
     def changed(self, toggle: str, value: str) -> Iterator[Entry]:
-        """Set the toggle for the block, and undo it after it."""
+        """Set the toggle for the block, and undo it afterwards."""
         entry = self.set(toggle, value)
         try:
             yield entry
@@ -75,7 +75,7 @@ def shown(server: Server, names: list[str]) -> list[Any]:
 
 
 def fill(stack: ExitStack, server: Server, most: int = 100) -> None:
-    """Connect until the server is full, including the connection for administrators."""
+    """Use up all connections, including the one reserved for administrators."""
     for _ in range(most):
         try:
             stack.enter_context(closing(server.connect(autocommit=None)))

@@ -1,4 +1,4 @@
-"""Live servers under known loads."""
+"""Provide live servers under known loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The setting for tests of the dashboards: two servers under load, an agent, and a Prometheus."""
+"""Set up tests of the dashboards: two servers under load, an agent, and a Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RULES = grafana.FOLDER.parent / "alerts" / "recording.yaml"
-#: A server with all metrics but deadlocks, and one of the other flavour, which has them.
+#: A server with all metrics except deadlocks, and a server of the other flavour, whose metrics include them.
 BUSY, OTHER = "mysql-5.6.24", "mariadb-11.4.5"
 #: Their names in the agent's configuration.
 BUSY_NAME, OTHER_NAME = "under test", "other"
@@ -64,7 +64,7 @@ def scene(folder: Path) -> Iterator[Prometheus]:
 
 @contextmanager
 def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
-    """Yield the same with changing loads, for pictures, and the number of seconds that the acts lasted."""
+    """Run a sequence of loads, for pictures; yield the Prometheus and the seconds that the loads took."""
     with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
         always.enter_context(Fsync(busy, 2))
         always.enter_context(UpdateStorm(other, 4))
@@ -97,7 +97,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
             _watch(folder / "incidents"),
         )
         agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
-        stack.callback(sensing.terminate)  # faster than killing it, because a child detaches the probes
+        stack.callback(sensing.terminate)  # a killed sensor is slower: a child process detaches its probes
         _change(busy, folder)
         prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
         _until_known(prometheus)
@@ -105,7 +105,10 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
 
 
 def _watch(folder: Path) -> str:
-    """Configure one capture of each server as soon as it is busy; the agent runs as another user."""
+    """Return a configuration that captures each server once, as soon as it is busy.
+
+    All users may write to the folder, because the agent runs as another user.
+    """
     folder.mkdir()
     folder.chmod(0o777)
     rules = "triggers = ['threads_busy>0']\nfor_seconds = 0\nseconds = 1\nbefore_seconds = 0"

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: With these options flushing starts only at innodb_max_dirty_pages_pct, not for free pages or redo space,
-#: and depends only on the last second (5.5 has none of them). 9.7 also flushes by the rate of new redo; its
-#: io_capacity is so small that some pages stay dirty.
+#: With these options, flushing starts only at innodb_max_dirty_pages_pct, not to free pages or redo space,
+#: and depends only on the last second (5.5 has none of these options). 9.7 also flushes at the rate at which
+#: redo is written; with this small io_capacity, some pages stay dirty.
 SMALL_POOL: Final[dict[str, str | int | None]] = {
     "innodb_buffer_pool_size": "16M",
     "innodb_flush_method": "O_DIRECT",
@@ -29,10 +29,10 @@ _UNWANTED: Final = {
     "mysql": ("innodb_max_dirty_pages_pct", "0"),
     "mariadb": ("innodb_max_dirty_pages_pct_lwm", "0.001"),
 }
-#: Rows of 2 KB, seven to a page: half of the pool.
+#: Rows of 2 KB. A page holds seven, so this number fills half of the pool.
 _ROWS: Final = 3500
 _BETWEEN_S: Final = 0.05
-#: 5.6 flushes old pages only as far as new redo is written.
+#: This writes some redo, because 5.6 flushes old pages only as far as new redo is written.
 _SOME_REDO: Final = "UPDATE stained.one SET b = b + 1, pad = REPEAT(CHAR(65 + b % 26), 3000)"
 
 
@@ -89,7 +89,7 @@ class DirtyPages:
     def unwanted(self) -> Iterator[None]:
         """For the block, let the server flush all dirty pages at the rate of innodb_io_capacity.
 
-        MariaDB does so above the low-water mark while it is idle; above the limit it would flush faster.
+        An idle MariaDB does so above the low-water mark; above innodb_max_dirty_pages_pct, it flushes faster.
         """
         name, value = _UNWANTED[self._flavour]
         [(_, usual)] = self._ask(f"SHOW GLOBAL VARIABLES LIKE '{name}'")

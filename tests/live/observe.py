@@ -1,4 +1,4 @@
-"""Count threads over many snapshots of a server under a known load, for the tests of completeness and waits.
+"""Count threads over many snapshots of a server under a known load, for tests of completeness and of waits.
 
 Several tests share one observation, so it is made once per session. The servers run one at a time.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from workloads import Workload
 
-#: In /proc/PID/task/TID/stat: the kernel's own io_uring and vhost threads, which have no stack in user space.
+#: Flags in /proc/PID/task/TID/stat of io_uring and vhost threads: kernel threads without a user-space stack.
 _PF_IO_WORKER: Final = 0x10
 _PF_USER_WORKER: Final = 0x4000
 
@@ -53,13 +53,14 @@ PLANS: Final = {
     "cpu": Plan(8, 100, 0.01),
     "burn": Plan(8, 100, 0.01),
     "fsync": Plan(16, 60, 0.02),
-    "table_scan": Plan(8, 60, 0.02),  # last, because its server has other options
+    "table_scan": Plan(8, 60, 0.02),  # last, because it needs a server with other options
 }
 
 #: Maximum seconds for the snapshots under one load, on a busy machine.
 _LONGEST_S: Final = 30
 
-#: For servers that do not report the thread of a connection: each connection gets a new thread.
+#: Options for servers that do not report the thread of a connection: each connection gets a new thread, so
+#: threads start in the order of the connections.
 _THREAD_EACH: Final = ("--thread-cache-size=0",)
 
 #: Number of different stacks stored for the message of a failure.
@@ -179,10 +180,10 @@ class Observatory:
         return seen
 
     def affected(self, workload: Workload) -> frozenset[int]:
-        """Return the threads of the load, as the server reports them, not by their stacks.
+        """Return the threads of the load, as the server reports them. Stacks are not used to find them.
 
         MySQL before 5.7 reports no thread ids. Its single accepting thread numbers the connections and
-        creates a thread for each, so connections and threads have the same order.
+        creates a thread for each one, so the threads start in the order of the connection ids.
         """
         threads = workload.os_threads()
         if threads is not None:
@@ -202,7 +203,7 @@ def tasks(pid: int) -> list[int]:
 
 
 def _age(server: Server | None, tid: int) -> tuple[int, int]:
-    """Return the start of a thread to sort by: clock ticks, then the thread id, which wraps at pid_max."""
+    """Return a key to sort threads by start: clock ticks, then the thread id, which wraps at pid_max."""
     assert server is not None
     stat = Path(f"/proc/{server.pid}/task/{tid}/stat").read_text()
     most = int(Path("/proc/sys/kernel/pid_max").read_text())

@@ -1,4 +1,4 @@
-"""Stacks of a process by gdb and eu-stack, which stop it."""
+"""Read a process's stacks with gdb and eu-stack, which stop the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EU_ENDED_EARLY: Final = re.compile(r"tid (\d+) at 0x")
 
 
 class Frame(NamedTuple):
-    """One function on a stack; only gdb reports inlined ones."""
+    """One function on a stack. gdb also reports inlined functions; eu-stack does not."""
 
     pc: int
     name: str | None
@@ -33,7 +33,7 @@ class Stacks(NamedTuple):
 
 
 def gdb(pid: int, executable: Path, root: Path) -> Stacks:
-    """Return gdb's frames; it reads the files below the process's root folder."""
+    """Return gdb's frames; gdb reads the files below the process's root folder."""
     command = [
         "gdb", "-batch", "-nx", "-iex", f"set sysroot {root}", "-iex", "set auto-load off",
         "-iex", "set debuginfod enabled off", "-ex", "set backtrace past-main on",

@@ -1,4 +1,4 @@
-"""Profiles of test servers, and the kernel's accounting and perf to compare them with."""
+"""Profile test servers, and provide the kernel's accounting and perf for comparison."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def schedstat(pid: int) -> dict[int, tuple[int, int]]:
     return found
 
 
-#: A timer that fires while another interrupt is handled is handled at the other's end. How often one profiler
-#: sees the other's interrupts says nothing about the server.
+#: If a profiler's timer fires while another interrupt is handled, the sample is taken at the end of that
+#: handling, in this function. Such samples depend on the other profiler and not on the server, so ``shares``
+#: ignores them.
 _OTHERS_INTERRUPT = "irqentry_exit_to_user_mode"
 
 
@@ -60,7 +61,7 @@ def self_shares(profile: Profile) -> dict[str, float]:
 
 
 def one_name(function: str) -> str:
-    """Map names that the C library gives to the same code to one of them."""
+    """Return one of the names that the C library gives to the same code, always the same one."""
     return plain_name(function).replace("__memcpy_", "__memmove_")
 
 
@@ -73,8 +74,8 @@ def shares(counts: Counter[str]) -> dict[str, float]:
 class Perf:
     """Context manager around ``perf record --call-graph dwarf``; the results are available after the block.
 
-    With ``by_cpu``, perf samples CPUs instead of threads, as Innoscope does. A thread's timer fires just when
-    the thread is switched in, which overstates finish_task_switch by half.
+    With ``by_cpu``, perf samples CPUs instead of threads, as Innoscope does. The timer of a thread fires just
+    when the thread is switched in, which overstates finish_task_switch by half.
     """
 
     def __init__(self, pid: int, frequency: int, *, by_cpu: bool = False) -> None:

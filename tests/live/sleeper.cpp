@@ -14,7 +14,7 @@ struct thread {
     int orders;
 };
 
-// A deep stack, so that a wrong copy of it is unwound to other functions.
+// The stack is deep, so that unwinding a wrong copy of it would yield other functions.
 extern "C" __attribute__((noinline, noclone)) char told(const thread *self)
 {
     char order = 'q';

@@ -1,4 +1,4 @@
-"""Take snapshots of the spinner and judge each stack. A separate process, because it may drop a privilege.
+"""Take snapshots of the spinner and judge each stack, in a separate process, which may drop a privilege.
 
 Arguments: pid, shared file, threads, snapshots, and ``deny`` to forbid perf events. Prints counts as JSON:
 ``{"exact right": 500, "stale wrong": 3, ...}``.

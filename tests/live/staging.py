@@ -1,4 +1,4 @@
-"""Loads for the documentation's examples, beside the workloads."""
+"""Loads for the documentation's examples that are not among the workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server with separate debug information, as distributions build it, and a debuginfod that serves it."""
+"""A server with separate debug information, as distributions build servers, and a debuginfod to serve it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SCAN_S: Final = 60
 
 
 class Split:
-    """A stripped installation, and its debug file in a folder that is not searched."""
+    """A stripped installation. Its debug file is in a folder that Innoscope does not search."""
 
     def __init__(self, name: str, folder: Path) -> None:
         original = fetch(name)
@@ -48,7 +48,7 @@ class Split:
         self.build_id = build_id
 
     def server(self) -> Server:
-        """Return that server, not started."""
+        """Return that server; it is not started yet."""
         server = Server(self.installation.spec.name)
         server.installation = self.installation
         return server
@@ -105,7 +105,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        urllib.request.urlopen(url, timeout=10).close()  # noqa: S310 - our own
+        urllib.request.urlopen(url, timeout=10).close()  # noqa: S310 - a URL on loopback
     except OSError:
         return False
     return True

@@ -1,4 +1,7 @@
-"""The agent scraped by a real Prometheus: valid, complete, bounded, cheap; and its pages."""
+"""A real Prometheus scrapes the agent: the metrics are valid, complete, bounded and cheap.
+
+The agent's pages are served, too.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def test_memory_and_sql_agree(scene: tuple[Server, Running, Sensing]) -> None:
     )
     still = {dict(labels)["name"]: value for labels, value in found.items()}
 
-    assert len(still) > (10 if server.name == "mysql-5.6.24" else 0)  # the other one is stripped
+    assert len(still) > (10 if server.name == "mysql-5.6.24" else 0)  # mariadb-10.11 is stripped
     assert still["connections_limit"] == 0
     assert still.get("buffer_pool_pages", 0) == 0
 
@@ -91,7 +94,7 @@ def test_scrapes_are_cheap(scene: tuple[Server, Running, Sensing]) -> None:
     _, agent, _ = scene
     before = cpu_seconds(agent.pid)
     for _ in range(SCRAPES):
-        time.sleep(0.26)  # a scrape sooner than that shares the result of the last one
+        time.sleep(0.26)  # an earlier scrape would get the result of the last one
         agent.scrape()
 
     assert (cpu_seconds(agent.pid) - before) / SCRAPES < 0.025

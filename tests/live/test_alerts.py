@@ -1,7 +1,8 @@
-"""The shipped alerts end to end: a real server, agent, Prometheus, Alertmanager and a webhook.
+"""Test the shipped alerts end to end: a real server, agent, Prometheus, Alertmanager and a webhook.
 
-The rules are the shipped ones with scaled times (alerting.scaled). Each alert fires and notifies; once its
-cause is removed, it resolves and notifies. Under the same load without a cause, no alert fires.
+The rules are the shipped ones with scaled times (alerting.scaled). Each alert fires and sends a notification;
+once its cause is removed, the alert resolves and sends another one. Under the same load without a cause, no
+alert fires.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLIENTS = 14
-#: No alert may fire for this long under a healthy load: twelve minutes, scaled.
+#: Seconds of a healthy load in which no alert may fire: twelve minutes before scaling.
 QUIET_S = 12
 #: The smallest possible redo log. Commits do not go to disk, because their time is not tested here.
 OPTIONS: dict[str, str | int | None] = {
@@ -40,7 +41,7 @@ OPTIONS: dict[str, str | int | None] = {
 
 
 class OwnRows(UpdateStorm):
-    """As many updates as wait in RowLock, but of unlocked rows; each writes a few KB of redo."""
+    """As many updates as wait in RowLock, but of rows that are not locked; each writes a few KB of redo."""
 
     name: ClassVar[str] = "own_rows"
     rows: ClassVar[int] = 4_096
@@ -136,7 +137,7 @@ def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scen
         scene.toggle("undo", "flush_neighbors")
         scene.resolves("InnoscopeToggleLeftOn")
 
-        # The same number of updates as wait in the convoy is now a healthy load.
+        # The load is healthy now, with as many updates as wait in the convoy.
         until(lambda: not scene.prometheus.states(), scene.words)
         time.sleep(QUIET_S)  # no event to wait for, because no alert may fire
         assert scene.prometheus.fired(QUIET_S) == {}

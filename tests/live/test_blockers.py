@@ -1,4 +1,4 @@
-"""`diagnose` names the blocker with the account of packaging/account.sql, without debug information."""
+"""`diagnose` names the blocker, using only the account of packaging/account.sql and no debug information."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SERVERS = few(
 
 @pytest.fixture(scope="module", params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Yield a server with the account; 5.7 does not record metadata locks by default."""
+    """Yield a server with the account and with recording of metadata locks, which 5.7 disables by default."""
     with Server(request.param) as server:
         server.sql(RECORD_METADATA_LOCKS, *statements(PASSWORD))
         yield server

@@ -1,4 +1,4 @@
-"""Blockers are named: the lock, connection, thread and statement. The tests create the locks themselves."""
+"""Blockers are reported with lock, connection, thread and statement. The tests create the locks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ SECONDS = 1.5
 WAITERS = 8
 _OPENAT, _FUTEX = "257", "202"  # asm/unistd_64.h
 _PROCESSES = "FROM information_schema.PROCESSLIST WHERE DB = 'blocking'"
-#: Servers whose metadata locks can be read: with debug information, or 9.7 with the performance schema.
+#: Servers whose metadata locks can be read: from memory, which requires debug information, or over SQL from
+#: the performance schema, in which 9.7 lists metadata locks by default.
 READABLE = ("mysql-5.5.9", "mysql-9.7", "mariadb-11.4.5")
 
 
@@ -51,7 +52,10 @@ def tables(server: Callable[[str], Server], request: pytest.FixtureRequest) -> I
 
 
 def _connections(server: Server) -> list[int]:
-    """Kill the remaining connections: a server does not notice at once that a client has disconnected."""
+    """Return the remaining connections and kill them.
+
+    A server does not notice at once that a client has disconnected.
+    """
     remaining = [row[0] for row in server.sql(f"SELECT ID {_PROCESSES}")]
     for connection in remaining:
         with contextlib.suppress(pymysql.MySQLError):  # the connection has ended meanwhile
@@ -78,7 +82,7 @@ def _only(found: list[Blocker]) -> Blocker:
 
 
 def _check_thread(server: Server, evidence: Evidence, blocker: Blocker) -> None:
-    """Check the blocker's thread against the server's own data, if it reports thread ids."""
+    """Check the blocker's thread against the server's own data, if the server reports thread ids."""
     assert blocker.thread is not None
     assert Path(f"/proc/{server.pid}/task/{blocker.thread}").exists()
     if server.spec.os_thread_sql:
@@ -145,7 +149,7 @@ def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Se
 
 
 def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
-    """Opening a table whose file is a pipe never ends; the opener holds LOCK_open."""
+    """Let a connection open a table whose file is a pipe. It waits endlessly, and holds LOCK_open."""
     with Server("mysql-5.5.9") as server:
         tables = (f"CREATE TABLE blocking.{one} (a INT)" for one in ("slow", "t"))
         server.sql("CREATE DATABASE blocking", *tables, "FLUSH TABLES")
@@ -163,13 +167,16 @@ def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
 
 
 def test_owner_of_a_mutex_is_named_on_a_stripped_server(folder: Path) -> None:
-    """Loading a plugin that is a pipe never ends; the loader holds the mutex that SHOW PLUGINS needs."""
+    """Let a connection load a plugin from a pipe, which never ends.
+
+    Meanwhile the connection holds the mutex that SHOW PLUGINS needs.
+    """
     with Server("mariadb-10.11", options={"plugin_dir": str(folder)}) as server:
         server.sql("CREATE DATABASE blocking")
         with (
             _crowd(server, "", 1) as holder,
             _crowd(server, "") as waiters,
-            contextlib.closing(server.connect()) as connection,  # closing one would wait for the mutex too
+            contextlib.closing(server.connect()) as connection,  # closing it would also wait for the mutex
         ):
             with connection.cursor() as cursor:
                 cursor.execute(server.spec.os_thread_sql)
@@ -191,7 +198,7 @@ def _syscall(server: Server, thread: int) -> str:
 
 @contextlib.contextmanager
 def _pipe_for(server: Server, name: str) -> Iterator[None]:
-    """Replace a file by a named pipe; at the end, a process that opens it reads an empty file."""
+    """Replace a file by a named pipe; at the end, let the process that opens the pipe read an empty file."""
     [file] = server.error_log.parent.rglob(name)
     owner = file.stat()
     file.unlink()
@@ -200,6 +207,6 @@ def _pipe_for(server: Server, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # ENXIO: no process waits for it any more
+        with contextlib.suppress(OSError):  # ENXIO: no process has the pipe open for reading
             os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
         file.unlink()

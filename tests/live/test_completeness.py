@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from live.observe import Observatory
 
 FLOOR = 0.995
-#: In the quick suite, one server runs all loads except LAST (which needs its own server), the others two.
+#: In the quick suite, ONE server runs all loads except LAST, which needs its own server; others run LOADS.
 ONE, LAST, LOADS = "mysql-5.6.24", "table_scan", ("idle", "row_lock")
 
 
@@ -34,7 +34,7 @@ OBSERVED = [
 
 @pytest.mark.parametrize(("name", "load"), OBSERVED)
 def test_threads_at_rest_reach_their_root(observatory: Observatory, name: str, load: str) -> None:
-    """io_uring workers are not counted: they are kernel threads without a user-space stack."""
+    """Ignore io_uring workers, which are kernel threads without a user-space stack."""
     seen = observatory.observe(name, load)
 
     exact, at_rest = seen.at_rest[Trust.EXACT], seen.at_rest.total()

@@ -28,13 +28,14 @@ _PATIENCE_S = 45
 #: Seconds before now at which the backfilled series end.
 EARLIER_S = 3 * 3600
 
-#: Queries without data in this scene, and why. Like all others, they have data in the backfilled series.
+#: Queries without data in this scene, with the reason. Like all queries, they have data in the backfilled
+#: series.
 NOT_HERE: dict[str, str] = {}
-#: Queries without data when only the busy server is selected; the other server has data.
+#: Queries without data when only the busy server is selected, with the reason; the other server has data.
 NOT_OF_BUSY = {
     "innoscope-contention / Deadlocks / A": "MySQL 5.6 has neither a function nor a counter of its own"
 }
-#: Metrics that none of the scene's servers exports, and why.
+#: Metrics that none of the scene's servers exports, with the reason.
 NOT_EXPORTED = {
     "innodb_status": "off by default, and no option of the sensor turns it on",
     "innodb_variable": "off by default, and no option of the sensor turns it on",
@@ -43,13 +44,13 @@ NOT_EXPORTED = {
 
 @dataclass(frozen=True)
 class Seen:
-    """A Prometheus, and the time since which it stores data of a loaded server."""
+    """A Prometheus, and the Unix time since which it has stored data of servers under load."""
 
     prometheus: Prometheus
     began: float
 
     def empty(self, targets: Iterable[Target], expected: Collection[str], **chosen: str) -> set[str]:
-        """Return the queries without data, once only ``expected`` ones are left or the time is over."""
+        """Return the queries without data as soon as all of them are ``expected``, or after a timeout."""
         left = list(targets)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -101,7 +102,7 @@ def test_every_query_has_data_in_the_backfilled_series(seen: Seen) -> None:
     earlier = int(time.time()) - EARLIER_S - 120
     for target in grafana.targets():
         if "server:" in target.expr or "instance:" in target.expr or "server_" in target.expr:
-            continue  # recording rules have no data from before
+            continue  # recording rules have no data from before Prometheus started
         query = grafana.filled(target.expr, interval="1m", job=JOB)
         found = [float(one["value"][1]) for one in seen.prometheus.instant(query, earlier)]
         assert found, f"{target}: {query}"

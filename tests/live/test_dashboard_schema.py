@@ -18,7 +18,7 @@ from servers import ensure_commands
 
 ROOT = Path(__file__).parents[2]
 TYPES = ROOT / "tests" / "schema" / "dashboard.ts"
-#: npm packages with their integrity.
+#: npm packages: name, version and the registry's integrity string.
 PACKAGES = {
     ("@grafana/schema", "13.2.3"): (
         "sha512-rk8FEO7yuFfRTK/JD39747SZFQ+iCTQbpm6Mh2OjnqGx/g/uQQFx56t64eCLXWEyoR68ru4cigcGKrXk+ozrLg=="

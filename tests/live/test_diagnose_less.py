@@ -1,4 +1,4 @@
-"""`diagnose` without SQL, symbols or BPF reports less, and what it reports is right."""
+"""If SQL, symbols or BPF are unavailable, `diagnose` reports fewer findings, but correct ones."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_process_list_replaces_the_stacks_without_bpf(
 
 @long("two other degraded cases are in make test")
 def test_unchecked_findings_are_listed_without_any_source() -> None:
-    """Diagnose a full server without symbols, first with BPF, then without."""
+    """Diagnose a full server that has no symbols: first with BPF, and then on a host that denies BPF."""
     with Server("mariadb-10.11") as server, RowLock(server, 10), full(server):
         command = ("diagnose", "--pid", server.pid, "--seconds", SECONDS, "-u", "root")
         record = diagnose(server, "-u", "root")

@@ -1,7 +1,8 @@
-"""The samples for service discovery are valid, and agents get the labels that the dashboards need.
+"""The sample configurations for service discovery are valid.
 
-Debian's Prometheus is built without Consul and Kubernetes. VictoriaMetrics, which parses the same
-configuration strictly, checks these two blocks. promtool checks the rest, with a file in place of the block.
+They give agents the labels that the dashboards need. Debian's Prometheus is built without Consul and
+Kubernetes, so promtool checks these samples with file_sd_configs in place of their own discovery block.
+VictoriaMetrics, which parses the same configuration strictly, checks the blocks themselves.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def test_agents_get_their_labels(sample: Path) -> None:
     targets = json.loads(
         _run("promtool", "check", "service-discovery", "--timeout=1s", str(sample), "innoscope")
     )
-    # promtool does not keep the file's order of groups
+    # promtool does not keep the order of the groups in the file
     found = sorted((_labels(one) for one in targets), key=lambda one: one["instance"])
 
     assert [(one["job"], one["instance"], one["cluster"]) for one in found] == [

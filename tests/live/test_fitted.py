@@ -1,4 +1,4 @@
-"""The stored snapshot program, relocated to this kernel in advance, gives the same snapshots."""
+"""A stored snapshot program, which was relocated to this kernel in advance, gives the same snapshots."""
 
 from __future__ import annotations
 

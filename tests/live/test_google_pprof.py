@@ -52,7 +52,7 @@ def reports() -> Iterator[dict[str, Report]]:
 
 
 def _folded(dump: Dump) -> Counter[Stack]:
-    """Count a snapshot as the sensor does."""
+    """Return the stacks of a snapshot with their counts, as the sensor counts them."""
     return Counter(Stack.of(thread.wait, thread.trust, thread.frames) for thread in dump.threads)
 
 

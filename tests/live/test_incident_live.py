@@ -1,4 +1,4 @@
-"""A stall saved to a file differs from a calm dump of the same server."""
+"""`diff` compares a calm dump of a server with a saved stall, and shows the wait."""
 
 from __future__ import annotations
 

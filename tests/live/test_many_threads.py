@@ -1,4 +1,7 @@
-"""More threads than one snapshot copies: none is missing, cut stacks are marked, and memory stays flat."""
+"""A server has more threads than one snapshot copies.
+
+No thread is missing, cut stacks are marked, and memory stays flat.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 THREADS = 5_000
 #: Bytes of stacks that a snapshot may copy: a fifth of all stacks.
 BUDGET = 14_000_000
-#: One part of the copy (16 MiB) and the records of 5,000 threads; all stacks together are 70 MB.
+#: Limit for one part of the copy (16 MiB) and the records of 5,000 threads. All stacks together are 70 MB.
 MOST_KB = 40_000
 ROUNDS = 12
 
@@ -56,7 +59,7 @@ def test_unlimited_snapshot_is_complete_and_memory_stays_flat(crowd: ManyThreads
     assert (_complete(first), first.shallow, first.notes) == ({thread.tid for thread in first.threads}, 0, [])
     assert _anonymous_kb() - before < MOST_KB
 
-    process.look()  # grows the kernel's map for that many threads, and copies all of them again
+    process.look()  # this snapshot grows the kernel's map for that many threads, and copies all stacks again
     later = process.look()
     assert later.copy_ns < first.copy_ns / 2, "threads that have not run must not be copied again"
     assert len(later.threads) == THREADS + 1
@@ -90,7 +93,7 @@ def test_threads_that_always_run_are_copied_in_turn(restless: ManyThreads) -> No
 
 
 def test_deep_stacks_share_the_budget(tmp_path: Path) -> None:
-    """Stacks of 40 KB are too large for the copy, so they are read one by one, a part in each snapshot."""
+    """Each stack of 40 KB is too large for the common copy and is read separately, some in each snapshot."""
     with ManyThreads(tmp_path, 300, stack_bytes=40_000) as deep:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
         snapshot = process.look()

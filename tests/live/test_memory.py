@@ -146,7 +146,7 @@ def test_collector_exports_only_declared_series(small: Server, reader: MemoryRea
 
 
 def _read_ahead(server: Server, reader: MemoryReader) -> None:
-    """Wait for pages to be read ahead, without which the share of used pages is undefined."""
+    """Wait until pages have been read ahead; before that, the share of used pages is undefined."""
     with TableScan(server, 1) as scan:
         scan._until(lambda: reader.read()["read_ahead_pages.linear"] > 0)
 
@@ -194,7 +194,7 @@ def _numeric(text: str) -> float | str:
 
 
 def test_tables_of_variables_equal_sql(any_server: Server, cache: Path) -> None:
-    """These tables are the only source on 10.11, which has no InnoDB symbols."""
+    """Compare the arrays of variables in memory, the only source on 10.11, which has no InnoDB symbols."""
     reader = MemoryReader(find_one(pid=any_server.pid), cache=cache)
     equal_status, equal_variables = _equal(any_server, reader)
     assert len(equal_status) >= (100 if any_server.name == "mariadb-10.11" else 40)
@@ -202,7 +202,10 @@ def test_tables_of_variables_equal_sql(any_server: Server, cache: Path) -> None:
 
 
 def _equal(server: Server, reader: MemoryReader) -> tuple[set[str], set[str]]:
-    """Return the names of all status and system variables; fail if one differs from SQL for a minute."""
+    """Compare status and system variables with SQL; return the names of those that are equal.
+
+    The status variables that change meanwhile are read again, for up to a minute.
+    """
     with contextlib.closing(server.connect()) as connection:
         deadline = time.monotonic() + 60
         while True:
@@ -233,7 +236,10 @@ def _same(value: float | str, over_sql: str | None) -> bool:
 
 @pytest.mark.parametrize("name", ["mariadb-10.11", "mariadb-11.4.5"])
 def test_variables_marked_live_change_without_show_status(name: str, cache: Path) -> None:
-    """SHOW STATUS updates all other variables, which are copies. Values marked as live must not jump then."""
+    """Check that values marked as live do not jump at SHOW STATUS.
+
+    All other variables are copies, which only SHOW STATUS updates.
+    """
     with Server(name, options=OPTIONS) as server:
         reader = MemoryReader(find_one(pid=server.pid), cache=cache)
         with contextlib.closing(server.connect()) as connection, UpdateStorm(server, 20):
@@ -293,7 +299,7 @@ def test_debug_file_makes_more_values_available_on_a_stripped_server(tmp_path: P
 def test_crash_recovery_is_visible_before_sql(name: str, cache: Path) -> None:
     with Server(name, options=ROOMY) as server:
         MemoryReader(find_one(pid=server.pid), cache=cache).read()  # caches the memory layout
-        make_redo(server)  # enough for a scan that takes longer than the reader's start
+        make_redo(server)  # enough redo that recovery takes longer than the start of the reader
         with contextlib.closing(server.connect()) as connection:
             lsn = truth.by_sql(connection)["redo_checkpoint_bytes"]
         server.kill()

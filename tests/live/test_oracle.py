@@ -38,7 +38,7 @@ def _exact(snapshot: Look) -> dict[int, Stack]:
 
 
 class Comparison:
-    """Compare our stacks with an oracle's."""
+    """Compare Innoscope's stacks with those of an oracle (gdb or eu-stack)."""
 
     def __init__(self, process: Process, pid: int) -> None:
         self._space = AddressSpace(pid)
@@ -123,9 +123,9 @@ def _judge(
 
 
 def _judge_inlined(pairs: list[tuple[Stack, list[oracle.Frame]]]) -> None:
-    """Check that the inlined functions are the same, in the same positions.
+    """Check that both stacks have the same inlined functions in the same positions.
 
-    Compare the last part of the name: without a linkage name, debug information contains no more.
+    Only the last part of the name is compared: without a linkage name, debug information contains no more.
     """
     differences = []
     for ours, theirs in pairs:

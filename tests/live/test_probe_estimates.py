@@ -33,8 +33,8 @@ def _writes(series: dict[tuple[str, tuple[str, ...]], Value]) -> int:
 def commits() -> Iterator[Server]:
     """Yield a server with a steady load.
 
-    The load is paced, so that neither the probe nor a slow disk changes its rate. Unpaced, the rate would
-    halve within a minute, and the windows of a duty cycle would not be representative.
+    The load is paced, so that neither the probe nor a slow disk changes its rate. At full speed, the rate
+    would halve within a minute, and the windows of a duty cycle would not be representative.
     """
     options = (*Writers.server_options, "--innodb-flush-log-at-trx-commit=2")
     with Server("mysql-5.6.24", options=options) as server, Writers(server, 4, megabytes=8, rate=1000):

@@ -1,4 +1,4 @@
-"""The governor keeps the budget under a storm, and resumes its duty cycles after a stop."""
+"""The governor keeps the probe budget under a storm of updates, and resumes its duty cycles after a stop."""
 
 from __future__ import annotations
 

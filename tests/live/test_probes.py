@@ -1,4 +1,4 @@
-"""Probes count what happened: compared with the server's counters and bpftrace after a workload has ended."""
+"""The counts of probes equal those of the server and of bpftrace after a workload has ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watched:
 
     def __init__(self, server: Server, *families: str) -> None:
         self.server = server
-        # no budget: these tests compare counts
+        # the budget is unlimited, because these tests compare counts
         self.collector = ProbesCollector(find_one(server.pid), families=frozenset(families), budget=1.0)
         self.collector.start()
 
@@ -63,7 +63,7 @@ class Watched:
         return target.executable.removeprefix(target.root if target.root != "/" else "")
 
     def settled(self, read: Callable[[], float]) -> float:
-        """Return the value once it no longer changes: background threads continue for a while."""
+        """Return the value once it no longer changes, because background threads continue for a while."""
         last, since = read(), time.monotonic()
         deadline = since + 60
         while time.monotonic() - since < 1.5:
@@ -108,23 +108,23 @@ def test_read_ahead_pages_equal_the_servers_counter(name: str) -> None:
 
 
 def test_flushed_pages_equal_the_servers_counter(name: str) -> None:
-    """Innodb_buffer_pool_pages_flushed omits single-page flushes, so Innodb_pages_written is used."""
+    """Compare with Innodb_pages_written: Innodb_buffer_pool_pages_flushed omits single-page flushes."""
     counter = "Innodb_pages_written"
     with _watched(name, "flush", options=("--innodb-buffer-pool-size=16M",)) as watched:
         watched.settled(lambda: watched.status(counter))
         probed, before = watched.probed("flushed_pages"), watched.status(counter)
-        with TableScan(watched.server, 1):  # the preparation of TableScan fills tables larger than the pool
+        with TableScan(watched.server, 1):  # it first fills tables that are larger than the pool
             pass
         after = watched.settled(lambda: watched.status(counter))
         _compare(watched.probed("flushed_pages") - probed, after - before, least=1000, within=10)
 
 
 def test_fsyncs_equal_the_kernels_count(name: str) -> None:
-    """Servers count only some of their fsyncs."""
+    """Compare with bpftrace's count of system calls, because servers count only some of their fsyncs."""
     with _watched(name, "fsync", options=Fsync.server_options) as watched:
         syscalls = [f"tracepoint:syscalls:sys_enter_{call} /pid == {watched.server.pid}/" for call in _SYNCS]
         with Independent(*syscalls) as independent:
-            probed = watched.probed("fsync_seconds")  # read last, because an idle server calls fsync too
+            probed = watched.probed("fsync_seconds")  # after bpftrace's start: idle servers call fsync
             with Fsync(watched.server, 2):
                 until(lambda: watched.probed("fsync_seconds") - probed > 500, within_s=120)
             after = watched.settled(lambda: watched.probed("fsync_seconds"))
@@ -132,7 +132,7 @@ def test_fsyncs_equal_the_kernels_count(name: str) -> None:
 
 
 def test_deadlock_searches_equal_bpftraces_count(name: str) -> None:
-    """Servers do not count deadlock searches."""
+    """Compare with bpftrace's count, because servers do not count deadlock searches."""
     with _watched(name, "deadlock") as watched:
         searches = [point for point in watched.points() if point.name == "deadlock_search"]
         if not searches:
@@ -147,7 +147,10 @@ def test_deadlock_searches_equal_bpftraces_count(name: str) -> None:
 
 
 def test_row_lock_waits_equal_bpftraces_count(name: str) -> None:
-    """The server's counter omits calls that find the lock free, 2 to 5 % in a storm."""
+    """Compare with bpftrace's count.
+
+    The server's counter omits calls that find the lock free, which are 2 to 5 % in a storm.
+    """
     with _watched(name, "row_lock") as watched:
         [point] = watched.points()
         probed = watched.probed("row_lock_wait_seconds")
@@ -159,7 +162,10 @@ def test_row_lock_waits_equal_bpftraces_count(name: str) -> None:
 
 
 def test_table_opens_equal_bpftraces_count(name: str) -> None:
-    """Sixty tables are opened, and again after FLUSH TABLES. Opened_tables includes other engines' tables."""
+    """Open sixty tables, and again after FLUSH TABLES.
+
+    bpftrace is used, because Opened_tables includes the tables of other engines.
+    """
     tables = 60
     with (
         _watched(name, "tables") as watched,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Schedstat = dict[int, tuple[int, int]]
 
 SECONDS = 3.0
-#: Number of off-CPU profiles of each kind of load, one after the other.
+#: Number of consecutive off-CPU profiles under each load.
 REPEATS = count(quick=1, full=3)
 CLIENTS = 16
 _SOUND = {Trust.EXACT, Trust.ON_CPU}
@@ -67,7 +67,7 @@ def _waits(profile: Profile, tids: set[int]) -> Counter[str]:
     "name", few(("mysql-5.6.24", "mariadb-11.4.5"), "mysql-5.6.24", reason="the kernel is the same")
 )
 def test_waits_and_cpu_time_add_up_to_wall_time(name: str) -> None:
-    """Check threads that are idle, that commit, and that wait for a row."""
+    """Check threads that are idle, threads that commit, and threads that wait for a row."""
     with Server(name, options=Fsync.server_options) as server:
         for _ in range(REPEATS):
             profile, before, after = _profiled(server)
@@ -99,7 +99,10 @@ def _is_complete(profile: Profile) -> None:
 
 
 def test_cpu_profile_agrees_with_perf() -> None:
-    """The same functions have the same shares at the same time, and stacks are complete."""
+    """Check that functions have the same shares as in perf's profile of the same time.
+
+    Stacks must be complete.
+    """
     with Server("mysql-5.6.24") as server, Oltp(server, 4), Perf(server.pid, 499, by_cpu=True) as perf:
         profile = on_cpu(server.pid, 6.0, 499, kernel=True)
     ours, theirs = self_shares(profile), perf.shares
@@ -117,7 +120,7 @@ def test_cpu_profile_agrees_with_perf() -> None:
 
 
 def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[str, float]) -> bool:
-    """Compare the top ten functions; those about as frequent as the tenth may differ by chance."""
+    """Compare the top ten functions. Functions about as frequent as the tenth may differ by chance."""
     last = min(mine[ours[9]], its[theirs[9]])
     odd = set(ours[:10]) ^ set(theirs[:10])
     return all(max(mine.get(name, 0), its.get(name, 0)) < last + 0.75 for name in odd)
@@ -125,10 +128,10 @@ def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[
 
 @long("perf's samples are compared in make test")
 def test_number_of_samples_matches_the_cpu_time() -> None:
-    """There is one sample for each period of CPU time.
+    """Check that there is one sample for each period of CPU time.
 
-    This holds for threads that compute. If they sleep and wake thousands of times a second, the kernel's
-    clock samples them 5 to 12 % too often on a virtual machine, for perf as well.
+    This is true of threads that compute. If threads sleep and wake thousands of times a second, the kernel's
+    clock samples them 5 to 12 % too often on a virtual machine, also for perf.
     """
     with Server("mysql-5.6.24") as server, Burn(server, 2):
         profile = on_cpu(server.pid, SECONDS, 499)

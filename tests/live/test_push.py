@@ -1,4 +1,4 @@
-"""A real agent pushes profiles to receivers that check the documented APIs, and that misbehave."""
+"""A real agent pushes profiles to receivers that check the documented APIs and can misbehave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PUSHES = count(quick=1, full=2)
 
 
 class Scene:
-    """A server, its sensor, and an agent for each kind of receiver, of which Parca's hangs at first."""
+    """A server, its sensor, and an agent for each kind of receiver; the receiver for Parca hangs at first."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self_signed(folder)
@@ -80,7 +80,10 @@ def test_pushed_profiles_equal_what_the_agent_serves(scene: Scene) -> None:
 
 
 def _check_served(agent: Running, got: list[Received]) -> None:
-    """Check that each snapshot of that time was pushed exactly once, by the threads in each wait class."""
+    """Check that each snapshot of that time was pushed exactly once.
+
+    The numbers of threads by wait class must equal those in the profile that the agent serves.
+    """
     begin = min(one.profile.time_nanos for one in got) / 1e9
     end = max(one.profile.time_nanos + one.profile.duration_nanos for one in got) / 1e9
     status, body = agent.get(f"/api/stacks?format=pprof&from={begin - 0.1:.3f}&to={end + 0.1:.3f}")
@@ -118,7 +121,7 @@ def test_hanging_receiver_gets_all_profiles_later(scene: Scene) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_check_and_push_once(number: int, scene: Scene) -> None:
     agent, there = scene.agents[number], (scene.pyroscope, scene.parca)[number]
-    there.always = None  # the receiver for Parca, which hung at first
+    there.always = None  # until now, the receiver for Parca hung
     command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "the configuration is good\n")

@@ -1,4 +1,4 @@
-"""promtool and amtool accept the alert rules and samples."""
+"""promtool and amtool accept the alert rules and the sample configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running threads are shown with their current stack, or marked as stale."""
+"""Snapshots show running threads with their current stacks, or mark the stacks as stale."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENOUGH = 10
 def test_running_threads_have_fresh_and_complete_stacks(
     observatory: Observatory, name: str, load: str
 ) -> None:
-    """``cpu`` returns to its client between two statements, ``burn`` never does."""
+    """Check threads that return to their client after each statement (``cpu``) or never (``burn``)."""
     seen = observatory.observe(name, load)
 
     fresh, running = seen.running[Trust.ON_CPU], seen.running.total()
@@ -76,9 +76,9 @@ def _judge(spinner: tuple[int, Path], *more: str) -> Counter[str]:
 
 
 def test_stacks_not_marked_stale_are_fresh(spinner: tuple[int, Path]) -> None:
-    """Threads change their function without entering the kernel, so the kernel's saved registers are old.
+    """Let threads change their function without entering the kernel, so the kernel's saved registers are old.
 
-    Only stacks marked ``stale`` may show a function that the thread has left.
+    A stack may show a function that the thread has left only if the stack is marked ``stale``.
     """
     seen = _judge(spinner)
 
@@ -90,7 +90,7 @@ def test_stacks_not_marked_stale_are_fresh(spinner: tuple[int, Path]) -> None:
 
 
 def test_running_threads_are_marked_stale_without_perf_events(spinner: tuple[int, Path]) -> None:
-    """With perf events denied, old stacks do occur here, and each one is marked."""
+    """Check that old stacks do occur if perf events are denied, and that each one is marked."""
     seen = _judge(spinner, "deny")
 
     assert seen["stale wrong"] > 0

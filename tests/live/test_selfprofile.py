@@ -1,4 +1,4 @@
-"""``innoscope self-profile`` on a real agent and sensor, and an agent's warning about its CPU budget."""
+"""Profile a real agent and sensor with ``innoscope self-profile``; test the agent's CPU budget warning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATIENCE_S = 60
 
 @pytest.fixture(scope="module")
 def scene(server: Callable[[str], Server]) -> Iterator[tuple[Running, Sensing]]:
-    """Yield an agent that serves pages all the time, and its sensor."""
+    """Yield an agent that continuously serves pages, and its sensor."""
     ended = threading.Event()
     with Sensing("--no-probes") as sensing, Running(server("mysql-5.6.24"), sensor=sensing.path) as agent:
 
@@ -69,7 +69,7 @@ def test_agent_is_profiled_in_three_formats(
     assert done.returncode == 0, done.stderr
     assert "innoscope/daemon/http/server.py" in text
     if form == "flamegraph":
-        assert ET.fromstring(text).tag.endswith("svg")  # noqa: S314, py-spy's own
+        assert ET.fromstring(text).tag.endswith("svg")  # noqa: S314, written by py-spy
     elif form == "speedscope":
         assert json.loads(text)["profiles"]
     else:

@@ -1,4 +1,4 @@
-"""The sensor reports true values of several servers, over restarts, and of a stopped server."""
+"""The sensor reports correct values of several servers, across restarts, and of a stopped server."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def counters(one: Outcome) -> dict[tuple[str, tuple[str, ...]], float]:
 def test_two_servers_are_observed_at_once(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     with Idle(mysql, IDLERS), RowLock(mysql, WAITERS), Idle(mariadb, 2 * IDLERS):
         until(sensing, mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
-        # 3: the monitors of both workloads, and the holder of the row lock
+        # idlers plus 3: the monitors of both workloads, and the holder of the row lock
         first = until(sensing, mysql, lambda reply: threads(reply, "idle") == IDLERS + 3)
         second = until(sensing, mariadb, lambda reply: threads(reply, "idle") == 2 * IDLERS + 1)
 
@@ -120,7 +120,7 @@ def test_thread_seconds_grow_in_proportion_to_the_threads(sensing: Sensing, mysq
 
 
 def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Server) -> None:
-    """The CPU time of computing connections equals the kernel's figure for the whole process."""
+    """Compare the CPU time of connections that compute with the kernel's figure for the whole process."""
 
     def cpu() -> tuple[dict[str, float], float]:
         reply = until(sensing, mariadb, lambda _: True)
@@ -142,7 +142,7 @@ def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Se
 
     gained = {kind: later[kind] - groups[kind] for kind in groups}
     assert gained["connection"] >= 0.9 * sum(gained.values())
-    # both of the sensor's samples may be 5 s old
+    # each of the sensor's two samples may be 5 s old
     assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6)
 
 

@@ -1,4 +1,4 @@
-"""The sensor in the test's process, with failing collectors, on a process that pretends to be a server."""
+"""Run the sensor in the test's process, with failing collectors, on a process that imitates a server."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ sys.stdin.readline()
 
 
 def test_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the sensor find the server before it listens; its configuration file is unreadable."""
+    """Let the sensor find the server before it listens; the server's configuration file is unreadable."""
     monkeypatch.setattr("innoscope.daemon.sensor.main._RETRY_S", 0.0)
     executable = tmp_path / "mysqld"
     shutil.copy2(Path(sys.executable).resolve(), executable)

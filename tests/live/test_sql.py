@@ -1,4 +1,4 @@
-"""The SQL collector on the five servers: its values equal the server's, and those read from memory."""
+"""On all five servers, the SQL collector's values equal the server's own and those read from memory."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_collection_takes_less_than_5_ms_of_cpu(any_server: Server, collector:
 
 
 def test_session_does_not_wait_for_locks(any_server: Server, collector: SqlCollector) -> None:
-    """The global read lock does not delay the collector, and its session has short timeouts."""
+    """Check that a global read lock does not delay the collector, and that its session has short timeouts."""
     collector.collect()
     with closing(any_server.connect()) as other, other.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS locked")

@@ -45,7 +45,7 @@ def stripped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stripped]:
 
 
 def _innoscope(pid: int, *options: object, **environment: str) -> str:
-    """Run ``innoscope stacks``, with debuginfod only if the test asks for it."""
+    """Run ``innoscope stacks``, without debuginfod unless ``environment`` configures it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEBUGINFOD_")}
     result = subprocess.run(
         [INNOSCOPE, "stacks", "--pid", str(pid), *map(str, options)],
@@ -108,7 +108,7 @@ def test_names_by_debuglink(stripped: Stripped) -> None:
 
 
 def test_names_by_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
-    """The file is first downloaded, then found in the cache, because debuginfod has exited."""
+    """Download the file; then stop debuginfod and find the file in the cache."""
     settings = {"DEBUGINFOD_CACHE_PATH": str(tmp_path / "cache"), "DEBUGINFOD_TIMEOUT": "30"}
     split = stripped.split
     with debuginfod(split.debug.parent, tmp_path / "debuginfod.sqlite", split.build_id) as url:
@@ -117,7 +117,7 @@ def test_names_by_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
 
 
 def test_option_disables_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
-    """``--no-debuginfod`` overrides the environment: no connection is made to the configured URL."""
+    """Check that ``--no-debuginfod`` overrides the environment: nothing connects to the configured URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         cache = tmp_path / "cache"

@@ -47,7 +47,7 @@ MUTANTS, MUTANT_S, MUTANT_BYTES = 300, 0.05, 100 << 20
 
 
 class Scene(NamedTuple):
-    """The same build twice: stripped and under load, and with symbols. ``packs`` is searched for packs."""
+    """A stripped server under load, and the same build with symbols. ``packs`` is a folder with packs."""
 
     split: Split
     stripped: Server
@@ -127,13 +127,13 @@ def test_names_and_sizes_of_functions_equal_the_debug_files(scene: Scene) -> Non
 
 
 def _placed(placement: Placement) -> dict[str, object]:
-    """Return the locations of each probe or the reason why it has none, without process-specific values."""
+    """Return each probe's locations or, if it has none, the reason, without process-specific values."""
     possible = {each.probe.name: (each.places, each.note) for each in placement.placed}
     return possible | {each.probe.name: (each.reason, each.instead) for each in placement.missing}
 
 
 def test_probes_have_the_same_places(scene: Scene) -> None:
-    """Dead copies of functions are recognised by the code of the stripped file."""
+    """Check that dead copies of functions are recognised from the code in the stripped file."""
     probes = list(default_catalog().probes.values())
     ours, theirs = (place(find_one(server.pid), probes) for server in (scene.stripped, scene.whole))
 

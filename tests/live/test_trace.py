@@ -1,4 +1,4 @@
-"""`trace` finds the callers of a function; hot functions are refused, or cost what the command reports."""
+"""`trace` finds the callers of a function. It refuses hot functions or, if forced, reports the true cost."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from workloads import Cpu, Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Each transaction allocates memory for its InnoDB locks from the buffer pool, a block at a time.
+#: Each transaction allocates memory for its InnoDB locks in blocks, which it takes from the buffer pool.
 LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
 READ_PATH = ("buf_page_init_for_read",)
-#: Most blocks are allocated for pages, few for locks; two copies allocate enough of both.
+#: Most blocks are allocated for pages, and few for locks. Two copies of the table allocate enough of both.
 COPIES = ("one", "two")
 _TENTH = 100_000_000  # ns
-#: Maximum seconds by which the trial slows down a call: two hits of at least half a microsecond.
+#: Maximum seconds by which the trial slows down a call: two probe hits of at least half a microsecond.
 _SLOWER_S = 1e-6
 POOL = (
     "--innodb-buffer-pool-size=8M",
@@ -44,7 +44,7 @@ def _uprobe(server: Server, function: str) -> str:
 
 
 def _fill(server: Server, megabytes: int) -> None:
-    """Make a table much larger than the buffer pool, with small rows, so that each page has many to lock."""
+    """Make a table much larger than the buffer pool. Rows are small, so each page has many rows to lock."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE post")
         cursor.execute("CREATE TABLE post.big (a INT PRIMARY KEY AUTO_INCREMENT, b INT) ENGINE=InnoDB")
@@ -90,7 +90,7 @@ def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> No
     with closing(old.connect()) as connection, connection.cursor() as cursor:
         _settle(old)
         with Bpftrace(f"{_uprobe(old, function)} {{ @n[nsecs / {_TENTH}] = count(); }}") as bpftrace:
-            # no budget, because all calls are counted here
+            # the budget is unlimited, because all calls are counted here
             tracing = Tracing(old, function, "--callers", "--seconds", 120, "--json", "--budget", 1)
             with tracing:
                 began = time.monotonic_ns() // _TENTH
@@ -100,7 +100,7 @@ def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> No
                 _settle(old)
                 ended = time.monotonic_ns() // _TENTH
     seen = tracing.document()
-    # bpftrace ran longer than the trace, and the server allocates by itself now and then
+    # count only during the trace, because the server sometimes allocates blocks by itself
     expected = sum(count for at, count in bpftrace.maps["@n"].items() if began <= int(at) <= ended)
     locks, reads = _share(seen, LOCK_PATH), _share(seen, READ_PATH)
     assert seen["calls"] == pytest.approx(expected, rel=0.01)
@@ -113,7 +113,7 @@ def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> No
 
 
 class _Scans(Cpu):
-    """As many page accesses and row reads as possible."""
+    """A load with as many page accesses and row reads as possible."""
 
     def statements(self) -> Sequence[str]:
         return ["SELECT b FROM t1 WHERE a = $R", "SELECT COUNT(b) FROM t1 WHERE a <= 300"]

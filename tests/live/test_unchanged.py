@@ -1,4 +1,7 @@
-"""Stacks of threads that have not run are reused, and a thread that has run never has an old stack."""
+"""Snapshots reuse the stacks of threads that have not run.
+
+A thread that has run is never shown with an old stack.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Sleepers:
         return self._process.pid
 
     def tell(self, index: int, order: str) -> None:
-        """Send a thread to a function and wait for its reply; ``q`` ends the thread without waiting."""
+        """Let a thread enter a function and wait for its reply; with ``q``, let it exit without a reply."""
         os.write(self._orders[index], order.encode())
         self.states[index] = order
         if order != "q":
@@ -109,7 +112,7 @@ def test_ended_threads_disappear(sleepers: Sleepers) -> None:
         sleepers.tell(index, "q")
     left = [state for state in sleepers.states if state != "q"]
     while len(_seen(process)) > len(left):
-        pass  # bounded by the sleepers' own alarm
+        pass  # the process of the sleepers ends itself after a while (alarm), which limits this loop
     assert _seen(process) == left
 
 

@@ -1,4 +1,4 @@
-"""Threads whose wait is known get the right wait class."""
+"""Threads get the right wait class under loads whose waits are known."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FLOOR = 0.95
 ALSO = {
     "update_storm": {"opening_tables"},  # each statement opens its table, under a mutex
     "cpu": {"opening_tables", "table_lock"},
-    # the rows were just written, so a thread that needs a free page writes one first
+    # the rows were just written, so a thread that needs a free page must first write a dirty one
     "table_scan": {"doublewrite", "page_write", "fsync_data", "change_buffer_merge"},
 }
 
-#: Not observed, because clients read each reply at once. MariaDB waits for its redo log before it replies.
+#: Classes that never occur, because clients read each reply at once. MariaDB flushes redo before it replies.
 NEVER = {"network_send"}
 
 
-#: The expected class if it differs on a server. From 8.0.22 to 8.3, only the redo log's own threads write and
-#: flush it by default (innodb_log_writer_threads).
+#: The expected class if a server differs. From 8.0.22 to 8.3, by default only the redo log's own threads
+#: write and flush the log (innodb_log_writer_threads), and other threads wait for the redo log's threads.
 INSTEAD = {("mysql-8.0.31", "fsync"): "redo_write_wait"}
 
-#: InnoDB of 10.5 also waits for latches on condition variables, and its functions have no names: some waits
-#: for page latches are taken for row locks.
+#: InnoDB of 10.5 also waits for latches on condition variables, and its functions have no names. Therefore
+#: some waits for page latches are classified as row locks.
 COARSE = pytest.mark.xfail(reason="hidden names: waits for page latches look like row locks", strict=False)
 
 
@@ -52,11 +52,11 @@ OBSERVED = [
 
 @pytest.mark.parametrize(("name", "load"), OBSERVED)
 def test_affected_threads_get_the_right_wait_class(observatory: Observatory, name: str, load: str) -> None:
-    """The floor also holds on mariadb-10.11, whose InnoDB has no names.
+    """Check that the floor also holds on mariadb-10.11, whose InnoDB functions have no names.
 
-    There the class follows from the exported functions of the SQL layer, the system call and the file. Inside
-    InnoDB only the kind of sleep is known (a condition is a row lock, a bare futex a latch), so these classes
-    are coarser, but not wrong.
+    On that server, the class follows from the exported functions of the SQL layer, the system call and the
+    file. Inside InnoDB, only the kind of sleep is known (a condition variable is a row lock, a bare futex a
+    latch), so these classes are coarser, but not wrong.
     """
     seen = observatory.observe(name, load)
 

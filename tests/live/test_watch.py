@@ -1,6 +1,6 @@
-"""`innoscope watch` and the agent's [watch] capture a stall in a file, with the time before it.
+"""`innoscope watch` and the agent's [watch] save a stall, including the time before the stall, in a file.
 
-The other tests run while that time passes.
+The time before the stall must pass first; the other tests run meanwhile.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A toggle that was set and undone: ``values`` are those of the toggle, ``settings`` those behind it."""
+    """A toggle that was set and undone: the values of the toggle, and of the settings that it changes."""
 
     toggle: str
     backend: str

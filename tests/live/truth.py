@@ -1,4 +1,4 @@
-"""Values over SQL, under the names that the memory reader uses."""
+"""Read values over SQL, under the names that the memory reader uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of the dashboards without Grafana: the results of each panel's queries are plotted similarly.
+"""Draw pictures of the dashboards without Grafana, by plotting the results of each panel's queries.
 
-``make pictures`` (``python -m pictures``) makes those of docs/dashboards.
+``make pictures`` (``python -m pictures``) makes the pictures of docs/dashboards.
 """

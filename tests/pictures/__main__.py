@@ -14,7 +14,7 @@ from pictures.data import Source
 from pictures.draw import picture
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboards"
-#: Units of height of the dashboard that README's picture shows.
+#: Height of the README's picture, in Grafana's grid units, from the top of the dashboard.
 _TOP = 34
 
 

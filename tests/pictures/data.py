@@ -1,4 +1,4 @@
-"""The results of a panel's queries."""
+"""Query the data of a panel."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _HEAD_PX = 46
 _GAP_PX = 4
 _COLUMNS = 24
 _PAGE, _PANEL = "#111217", "#181b1f"
-#: Size of the file's palette; it keeps the files small.
+#: Number of colors in the file's palette; a small palette keeps the files small.
 _COLORS = 256
 
 
@@ -56,7 +56,7 @@ def _flattened(image: Image.Image) -> Image.Image:
 
 
 def _flat(board: Json) -> list[Json]:
-    """Return all panels and headings, with the panels of collapsed rows."""
+    """Return all headings and panels, including the panels of collapsed rows."""
     found = []
     for panel in board["panels"]:
         found.append(panel)

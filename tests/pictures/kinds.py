@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Box = tuple[float, float, float, float]
 Size = tuple[int, int]
-#: Lines of a legend: names and their colors.
+#: The rows of a legend, each with names and their colors.
 Rows = list[list[tuple[str, str]]]
 
 FOREGROUND = "#ccccdc"
 _FAINT = "#8e8e99"
 _GRID = "#2c2f36"
-#: Grafana's names of colors, and its classic palette.
+#: Colors that Grafana knows by name, and Grafana's classic palette.
 _NAMED = {"green": "#73bf69", "yellow": "#fade2a", "orange": "#ff9830", "red": "#f2495c", "blue": "#5794f2"}
 _PALETTE = (
     "#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0",
@@ -67,7 +67,7 @@ def _graph(figure: Figure, panel: Json, source: Source, box: Box, size: Size) ->
 
 
 def _dressed(axes: Axes, source: Source, count: int) -> None:
-    """Draw the grid, and ``count`` times on the axis."""
+    """Draw the grid, and label ``count`` times on the axis."""
     axes.set_facecolor("none")
     for side in axes.spines.values():
         side.set_visible(False)
@@ -105,7 +105,7 @@ def _lines(axes: Axes, panel: Json, series: list[Series], source: Source) -> Non
 
 
 def _dashed(panel: Json) -> set[str]:
-    """Return the names of the series that are limits."""
+    """Return the names of the series that show limits and are drawn as dashed lines."""
     return {
         one["matcher"]["options"]
         for one in panel["fieldConfig"]["overrides"]
@@ -174,7 +174,7 @@ def _legend(
 
 
 def _heatmap(axes: Axes, series: list[Series], source: Source) -> None:
-    """Draw cumulative buckets by ``le``, from the first to the last non-empty one."""
+    """Draw cumulative buckets (``le``), from the first non-empty bucket to the last one."""
     bounded = sorted((one for one in series), key=lambda one: float(one.labels["le"]))
     below = [0.0] * len(source.times)
     rows, bounds = [], []
@@ -248,7 +248,7 @@ def _table(figure: Figure, panel: Json, source: Source, box: Box, size: Size) ->
 
 
 def _widths(fields: list[str], rows: list[dict[str, Any]], titles: dict[str, str]) -> list[float]:
-    """Return shares of the table's width, by the longest text of each column."""
+    """Return the columns' shares of the table's width, in proportion to each column's longest text."""
     longest = [
         max([8, len(titles[field]), *(len(row[field]) for row in rows if isinstance(row.get(field), str))])
         for field in fields

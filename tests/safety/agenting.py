@@ -1,4 +1,4 @@
-"""A real ``innoscope agent`` on a free port that watches one server, and its replies."""
+"""Run a real ``innoscope agent`` on a free port, which watches one server, and parse the agent's replies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scrape:
         return {labels: value for (one, labels), value in self.values.items() if one == f"innoscope_{name}"}
 
     def why(self, collector: str) -> str | None:
-        """Return the reason for which a collector failed, None if it did not fail."""
+        """Return the reason why a collector failed; None if it did not fail."""
         reasons = self.named("collector_failure_info")
         return next(
             (dict(labels)["reason"] for labels in reasons if ("collector", collector) in labels), None
@@ -166,7 +166,7 @@ class Running:
         deadline = time.monotonic() + patience
         while not holds(scrape := self.scrape()):
             assert time.monotonic() < deadline, f"not within {patience} s:\n{scrape.text}\n{self.log}"
-            time.sleep(0.3)  # later, scrapes no longer share the last collection
+            time.sleep(0.3)  # an earlier scrape would get the result of the last collection
         return scrape
 
     def terminate(self) -> int:

@@ -1,4 +1,4 @@
-"""Clients that connect to a server and disconnect at once."""
+"""Run clients that connect to a server and disconnect at once."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ def _come_and_go(path: str, every_s: float, until: float) -> None:
     while due < until:
         connection: Any = pymysql.connect(unix_socket=path, user="root", ssl_disabled=True)
         connection.close()
-        due = max(due + every_s, time.monotonic() - 1)  # at most one second is caught up
+        due = max(due + every_s, time.monotonic() - 1)  # after a delay, catch up at most one second
         time.sleep(max(0.0, due - time.monotonic()))
 
 
 def main() -> None:
-    """Run until the time is over or standard input closes."""
+    """Run for the given seconds, or until standard input closes."""
     path, clients, rate, bound = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
     every_s = clients / rate if rate else 0.0
     until = time.monotonic() + bound

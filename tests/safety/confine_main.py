@@ -1,4 +1,4 @@
-"""``confine_main.py SETTINGS COMMAND…``: run a command under a unit's system call filter, like systemd."""
+"""``confine_main.py SETTINGS COMMAND…``: run a command under a unit's system call filter, as systemd does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     narrower.load()
     listed = seccomp.SyscallFilter(defaction=seccomp.ERRNO(getattr(errno, settings["error"])))
     for name in settings["allowed"]:
-        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups have those of all architectures
+        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups also have other architectures' calls
             listed.add_rule(seccomp.ALLOW, name)
     listed.load()
     os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606

@@ -1,4 +1,4 @@
-"""Two hosts, made of network namespaces, that several tests attack from."""
+"""Provide two hosts, made of network namespaces, from which several tests attack the agent."""
 
 from __future__ import annotations
 

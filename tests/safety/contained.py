@@ -1,4 +1,4 @@
-"""Servers in separate namespaces, and servers with an executable that a test can replace."""
+"""Run servers in separate namespaces, and servers whose executable a test can replace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _START_S = 60
 
 
 class ContainedServer(Server):
-    """A server in separate namespaces. ``pid`` is its pid outside; inside it is process 1."""
+    """A server in separate namespaces. ``pid`` is the server's pid on the host; inside, it is process 1."""
 
     @property
     def pid(self) -> int:
@@ -43,7 +43,7 @@ class ContainedServer(Server):
         return super().stop(timeout)
 
     def _spawn(self) -> None:
-        """Start the server below unshare, as root, the only user that is mapped inside."""
+        """Start the server below unshare as root, because no other user is mapped inside."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])

@@ -1,6 +1,7 @@
 """Count signals, stops, ptrace calls and interrupted system calls of a process by kernel tracepoints.
 
-Unlike sampling, tracepoints miss nothing. Tests of tools that stop the process show that the counter works.
+Unlike sampling, tracepoints miss nothing. To show that the counter works, tests also run it with tools that
+stop the process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ EINTR = 4
 RESTARTS = (512, 513, 514, 516)
 _STOPPED_OR_TRACED = 0x4 | 0x8  # prev_state of sched_switch: __TASK_STOPPED, __TASK_TRACED
 
-#: Signals are counted by thread and assigned to the process afterwards: their tracepoint has no process id.
+#: Signals are counted by thread and later assigned to the process, because the tracepoint has no process id.
 _PROGRAM = """
 tracepoint:signal:signal_generate {{ @generated[args->pid, args->sig] = count(); }}
 tracepoint:signal:signal_deliver /pid == {pid}/ {{ @delivered[args->sig] = count(); }}
@@ -31,12 +32,12 @@ tracepoint:syscalls:sys_enter_ptrace {{ @ptrace[args->pid, args->request] = coun
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Counts of events in the process while the counter ran."""
+    """Numbers of events in the process while the counter ran."""
 
-    calls: int  # system calls that returned, a sign that the server was under load
-    signals_generated: dict[int, int]  # by signal number, for any of its threads
+    calls: int  # system calls that returned; many of them show that the server was under load
+    signals_generated: dict[int, int]  # by signal number, for any thread of the process
     signals_delivered: dict[int, int]
-    interrupted: dict[int, int]  # calls that returned -EINTR, by system call number
+    interrupted: dict[int, int]  # calls that returned -EINTR to the program, by system call number
     restarted: dict[int, int]  # interrupted calls that the kernel restarts, by system call number
     stopped_threads: int  # threads that were in state T or t
     ptrace_calls: int  # by any process, on one of the threads

@@ -1,5 +1,5 @@
-// A small server with a function that an exception crosses, and one that no exception crosses. It runs both for each
-// line of input.
+// A small server with two functions: an exception passes through one of them, and no exception through the other.
+// The server calls both for each line of input.
 
 #include <cstdio>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-"""Debuggers that stop a server, and checks whether it is stopped or traced."""
+"""Debuggers that stop a server, and functions that check whether the server is stopped or traced."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Gdb:
     def __exit__(self, *_: object) -> None:
         if not self.ended:
             self.process.kill()
-        with suppress(ProcessLookupError):  # gdb leaves the stopped child with which it detects features
+        with suppress(ProcessLookupError):  # gdb may leave a stopped child, which it uses to detect features
             os.killpg(self.pid, signal.SIGKILL)
         self.process.communicate()
         self._keeper.close()
@@ -69,7 +69,7 @@ class Gdb:
         return self
 
     def until_traced(self) -> Gdb:
-        """Return when gdb traces the main thread; the others follow."""
+        """Return once gdb traces the main thread; gdb then attaches to the other threads."""
         until(lambda: ProcFs().status(self.of)["TracerPid"] != "0")
         return self
 
@@ -95,7 +95,7 @@ class Gdb:
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread. ``tracer`` is the pid of its tracer, 0 for none."""
+    """One thread of a process. ``tracer`` is the pid of the thread's tracer, or 0."""
 
     stopped: bool
     tracer: int
@@ -111,17 +111,17 @@ def threads(pid: int) -> tuple[Thread, ...]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether threads stay stopped for 50 ms."""
+    """Return whether threads of the process stay stopped for 50 ms."""
     return stopped_threads.thread_states(ProcFs(), pid).still > 0
 
 
 def well(pid: int) -> bool:
-    """Return whether no thread is stopped or traced, without the code under test."""
+    """Return whether no thread is stopped or traced. This does not use the code under test."""
     return not held_threads(pid)
 
 
 class Client:
-    """One connection, to measure when the server responds."""
+    """One client connection; it measures when the server responds."""
 
     def __init__(self, connected: AbstractContextManager[Any]) -> None:
         self._connected = connected

@@ -17,13 +17,13 @@ _NONCE = b"ABCDEFGHIJKLMNOPQRST"
 #: CLIENT_PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH, CONNECT_WITH_DB and others; SSL is 1 << 11.
 _CAPABILITIES = 0x000F_F7FF | 1 << 19
 _LONGEST_S = 3
-#: Forms of a greeting: announced length of the nonce, rest of the nonce, bytes at the end.
+#: Forms of a greeting: announced length of the nonce, rest of the nonce, and the last bytes.
 FORMS = {
     "as it should be": (21, _NONCE[8:], b"\0"),
     "without an end": (21, _NONCE[8:], b""),
     "with a long nonce": (255, b"x" * 246, b"\0"),
     "with an old server's length": (0, _NONCE[8:], b"\0"),
-    # In these forms, PyMySQL and a parser that relies on the length find different plugins.
+    # For these forms, PyMySQL and a parser that relies on the announced length find different plugins.
     "with a nonce much shorter than announced": (255, b"", b"\0"),
     "with a nonce shorter than announced": (40, _NONCE[8:], b"\0"),
     "without the rest of the nonce": (21, b"", b"\0"),
@@ -49,12 +49,12 @@ def greeting(plugin: str, form: str = "as it should be", *, tls: bool = False) -
 
 
 def public_key() -> bytes:
-    """Return a public key, with which a client might encrypt a password."""
+    """Return a public key with which a client could encrypt a password."""
     return Path(__file__).with_name("fake_server.pem").read_bytes()
 
 
 def encrypted(connection: socket.socket, form: str, first: str, certificate: str) -> bytes:
-    """Greet in this form, use TLS if the client does, and return what was received."""
+    """Send a greeting of this form, use TLS if the client does, and return the received bytes."""
     connection.settimeout(_LONGEST_S)
     got = b""
     try:
@@ -99,7 +99,7 @@ def serve(connection: socket.socket, first: str, asked: str) -> bytes:
 
 
 def stream(connection: socket.socket, what: str) -> None:
-    """Accept every login. Answer statements with OK, but queries with rows that never end."""
+    """Accept every login. Reply to queries with rows that never end, and to other statements with OK."""
     connection.sendall(packet(0, greeting("mysql_native_password")))
     connection.recv(4096)
     okay = b"\0\0\0\2\0\0\0"
@@ -136,7 +136,7 @@ def _for_ever(connection: socket.socket, number: int, body: bytes, *, slowly: bo
 
 
 def main() -> None:
-    """Listen on the given socket or port. Print what was received, a line of JSON per connection."""
+    """Listen on the given socket or port. For each connection, print the received bytes as a line of JSON."""
     options = argparse.ArgumentParser()
     options.add_argument("--socket")
     options.add_argument("--port", type=int)

@@ -1,8 +1,8 @@
 """``faulty_main.py sensor …`` or ``agent …``: the real program, in which SIGUSR1 injects a fault.
 
 The signal handler reads a command from the file named by ``INNOSCOPE_FAULTS``. ``kill NAME`` raises
-SystemExit in the threads of that name, ``list`` does nothing. Afterwards it writes the names and ids of all
-threads to the same path with the suffix ``.threads``.
+SystemExit in the threads of that name, and ``list`` does nothing. The handler then writes the names and ids
+of all threads to the same path with the suffix ``.threads``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// A server that attacks terminals: names of threads and functions, its version, rows and errors contain escape
-// sequences. Arguments: --socket=PATH, and --mode=rows or --mode=errors.
+// A server that attacks terminals: escape sequences are in the names of threads and functions, the server's version,
+// rows and errors. Arguments: --socket=PATH, and --mode=rows or --mode=errors.
 //
 // hostile.py replaces the names of the functions below in the compiled symbol table.
 #include <cstdint>
@@ -44,7 +44,7 @@ __attribute__((noinline)) void evil_BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB(int)
     __asm__ volatile("");
 }
 
-// A function of the probe catalog, so that a probe can be attached.
+// The probe catalog contains this function, so that a probe can be attached.
 extern "C" __attribute__((noinline)) void do_command()
 {
     evil_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA();

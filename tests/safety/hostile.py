@@ -11,17 +11,18 @@ from typing import Literal
 
 from servers import Keeper
 
-#: OSC (window title), a colour, CSI of C1, bidirectional controls, invalid UTF-8, and markup of rich.
+#: A hostile name: OSC (window title), a colour, CSI of C1, bidirectional controls, invalid UTF-8, and markup
+#: of rich.
 EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[red]"
-#: How the sanitizer and JSON show a part of EVIL. Output without either does not prove anything.
+#: How the sanitizer and JSON show a part of EVIL. If output contains neither, the test proves nothing.
 SHOWN = (r"PWNED\x07", r"PWNED\u0007")
 
 _SOURCE = Path(__file__).with_name("hostile.cpp")
-_LENGTH = 37  # bytes of the names in hostile.cpp
+_LENGTH = 37  # length in bytes of the names in hostile.cpp
 
 
 class HostileServer:
-    """A context manager. Paths, options, threads, functions and replies of the process are hostile."""
+    """A context manager. Paths, options, threads, functions and replies contain hostile names."""
 
     def __init__(self, mode: Literal["rows", "errors"] = "rows", *, benign: bool = False) -> None:
         self._mode, self._benign = mode, benign

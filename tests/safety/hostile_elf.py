@@ -1,4 +1,4 @@
-"""ELF files and programs built to waste the reader's time or memory."""
+"""Build ELF files and programs that waste the reader's time or memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """A section. ``size`` is a wrong size for the section header, ``link`` the number of another section."""
+    """A section. The header claims the wrong size ``size``, if set. ``link`` is another section's number."""
 
     name: bytes
     kind: int
@@ -69,13 +69,13 @@ def deflated(size: int) -> bytes:
 
 
 def compressed(name: bytes, size: int, claimed: int | None = None) -> Section:
-    """Build a section of zeros that unpacks to ``size`` bytes and may claim another size."""
+    """Build a section of zeros that unpacks to ``size`` bytes; its header may claim another size."""
     head = struct.pack("<IIQQ", 1, 0, size if claimed is None else claimed, 1)
     return Section(name, PROGBITS, head + deflated(size), COMPRESSED)
 
 
 def bomb() -> bytes:
-    """Build 1 MB that unpacks to 1 GiB, in a section that discovery reads."""
+    """Build 1 MB that unpacks to 1 GiB, in a section that the discovery of servers reads."""
     return elf([compressed(b".gnu_debuglink", 1024 * MIB)])
 
 
@@ -85,7 +85,7 @@ def liar() -> bytes:
 
 
 def debug_info_bomb() -> bytes:
-    """Build 1 GiB of compressed debug information, which only the confined child unpacks."""
+    """Build debug information that unpacks to 1 GiB. Only the confined child process unpacks it."""
     return elf([compressed(b".debug_info", 1024 * MIB)])
 
 
@@ -95,13 +95,13 @@ def one_long_name() -> bytes:
 
 
 def versioned_name() -> bytes:
-    """Build a million symbols of the name that is looked up, with a version of 4 KB."""
+    """Build a million symbols of a name that Innoscope looks up, each with a version name of 4 KB."""
     name = b"\0server_version@" + b"v" * 4000 + b"\0"
     return elf(symbols(((1, 0x1000, 8) for _ in range(1_000_000)), name))
 
 
 def too_many_symbols() -> bytes:
-    """Build twice as many symbols as the limit allows."""
+    """Build a file with twice as many symbols as the limit."""
     return elf(symbols(((1, at, 8) for at in range(2 << 20)), b"\0f\0"))
 
 
@@ -137,7 +137,10 @@ def endless_relocations() -> bytes:
 
 
 def debug_information(abbreviations: bytes, units: Iterable[bytes]) -> list[Section]:
-    """Build DWARF 5 of these units (the bytes of their entries). Indexed strings make each unit be read."""
+    """Build DWARF 5 of these units (the bytes of their entries).
+
+    There is a table of indexed strings, for which the reader has to read every unit.
+    """
     information = bytearray()
     for entries in units:
         information += struct.pack("<IHBBI", 8 + len(entries), 5, 1, 8, 0) + entries
@@ -164,7 +167,7 @@ def deeper_namespaces() -> bytes:
 
 
 def branching_types() -> list[Section]:
-    """Build `log_sys`, whose type has two anonymous members, whose type has two, and so on 40 times."""
+    """Build `log_sys`. Its type has two anonymous members, as has the type of each member, 40 levels deep."""
     abbreviations = bytes([1, 0x11, 1, 0, 0])
     abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
     abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size
@@ -193,7 +196,7 @@ def shared_abbreviations() -> bytes:
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 
 
-#: Files with a part of the error message for each; None if the file is accepted and has no names.
+#: Files with a part of the expected error message; None if the file is accepted and yields no names.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "bomb": (bomb, None),
     "liar": (liar, None),
@@ -211,9 +214,9 @@ FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "shared_abbreviations": (shared_abbreviations, None),
 }
 
-#: Call frame information of a sleeping function. A block is its length, then its operations.
+#: Call frame information of a sleeping function. A DWARF block consists of its length and its operations.
 _SKIP_BACK: Final = (0x2F, 0xFD, 0xFF)  # DW_OP_skip -3, which jumps to itself
-_PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, DW_OP_skip to it
+_PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, DW_OP_skip back to DW_OP_lit0
 _BRANCH_BACK: Final = (0x31, 0x28, 0xFC, 0xFF)  # DW_OP_lit1, DW_OP_bra: jump back if not zero
 _RETURN_ADDRESS: Final = 16
 

@@ -61,7 +61,7 @@ def process(pid: str) -> list[object]:
 
 
 def crowd(pids: str) -> list[object]:
-    """Open all processes at once. Return the problems of their files, and those of a process opened later."""
+    """Open all processes at once, close them, and open one again. Return the problems of their files."""
     opened = [_native.Process(int(pid)) for pid in pids.split(",")]
     problems = [module.problem for one in opened for module in one.modules()]
     opened.clear()
@@ -77,7 +77,7 @@ def memory(pid: str) -> list[object]:
 
 
 def target_of(pid: int) -> Target:
-    """Describe a process like discovery describes a server."""
+    """Describe a process as discovery would describe a server."""
     return Target(
         pid=pid, start_time=ProcFs().stat(pid).start_time, flavour="mysql", version=(8, 0, 36),
         version_text="8.0.36", version_from="memory", executable=str(Path(f"/proc/{pid}/exe").readlink()),
@@ -101,7 +101,7 @@ def _memory() -> float:
 
 
 def _queued() -> float:
-    """Return the seconds that this thread was runnable without a CPU, which depends only on the host."""
+    """Return the seconds that this thread was runnable but had no CPU, which depend only on the host."""
     return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 

@@ -23,7 +23,7 @@ static uint64_t words[WORDS];
 static int value;
 static struct variable variable = {1, "plausible", "plausible", 0, 0, &value, 0, 0};
 
-/* Create more than 8 MiB of /proc/PID/maps: a path of 4 KB for each mapping. */
+/* Make /proc/PID/maps larger than 8 MiB: each mapping has a path of 4 KB. */
 static void long_maps(const char *folder)
 {
     char name[251] = {0};
@@ -47,7 +47,7 @@ static void own_mappings(void)
         mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
 }
 
-/* Write rows of 21 pointers to a plausible variable. */
+/* Write rows of 21 pointers, each to a plausible variable. */
 static void plausible_rows(void)
 {
     for (size_t i = 0; i < WORDS; i++)

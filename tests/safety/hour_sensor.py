@@ -1,4 +1,4 @@
-"""A sensor's socket with a made-up hour of stacks, because a test cannot wait for a real one."""
+"""Serve a synthetic hour of stacks on a sensor's socket, because a test cannot wait for a real hour."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Part of the name of every function: tests check that this string is not disclosed.
+#: A part of the name of every function. Tests check that responses do not disclose this string.
 MARK = "marked_function"
 _DEPTH = 30
 
 
 class HourSensor:
-    """A context manager. Only root can query the sensor."""
+    """A context manager. Only root can query this sensor."""
 
     def __init__(self, path: Path, server: Server) -> None:
         self._path = path

@@ -32,7 +32,7 @@ _PAGE: Final = 4096
 
 
 def orphans() -> set[int]:
-    """Return the ids of programs that outlived their process. Other innoscopes may run on this machine."""
+    """Return the ids of BPF programs that no process has open. Other innoscopes may run on this machine."""
     deadline = time.monotonic() + _PATIENCE_S
     while left := orphans_now():
         if time.monotonic() > deadline:
@@ -42,15 +42,15 @@ def orphans() -> set[int]:
 
 
 def orphans_now() -> set[int]:
-    """Return the same as ``orphans``, without waiting for the kernel."""
+    """Return the ids like ``orphans``, but do not wait for the kernel to finish its cleanup."""
     return _loaded() - _held()
 
 
 def breakpoints(pid: int) -> set[tuple[str, int]]:
-    """Return the (mapping, offset in its file) of changed code that no probe accounts for.
+    """Return the (mapping, offset in its file) of changed code that belongs to no probe.
 
-    Other innoscopes may have probes on the same server. Probes that are being closed are no longer in
-    ``probed`` but remain in the kernel until they are detached.
+    Other innoscopes may have probes on the same server. Probes that are being closed are missing from
+    ``probed``, but their breakpoints remain until the kernel has detached them.
     """
     changed = _changed(pid)
     left = changed - probed(pid) if changed else changed
@@ -58,13 +58,16 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
 
 
 def altered(pid: int) -> set[tuple[str, int]]:
-    """Return the same as ``breakpoints``, including probes that are being detached."""
+    """Return the locations like ``breakpoints``, but also those of probes that are being detached."""
     changed = _changed(pid)
     return changed - probed(pid) if changed else changed
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
-    """Return (mapping, offset) of all perf events and links. Innoscope's name the file by its mapping."""
+    """Return (mapping, offset) of all uprobes, which are perf events or links.
+
+    Innoscope's perf events name the file by the path of its mapping.
+    """
     events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
     paths = ((Path(event["filename"]), event["offset"]) for event in events)
     by_event = {
@@ -98,7 +101,7 @@ def _probes() -> set[str]:
 
 
 def _held() -> set[int]:
-    """Return the program ids of all descriptors of programs, links and iterators on this machine."""
+    """Return the ids of the programs that any process has open, directly or by a link or iterator."""
     return {int(held) for text in _bpf_descriptors() for held in _HELD.findall(text)}
 
 
@@ -145,7 +148,7 @@ def _changed(pid: int) -> set[tuple[str, int]]:
 
 
 def _code(pid: int) -> Iterator[tuple[int, int, int, str]]:
-    """Yield the executable mappings of files: start, end, offset in the file, path."""
+    """Yield the executable mappings of files: start, end, offset in the file, and path."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         where, rights, offset, _, inode, *path = line.split(maxsplit=5)
         if "x" in rights and inode != "0":

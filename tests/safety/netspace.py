@@ -1,7 +1,7 @@
-"""Two hosts and the link between them: network namespaces that end with the test.
+"""Create two hosts and the link between them as network namespaces, which end with the test.
 
-The agent runs on ``here``, its clients on ``there``. Use ``there.entered()``, or ``there.prefix`` before a
-command, to act on that host.
+The agent runs on ``here`` and its clients run on ``there``. To act on the host ``there``, use
+``there.entered()``, or put ``there.prefix`` before a command.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _START_S = 10
 
 @dataclass(frozen=True)
 class Host:
-    """One of the two hosts, held open by a process."""
+    """One of the two hosts. A process keeps its namespace open."""
 
     holder: int
 

@@ -1,4 +1,4 @@
-"""A server with secrets in running statements, locked rows, the latest deadlock and variables."""
+"""Plant secrets in a server: in running statements, locked rows, the latest deadlock and variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRETS = (
     "Zq1Create", "Zq2Update", "Zq3Row", "Zq4Deadlock", "Zq5Foreign", "Zq6Init", "Zq7Lines", "Zq8Comment",
     "Zq9Other", "Zq10Password", "8675309",
 )  # fmt: skip
-#: A literal that imitates the server's own output, in each of its sections.
+#: A literal that contains imitations of the sections of SHOW ENGINE INNODB STATUS.
 _FORGED = (
     "Zq7Lines''\n---TRANSACTION 5, ACTIVE 3 sec\nMySQL thread id 5, query id 6 host user\n Zq7Lines \n"
     "--------\nFILE I/O\n--------\nZq7Lines"
@@ -53,7 +53,7 @@ def planted(server: Server) -> Iterator[None]:
 
 
 def shown_by(server: Server) -> str:
-    """Return what the server itself shows: status, process list and variables."""
+    """Return what the server itself shows: InnoDB status, process list and variables."""
     statements = ("SHOW ENGINE INNODB STATUS", "SHOW FULL PROCESSLIST", "SHOW GLOBAL VARIABLES")
     return "".join(str(_run(server, statement)) for statement in statements)
 

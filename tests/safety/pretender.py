@@ -1,4 +1,4 @@
-"""``sleep`` under the name mysqld, for tests that do not need a real server."""
+"""Run ``sleep`` under the name mysqld, for tests that do not need a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes for commands that remove privileges or replace files."""
+"""Return command prefixes that remove privileges or replace files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nobody(*arguments: object) -> list[str]:
     places = {"/mnt/agent": _PACKAGES, "/mnt/site": _SITE}
     steps = ["mount -t tmpfs -o mode=755 tmpfs /mnt", f"mkdir {' '.join(places)}"]
     steps += [f"mount --bind '{real}' {place}" for place, real in places.items()]
-    steps += ["mkdir /mnt/probes", f"mount --bind '{_PACKAGES.parent}/probes' /mnt/probes"]  # the catalogs
+    steps += ["mkdir /mnt/probes", f"mount --bind '{_PACKAGES.parent}/probes' /mnt/probes"]  # has catalogs
     drop = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --bounding-set=-all --inh-caps=-all"
     steps += ["cd /", f'exec env PYTHONPATH={":".join(places)} {drop} "$@"']
     python = str(Path(sys.executable).resolve())

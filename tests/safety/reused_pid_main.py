@@ -1,7 +1,7 @@
 """Take a snapshot of a process, replace the process by another with the same pid, and take a second snapshot.
 
-Must run in a pid namespace of its own. Arguments: folder for a ``mysqld``, method. Print the pids and the
-result of each snapshot as JSON.
+This script must run in a separate pid namespace. Arguments: folder for a ``mysqld``, method. It prints the
+pids and the result of each snapshot as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRIES = 20
 
 
 def of_the_same_pid(first: Pretender) -> subprocess.Popen[bytes]:
-    """Start another process with the pid of one that has ended. Retry if another process got the pid."""
+    """Start a process with the pid of an exited one. Retry if another process got that pid."""
     for _ in range(_TRIES):
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(first.pid - 1))
         second = subprocess.Popen([first.executable, "60"])
@@ -32,7 +32,7 @@ def of_the_same_pid(first: Pretender) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Replace the process. No other process of this namespace uses new pids, so the next pid can be set."""
+    """Replace the process. Its pid can be chosen, because nothing else in this namespace starts processes."""
     folder, method = Path(sys.argv[1]), sys.argv[2]
     with Pretender(folder) as first:
         engine = Engine(find_one(first.pid), method=method)

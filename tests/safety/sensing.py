@@ -1,4 +1,4 @@
-"""A real ``innoscope sensor``, started and awaited like systemd does."""
+"""Start a real ``innoscope sensor`` and wait until it is ready, as systemd does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READY_S = 60
 class Sensing:
     """A context manager. Query the sensor with ``client``; ``kill()`` and ``start()`` restart it.
 
-    If ``only`` is set, the sensor watches no other servers; those of other tests would delay its exit.
+    If ``only`` is set, the sensor watches only these servers, because probes on others would delay its exit.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Options and data for a shutdown that lasts for seconds."""
+"""Provide options and data for a shutdown that lasts for seconds."""
 
 from __future__ import annotations
 

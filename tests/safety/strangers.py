@@ -1,4 +1,4 @@
-"""Processes with a server's name that are not servers, of any user and with any options."""
+"""Start processes that have a server's name but are not servers, as any user and with any options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query a server whose result never ends, and print the cost: seconds, bytes of memory, the error."""
+"""Query a server whose result never ends, and print the cost (seconds, bytes of memory) and the error."""
 
 from __future__ import annotations
 

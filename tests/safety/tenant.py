@@ -1,6 +1,7 @@
-"""A tenant of a container: a fake server with a server's name and a uid that is allowed by default.
+"""A tenant of a container: a fake server process named mysqld, with a uid that is allowed by default.
 
-The tenant runs below a pid namespace of the test, in which commands find no other server.
+The tenant runs in its own pid namespace, below the test's pid namespace. Commands in the test's namespace
+find no other server.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _START_S = 20
 
 
 class Tenant:
-    """A context manager. ``under`` is the prefix of a command that sees the tenant only.
+    """A context manager. ``under`` is the prefix of a command that finds no server except the tenant.
 
     ``folder`` must be accessible to all users. If ``hidden``, the socket is in a mount of the container, at a
     path that does not exist outside.

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROWS, COLUMNS = 50, 220
-#: The only control characters that a command without a screen writes itself (common/console.py).
+#: The only control characters that Innoscope itself writes in commands without a screen (common/console.py).
 WIPE = "\r\x1b[K"
 #: CSI sequences, OSC and similar sequences with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
-#: (awaited output, input) that opens each kind of page of ``top`` or ``replay``.
+#: Pairs (awaited output, input) that open each kind of page of ``top`` or ``replay``.
 KEYS = (
     (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"),
     (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
@@ -81,7 +81,7 @@ def run_on_terminal(
 
 
 def _without_size(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those of pytest-xdist that override the terminal's size."""
+    """Return the environment without the variables of pytest-xdist that override the terminal's size."""
     return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
 
 
@@ -103,9 +103,9 @@ def _parts(master: int, deadline: float) -> Iterator[bytes]:
 
 
 def violations(output: bytes, own: Callable[[str], str] = lambda text: text.replace(WIPE, "")) -> list[str]:
-    """Return the control and bidirectional characters that the command did not write by itself.
+    """Return the control and bidirectional characters that do not come from the command itself.
 
-    ``own`` removes the sequences that the command wrote by itself.
+    ``own`` removes the sequences that the command itself writes.
     """
     text = output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     text = own(text)
@@ -115,7 +115,7 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
 
 
 def without_colours(text: str) -> str:
-    """Remove progress lines and the colours of whole lines, which commands without a screen write."""
+    """Remove progress lines and colours of whole lines, which commands without a screen write."""
     return _COLOURED.sub(r"\1", text.replace(WIPE, "\n"))
 
 

@@ -1,4 +1,4 @@
-"""Whatever happens to server or sensor, a scrape is answered in time and reports the fault."""
+"""If server or sensor fails in any way, scrapes get a response in time, and responses report the fault."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_short_scrape_timeout_is_kept(target: Server) -> None:
         agent.until(sql_is(1))
         os.kill(target.pid, signal.SIGSTOP)
         try:
-            time.sleep(0.3)  # before that, scrapes share the last collection
+            time.sleep(0.3)  # an earlier scrape would get the result of the last collection
             scrape = agent.scrape(X_Prometheus_Scrape_Timeout_Seconds="0.3")
         finally:
             os.kill(target.pid, signal.SIGCONT)
@@ -128,7 +128,7 @@ def test_a_wrong_password_is_reported_as_denied_and_not_shown(target: Server, tm
 
 
 def test_an_account_without_process_yields_the_other_metrics(target: Server, tmp_path: Path) -> None:
-    """INNODB_METRICS and the InnoDB monitor need PROCESS."""
+    """Check that only INNODB_METRICS and the InnoDB monitor are denied, because they need PROCESS."""
     with Running(target, "--defaults-file", option_file(tmp_path)) as agent:
         scrape = agent.scrape()
 

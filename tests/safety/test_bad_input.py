@@ -90,7 +90,7 @@ def test_several_servers_need_a_choice(server: Server, pretender: Pretender) -> 
 
 
 def test_snapshots_before_the_servers_end_are_printed() -> None:
-    """Print the snapshots taken so far, then the error."""
+    """Check that the snapshots taken so far are printed, and then the error."""
     with Server("mariadb-10.11") as server:
         process = subprocess.Popen(
             [INNOSCOPE, "stacks", "--pid", str(server.pid), "--count", "100", "--interval", "0.1", "--json"],
@@ -113,7 +113,10 @@ def test_snapshots_before_the_servers_end_are_printed() -> None:
 
 @pytest.mark.parametrize("method", ["bpf", "ptrace"])
 def test_a_process_that_ends_during_a_snapshot_is_reported(tmp_path: Path, method: str) -> None:
-    """Take snapshots without pause, so that each process ends during one. Half of them become zombies."""
+    """Take snapshots without pause, so that each process ends during a snapshot.
+
+    Half of the processes become zombies.
+    """
     draw = random.Random(1)  # noqa: S311
     loop = subprocess.Popen(
         [sys.executable, "-m", "safety.snapshot_loop_main", method],
@@ -188,7 +191,7 @@ def test_without_bpf_and_ptrace_there_are_no_stacks(server: Server) -> None:
 def test_a_damaged_debug_file_hides_no_other_names(
     server: Server, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    """Show the stacks with the names of the executable, and a note about the damaged file."""
+    """Check that the stacks have the executable's names, and that a note reports the damaged file."""
     targets = json.loads(innoscope("targets", "--json").stdout)
     [build_id] = [target["build_id"] for target in targets if target["pid"] == server.pid]
     place = tmp_path / ".build-id" / build_id[:2]
@@ -206,7 +209,7 @@ def test_a_damaged_debug_file_hides_no_other_names(
 
 @pytest.mark.parametrize("keep", [0, 100, 4096, 20_000])
 def test_a_truncated_library_hides_no_other_names(tmp_path: Path, keep: int) -> None:
-    """Truncate a mapped library. It is then not a valid ELF file; the other modules keep their names."""
+    """Truncate a mapped library, so that it is not a valid ELF file. The other modules keep their names."""
     library = tmp_path / "libm.so.6"
     shutil.copy2(_mapped("libm"), library)
     with Pretender(tmp_path, preload=[library]) as pretender:
@@ -219,7 +222,7 @@ def test_a_truncated_library_hides_no_other_names(tmp_path: Path, keep: int) -> 
 
 
 def _mapped(name: str) -> Path:
-    """Return the file of a library that this process executes."""
+    """Return the file of a library that this process has mapped as code."""
     maps = Path("/proc/self/maps").read_text()
     found = re.search(rf" r-xp .*?(/\S*/{name}[.-]\S*)$", maps, re.MULTILINE)
     assert found

@@ -1,4 +1,4 @@
-"""The child processes that read files of servers have no privileges, and their failure is harmless."""
+"""The child processes that read servers' files have no privileges. If a child fails, nothing else does."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reader(program: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the child with a request for inlined calls. It waits for the first address."""
+    """Start the child with a request for inlined calls; it then waits for the first address."""
     file = os.open(program, os.O_RDONLY)
     with subprocess.Popen(
         _READER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[3] if file == 3 else [],
@@ -149,7 +149,7 @@ def test_gdb_has_no_privileges(process_of_nobody: int) -> None:
 
 
 def test_gdb_reads_a_file_that_its_user_cannot_reach(program: Path) -> None:
-    program.parent.chmod(0o700)  # not accessible to nobody by its path
+    program.parent.chmod(0o700)  # so that nobody cannot reach the program by its path
     began = time.monotonic()
     reply = gdb.describe(str(program), ["answer"])
     assert reply is not None

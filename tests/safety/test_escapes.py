@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 evil = os.fsdecode(EVIL)
 COLOUR: dict[str, str] = {}
 NO_COLOUR = {"NO_COLOR": "1"}
-#: Runs that the quick suite repeats without colours; together they use all of emit.py.
+#: Commands that the quick suite also runs without colours; together, these commands execute all of emit.py.
 _UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
 
 
 class Scene(NamedTuple):
-    """The input of the commands. ``files`` is a folder with hostile files, ``out`` a writable one."""
+    """What the commands read and write. ``files`` is a folder of hostile files, ``out`` a writable folder."""
 
     server: HostileServer
     refusing: HostileServer
@@ -71,7 +71,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def _write_files(scene: Scene) -> None:
-    """Write files about the hostile server with our commands, and forge others."""
+    """Write files about the hostile server with our commands, and write forged files."""
     pid, files, server = scene.pid, scene.files, scene.server.folder / "mysqld"
     for command in (
         ("stacks", "-p", pid, "--json", "-q", "-o", files / "dump.json"),
@@ -98,7 +98,7 @@ _toml = "".join(f"\\U{ord(letter):08x}" for letter in evil if letter < "\ud800")
 
 
 class Run(NamedTuple):
-    """Arguments of a command with placeholders such as ``{pid}``; what to type; a daemon's last output."""
+    """A command's arguments with placeholders such as ``{pid}``, its input, and a daemon's last output."""
 
     arguments: tuple[str, ...]
     typing: tuple[tuple[bytes, bytes], ...] = ()
@@ -110,7 +110,7 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
 
 
 def full_suite_only(*runs: Run) -> list[Run]:
-    """Return these runs in the full suite only: slow variants of others."""
+    """Return these runs in the full suite, and none in the quick suite: they are slow variants of others."""
     return [*runs] if chosen.full else []
 
 
@@ -315,7 +315,7 @@ def _filled(arguments: tuple[str, ...], scene: Scene) -> list[str]:
 
 @pytest.fixture(scope="module")
 def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
-    """Return a function that yields the sequences of ``top`` on a harmless server, by environment."""
+    """Return a function that returns the sequences of ``top`` on a harmless server, given the environment."""
     screens: dict[str, set[str]] = {}
 
     def known_screen(environment: dict[str, str]) -> set[str]:

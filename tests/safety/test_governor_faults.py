@@ -1,8 +1,8 @@
 """If a call of the governor or of the probe collector fails, probes are detached or governed within 2 s.
 
-Each dependency fails repeatedly with an OSError, a NativeError, a MemoryError and a panic of the Rust core
-(in `make test`, each with one of them, in turn). Afterwards, the probes must work again. The budget
-is so small that probes are attached and detached all the time.
+Each call fails repeatedly with an OSError, a NativeError, a MemoryError and a panic of the Rust core. In
+`make test`, each call fails with only one of these errors, in turn. After the failures, the probes must work
+again. The budget is so small that probes are attached and detached all the time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HASH: Final = 1
 
 
 def _panic() -> None:
-    """Cause a real panic by reading a map with values of no words."""
+    """Cause a real panic: read a map whose values do not consist of whole words."""
     descriptor = _native.create_map("panic", _HASH, 4, 8, 1, 0)
     try:
         _native.BpfMap(descriptor).update(b"1234", bytes(8))
@@ -70,7 +70,7 @@ ERRORS: Final[dict[str, Callable[[], None]]] = {
 
 
 class _Fault:
-    """A wrapper of a function; its calls fail while the fault is armed."""
+    """A wrapper of a function. Calls of the function fail while the fault is armed."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -106,8 +106,8 @@ class _Table:
         return getattr(self._real, name)
 
 
-#: Calls while probes are attached, by object and name. ``map NAME.METHOD`` is a method of one of
-#: the attachment's maps.
+#: Calls made while probes are attached, as OBJECT.NAME. ``map NAME.METHOD`` is a method of one of the
+#: attachment's maps.
 _CALLS: Final = (
     "attachment.attach", "attachment.detach", "attachment.stop_counting", "attachment.read",
     "attachment.set_thread_kinds", "attachment.dropped", "attachment.disable",
@@ -117,9 +117,10 @@ _CALLS: Final = (
     "map counters.array", "map histograms.array", "map hits.array", "map windows.update", "map dropped.array",
     "map thread_kinds.update", "map thread_kinds.delete", "map files.entries", "map sites.entries",
 )  # fmt: skip
-#: If these fail each time, the process exits (test_a_process_that_cannot_detach_probes_ends).
+#: These calls fail only once: if they failed each time, the process would exit, as
+#: test_a_process_that_cannot_detach_probes_ends checks.
 _ONCE: Final = frozenset({"attachment.detach", "attachment.disable"})
-#: Calls while the probes are started.
+#: Calls made while the probes are started.
 _STARTING: Final = (
     "attaching.place", "attaching.compile_and_load", "attaching.program_text", "collecting.known_cost",
     "collecting.Governor", "_native.Uprobe", "_native.BpfMap", "_native.create_map",
@@ -154,14 +155,14 @@ def collector(server: Server) -> Iterator[ProbesCollector]:
     thread_ids = itertools.count(1)
 
     def churning() -> dict[int, str]:
-        """Return a new thread each time, so that one is added and one deleted."""
+        """Return a new thread id at each call, so that one entry is added and one is deleted each time."""
         return {next(thread_ids): "master"}
 
     collector = ProbesCollector(find_one(server.pid), families=FAMILIES, budget=BUDGET, kinds=churning)
     collector.start()
     yield collector
     collector.close()
-    # The guard may have begun to detach before; its thread then completes that.
+    # The guard's thread may have begun to detach before `close`; it then completes the detaching.
     assert _until(lambda: altered(server.pid) == set(), WITHIN_S)
 
 
@@ -184,7 +185,7 @@ def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPat
 
 
 def _links() -> int:
-    """Count this process's uprobe links, without iterator links that a failed test keeps alive."""
+    """Count this process's uprobe links. Iterator links, which a failed test keeps alive, are not counted."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the descriptor has been closed
@@ -223,7 +224,7 @@ def test_probes_survive_a_failing_call(
     for name in _errors(_CALLS.index(call)):
         fail = ERRORS[name]
         fault.arm(fail)
-        if call == "attachment.disable":  # called only after another failure
+        if call == "attachment.disable":  # called only after another call has failed
             reading.arm(fail)
 
         def _hit() -> bool:
@@ -261,7 +262,7 @@ def test_probes_survive_a_failing_call_at_the_start(
             fault = _Fault(getattr(owner, name))
             patch.setattr(owner, name, fault)
             fault.arm(ERRORS[error])
-            # A NativeError means that the kernel lacks the feature, so there is no retry.
+            # A NativeError means that the kernel does not support probes, so there is no retry.
             _starts(server, fault, comes_back=error != "NativeError")
     assert altered(server.pid) == set()
 

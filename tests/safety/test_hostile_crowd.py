@@ -1,4 +1,4 @@
-"""The files of many hostile processes have a common limit of memory."""
+"""The files of many hostile processes share one memory limit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: As in limits.rs.
+#: The same value as in limits.rs.
 ALL_BYTES: Final = 384 * MIB
 _PROCESSES, _FILES = 10, 2
-#: A program that maps the files of its arguments as code.
+#: A program that maps the files named by its arguments as code.
 _MAPPING: Final = """
 #include <fcntl.h>
 #include <stdio.h>

@@ -26,7 +26,7 @@ _NOBODY: Final = 65534
 
 
 def hostile_program(folder: Path) -> Path:
-    """Compile a program of user nobody whose debug information never ends."""
+    """Compile a program that nobody owns, with endless debug information."""
     program = compile_mapping(folder)
     add: list[str] = []
     for section in branching_types():

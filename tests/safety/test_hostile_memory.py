@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SOURCE = Path(__file__).with_name("hostile_memory.c")
 #: Maximum CPU seconds of a scrape that repeats a cached reason.
 _CACHED_S = 0.05
-#: For each kind of process: MiB of .bss, and the expected reason.
+#: For each kind of process: the size of .bss in MiB, and the expected reason.
 PROCESSES: Final = {
     "long_maps": (40, "/proc/{pid}/maps exceeds 8388608 bytes, not read"),
     "own_mappings": (40, "the number of mappings exceeds 1024, not read"),
@@ -88,7 +88,7 @@ def test_hostile_memory_delays_no_other_server(tmp_path: Path) -> None:
 
 
 def test_servers_need_a_quarter_of_the_limits() -> None:
-    """Compare the CPU time of a first read with the limit."""
+    """Check that a server's first read takes at most a quarter of the limit of CPU time."""
     with Server("mysql-9.7") as server:
         reader = MemoryReader(find_one(server.pid))
         began = time.thread_time()

@@ -26,7 +26,7 @@ ANSWER_S = 1.0
 SENSOR_BYTES = 256 << 20
 SECONDS = count(quick=8, full=20)
 _COLLECTORS = ("process", "memory", "probes", "waits")
-#: This program passes for a server with a loaded library: it maps a file as code.
+#: This program is accepted as a server with a loaded library, because it maps a file as code.
 _MAPPING = """
 #include <fcntl.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ int main(int count, char **arguments)
 
 @contextmanager
 def hostile_processes(folder: Path) -> Iterator[dict[str, int]]:
-    """Start a process named mysqld per hostile file and per hostile frame; yield their pids by name."""
+    """Start one process named mysqld for each hostile file and each hostile frame; yield the pids by name."""
     pids = {}
     with Keeper() as keeper:
         for name in (*FILES, *FRAMES):

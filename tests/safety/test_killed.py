@@ -1,7 +1,7 @@
-"""If `stacks` is killed with SIGKILL at any time, the server runs, untraced, and answers.
+"""If `stacks` is killed with SIGKILL at any time, the server keeps running and responding, and is not traced.
 
-Half of the kills are before the end of the first snapshot, when a killed gdb or eu-stack leaves a server
-stopped. The times are random, from a fixed seed.
+Half of the kills are before the end of the first snapshot, which is when a killed gdb or eu-stack leaves a
+server stopped. The times are random, from a fixed seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Number of kills for each method.
 KILLS = count(quick=4, full=200)
 SEED = 20261121
-SNAPSHOTS = 4  # enough for a kill during the run
+SNAPSHOTS = 4  # so many that the tool still runs at the time of the kill
 HELD_KILLS = count(quick=2, full=10)
 
 
@@ -53,7 +53,7 @@ def _start(pid: int, method: str, snapshots: int = SNAPSHOTS) -> subprocess.Pope
 
 
 def _duration(pid: int, method: str, snapshots: int) -> float:
-    """Return the seconds of the shortest of several undisturbed runs."""
+    """Return the duration in seconds of the fastest of several undisturbed runs."""
     taken = []
     for _ in range(count(quick=2, full=4)):
         began = time.monotonic()
@@ -69,7 +69,7 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
     one, all_of_them = (_duration(server.pid, method, snapshots) for snapshots in (1, SNAPSHOTS))
     draw = random.Random(SEED)  # noqa: S311
     killed = 0
-    for number in range(2 * KILLS):  # runs that ended before the kill do not count
+    for number in range(2 * KILLS):  # more than KILLS, because runs that end before the kill do not count
         if killed == KILLS:
             break
         moment = draw.uniform(0, one if number % 2 else all_of_them)
@@ -85,7 +85,7 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
 
 
 def test_the_server_runs_after_a_kill_while_a_thread_is_traced(server: Server) -> None:
-    """Suspend the tool while it traces a thread, the worst time for the ptrace method, and kill it."""
+    """Suspend the tool while it traces a thread, the worst time for the ptrace method; then kill the tool."""
     held = 0
     draw = random.Random(SEED)  # noqa: S311
     deadline = time.monotonic() + 120
@@ -105,7 +105,7 @@ def test_the_server_runs_after_a_kill_while_a_thread_is_traced(server: Server) -
 
 
 def _until_traced(pid: int, process: subprocess.Popen[bytes]) -> None:
-    """Return when a thread of the server has a tracer."""
+    """Return once a thread of the server has a tracer."""
     deadline = time.monotonic() + 30
     while not any(tracer for _, _, tracer in statuses(pid)):
         assert process.poll() is None

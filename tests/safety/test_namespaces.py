@@ -1,4 +1,4 @@
-"""Snapshots of a server in separate namespaces, and of one whose executable was replaced."""
+"""Snapshots work for a server in separate namespaces, and for a server whose executable was replaced."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_output_names_the_namespaces(contained: tuple[Server, Sleep]) -> Non
 def test_a_contained_server_is_found_by_pid_socket_and_port(
     contained: tuple[Server, Sleep], option_name: str
 ) -> None:
-    """Use the socket's path on the host; the server shares the host's network."""
+    """Use the socket's path on the host, and the port, because the server uses the host's network."""
     server, _ = contained
     option = {"pid": server.pid, "socket": server.socket, "port": server.port}[option_name]
 
@@ -108,7 +108,7 @@ def test_stacks_have_names_and_both_thread_ids(contained: tuple[Server, Sleep], 
     for inner in sleeping:
         assert NAMED[server.name] in " ".join(_functions(by_inner[inner])), by_inner[inner]
     complete = sum(thread["trust"] in ("exact", "on_cpu") for thread in threads)
-    assert complete >= len(threads) - 1  # except _start, which has no caller
+    assert complete >= len(threads) - 1  # all except one: the frame of _start has no caller
 
 
 @pytest.mark.parametrize("method", ["bpf", "ptrace"])
@@ -140,7 +140,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("replacement", ["another version", "nothing"])
 def test_a_server_whose_executable_was_replaced_has_the_same_names(folder: Path, replacement: str) -> None:
-    """Names come from the running file, not from the file that now has its path."""
+    """Check that names come from the running file, and not from the new file at its path."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server, Idle(server, IDLE):

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = count(quick=100, full=200)
 FOUND = 18  # exit code of diagnose with findings, here a row lock with waiters
-COMMANDS = 10  # snapshots by the command line
+COMMANDS = 10  # number of snapshots taken with the command line
 
-#: Tools that stop the server interrupt the system calls of all sleeping threads. The kernel restarts most of
-#: them, but not InnoDB's 10 io_getevents and the signal handler's sigtimedwait.
+#: Calls that return EINTR at each dump. Tools that stop the server interrupt the system calls of all sleeping
+#: threads. The kernel restarts most of these calls, but not the io_getevents of InnoDB's 10 I/O threads and
+#: the sigtimedwait of the signal handler.
 EINTR_PER_DUMP = 11
 
 
@@ -91,7 +92,10 @@ def test_diagnose_does_not_disturb_the_server(server: Server) -> None:
 
 
 def test_the_counter_counts_the_stops_of_the_ptrace_method(server: Server) -> None:
-    """The ptrace method stops each thread briefly, which interrupts its system call. The output says so."""
+    """Check that the counter sees the ptrace method, which stops each thread briefly and says so.
+
+    Each stop interrupts the thread's system call.
+    """
 
     def by_ptrace() -> None:
         result = innoscope("stacks", "--pid", server.pid, "--method", "ptrace")

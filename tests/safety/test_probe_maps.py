@@ -22,7 +22,7 @@ ROOM: Final = 16_384
 
 
 class _Threads:
-    """Made-up thread ids of the server."""
+    """Synthetic thread ids of the server."""
 
     def __init__(self) -> None:
         self.ids = range(0)
@@ -72,6 +72,6 @@ def test_entries_of_ended_threads_are_deleted(collector: ProbesCollector, thread
 def test_dropped_entries_of_a_full_map_are_counted(collector: ProbesCollector, threads: _Threads) -> None:
     threads.ids = range(1, ROOM + 101)
     assert _value(collector, "probe_map_entries") == ROOM
-    assert _value(collector, "probe_map_dropped") == 200  # two scrapes so far, with 100 too many
+    assert _value(collector, "probe_map_dropped") == 200  # 100 ids too many in each of two scrapes
     threads.ids = range(1, 101)
     assert _value(collector, "probe_map_entries") == 100

@@ -1,8 +1,8 @@
-"""If a process with probes ends in any way, no breakpoint remains in the server.
+"""However a process with probes ends, no breakpoint remains in the server.
 
-The process is killed for lack of memory, aborted like by systemd's watchdog, hit by SIGBUS, or killed with
-its control group. The end is at a random time while its probes are attached, or while it detaches and
-attaches them in a loop.
+The process is killed for lack of memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with its
+control group. It ends at a random time while its probes are attached, or while it detaches and attaches the
+probes in a loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Kills of each kind.
+#: Number of ends, for each way to end and each state of the probes.
 ENDS: Final = count(quick=2, full=100)
 SEED: Final = 20261123
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
@@ -86,7 +86,7 @@ def _group(home: Path) -> Iterator[Path]:
 
 
 def _until_empty(group: Path) -> None:
-    """Wait for the helpers that detach probes, which may exit after the process itself."""
+    """Wait until the helpers that detach probes have exited, possibly later than the process itself."""
     deadline = time.monotonic() + _GONE_S
     while (group / "cgroup.procs").read_text():
         assert time.monotonic() < deadline

@@ -1,7 +1,7 @@
-"""If sensor or agent is killed while probes are compiled, attached or counting, no part of them remains.
+"""If sensor or agent is killed while probes are compiled, attached or counting, nothing of them remains.
 
-A sensor whose agent keeps running and an agent with its own sensor are killed in turn. Half of the kills are
-before the first probe counts. Only one server is visible, because each probed one delays the exit.
+The victims alternate: a sensor whose agent keeps running, and an agent with its own sensor. Half of the kills
+are before the first probe counts. Only one server is visible, because each probed server delays the exit.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ ATTACHED_S = 60
 #: Seconds for the kernel to detach an exited process's probes one after the other, about 100 ms each, under a
 #: lock that all processes with probes share.
 GONE_S = 60
-#: Few probes are detached quickly, which allows more kills. An agent's own sensor attaches all of them.
+#: Few probes are detached quickly, so more kills are possible. An agent's own sensor attaches all probes.
 FEW = ("--family", "redo", "--family", "fsync", "--family", "row_lock")
 
 
 @dataclass
 class Victim:
-    """The process to kill, its sensor's socket, and the seconds from its start to the first probe."""
+    """The process to kill, its sensor's socket, and the seconds from start to the first attached probe."""
 
     process: Running | Sensing
     socket: Path
@@ -100,7 +100,7 @@ def test_nothing_remains_after_a_kill(server: ContainedServer, monkeypatch: pyte
 
 
 def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, early: bool) -> None:
-    """Start the process and return when it is to be killed."""
+    """Start the process and return at the time when it is to be killed."""
     began = time.monotonic()
     victim.process.start(wait=False)
     if early:
@@ -145,7 +145,7 @@ def _marked() -> set[Path]:
 
 
 def _lives(process: Path) -> bool:
-    """Return whether a process runs or is still closing its descriptors. For a zombie, return False."""
+    """Return whether a process runs or is still closing its descriptors; False for a zombie."""
     with suppress(OSError):
         states = [file.read_text().rpartition(")")[2].split()[0] for file in process.glob("task/*/stat")]
         return any(state not in "ZX" for state in states)

@@ -1,4 +1,4 @@
-"""Profiles of servers with very many threads, and under thread churn."""
+"""Profiles work for servers with very many threads, and while threads start and exit all the time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_thousand_idle_threads_are_profiled_at_little_cost() -> None:
 
 
 def test_threads_that_start_and_end_meanwhile_are_profiled() -> None:
-    """Check that the rows of each thread add up; each connection is a new thread."""
+    """Give each connection a new thread, and check that the rows of each thread add up."""
     with Server("mysql-5.6.24", options={"thread_cache_size": 0}) as server, churn(server):
         waiting = off_cpu(server.pid, SECONDS)
         running = on_cpu(server.pid, SECONDS, 499)
@@ -55,5 +55,5 @@ def test_threads_that_start_and_end_meanwhile_are_profiled() -> None:
     assert len(waiting.threads) > 100
     assert {row.thread.tid for row in running.rows} - {thread.tid for thread in waiting.threads}
     complete = sum(row.number for row in running.rows if row.thread.trust.value == "on_cpu")
-    # Starting threads have no stack yet, exiting ones no memory any more. Here all threads start and exit.
+    # A starting thread has no stack yet, and an exiting one has no memory left. Here, all threads do both.
     assert complete >= 0.85 * sum(row.number for row in running.rows)

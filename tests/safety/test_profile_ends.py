@@ -1,4 +1,7 @@
-"""Profiles that are interrupted or fail, and profiles of recovery and shutdown, when SQL is unavailable."""
+"""Profiles end cleanly if they are interrupted or fail, and work during recovery and shutdown.
+
+During recovery and shutdown, SQL is unavailable.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +61,11 @@ def _start(pid: int, *arguments: object) -> subprocess.Popen[str]:
 
 
 def _until_attached(process: subprocess.Popen[str]) -> None:
-    """Return when the process has opened a pidfd, which it does after loading its program."""
+    """Return once the process has opened a pidfd, which it does after loading its program."""
     while True:
         assert process.poll() is None, process.communicate()
         for link in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # it has been closed
+            with suppress(FileNotFoundError):  # the descriptor has been closed
                 if "pidfd" in str(link.readlink()):
                     return
         time.sleep(0.01)
@@ -148,7 +151,7 @@ def _shares(profile: dict[str, Any]) -> dict[str, float]:
     ],
 )
 def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str, str | int | None]) -> None:
-    """Profile a recovery, with progress, while SQL is unavailable."""
+    """Profile a recovery while SQL is unavailable; the report contains the recovery's progress."""
     with Server(name, options=roomy) as server:
         make_redo(server, DOUBLINGS - 1)
         server.kill()
@@ -174,7 +177,7 @@ def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str
     "name", few(["mysql-5.6.24", "mysql-9.7"], "mysql-5.6.24", reason="one server shuts down in make test")
 )
 def test_a_slow_shutdown_is_profiled(name: str) -> None:
-    """Profile a shutdown until the server has ended."""
+    """Profile a shutdown until the server has exited."""
     with Server(name, options=OPTIONS) as server:
         make_backlog(server)
         process = _start(server.pid, "--seconds", 60, "--json")
@@ -188,7 +191,7 @@ def test_a_slow_shutdown_is_profiled(name: str) -> None:
 
 
 def _found(pid: int) -> Any:
-    """Return the target. Retry if the new process has not yet executed the server's program."""
+    """Return the target; retry while the new process has not executed the server's program yet."""
     deadline = time.monotonic() + 10
     while True:
         try:

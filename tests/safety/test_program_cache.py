@@ -1,4 +1,4 @@
-"""Compiled probes are cached, and a cached file is used only if nobody else can have written it."""
+"""Compiled probes are cached. A cached file is used only if no other user can have written it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ int probe(struct pt_regs *ctx)
 }
 """
 _FDS = Path("/proc/self/fd")
-#: The verifier refuses this program because it does not check the result of the lookup.
+#: The verifier refuses this program, because the program does not check the result of its map lookup.
 _REFUSED = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(seen, u64, 1);

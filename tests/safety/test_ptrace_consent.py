@@ -1,4 +1,4 @@
-"""Without BPF no command stops a thread unless the user agrees on a terminal."""
+"""If BPF is unavailable, no command stops a thread unless the user agrees on a terminal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_without_a_terminal_no_thread_is_stopped(server: Server, command: tuple[
 
 
 def _stacks_on_terminal(server: Server, answer: bytes, code: int) -> str:
-    """Run ``stacks`` without BPF, answer its question and return its output."""
+    """Run ``stacks`` on a host that denies BPF, answer its question and return its output."""
     output = run_on_terminal(
         ["stacks", "--pid", str(server.pid)], {"NO_COLOR": "1"}, typing=[(QUESTION.encode(), answer)],
         under=without_bpf(), code=code,

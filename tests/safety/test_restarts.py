@@ -1,4 +1,4 @@
-"""Metrics over a crash recovery and over an upgrade of the running server."""
+"""Metrics remain correct across a crash recovery, and across an upgrade of the running server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECOVERS_S = 180
-#: Maximum seconds from the start of the new server to its first probe.
+#: Maximum seconds from the start of the new server to its first attached probe.
 FOLLOWED_S = 5
 
 
@@ -92,7 +92,7 @@ def _redo_writes(scrape: Scrape) -> float:
 
 
 def _upgrade(binary: Path, folder: Path) -> None:
-    """Replace the file by one with a different layout, like a package manager."""
+    """Replace the executable by one with a different layout, in the same way as a package manager."""
     new = folder / "new"
     note = folder / "note"
     note.write_text("a later build")

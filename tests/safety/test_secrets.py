@@ -1,4 +1,4 @@
-"""Passwords are not in processes, logs, pages or errors, and other users cannot access our files."""
+"""Passwords are not in processes, logs, pages or errors, and other users cannot access Innoscope's files."""
 
 from __future__ import annotations
 
@@ -190,11 +190,11 @@ def test_the_status_file_of_toggles_is_readable_but_not_writable(tmp_path: Path)
     file.unlink()
     os.mkfifo(file)
     reader = TogglesFile(file)
-    reader.read()  # does not block
+    reader.read()  # must not block
 
 
 def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
-    """Root writes toggles.json into a folder of the sensor, whose user could create links there."""
+    """Write toggles.json as root into the sensor's folder, where the sensor's user could create links."""
     victim = written(tmp_path / "victim", "precious")
     run = tmp_path / "run"
     run.mkdir()
@@ -223,7 +223,7 @@ def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
 
 
 def test_the_sensors_socket_is_not_created_through_links(tmp_path: Path) -> None:
-    """Check that a user with write access to that folder cannot change other files by links."""
+    """Check that a user with write access to the socket's folder cannot change other files by links."""
     victim = written(tmp_path / "victim", "precious")
     path = tmp_path / "run" / "sensor.sock"
     path.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Clients cannot block the sensor or query it without permission, and its end is harmless for servers."""
+"""Clients cannot block the sensor, or query it without permission. If the sensor ends, servers run on."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sensing(server: Server) -> Iterator[Sensing]:
 
 def connect(sensing: Sensing) -> socket.socket:
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    wire.connect(str(sensing.path))  # without a timeout, so that connect waits for a free slot in the queue
+    wire.connect(str(sensing.path))  # no timeout is set yet, so connect waits until the queue has room
     wire.settimeout(20)
     return wire
 
@@ -91,7 +91,7 @@ def is_closed(wire: socket.socket) -> bool:
 
 
 def reply_time(sensing: Sensing) -> float:
-    """Return the seconds until the sensor has replied."""
+    """Query the sensor and return the seconds until its reply."""
     began = time.monotonic()
     sensing.client.collect()
     return time.monotonic() - began
@@ -195,7 +195,7 @@ def test_another_user_is_refused_even_if_the_socket_is_public(sensing: Sensing) 
 
 
 def test_members_of_the_group_may_query_the_sensor(server: Server) -> None:
-    """Like the agent, query as another user who has the sensor's group as a supplementary group."""
+    """Query as another user with the sensor's group as a supplementary group, as the agent does."""
     with Sensing("--group", "games", only=[server]) as sensing:
         games = pwd.getpwnam("games").pw_gid
         assert sensing.path.stat().st_gid == games
@@ -263,7 +263,7 @@ def _has_waits(sensing: Sensing, server: Server) -> bool:
 
 
 def test_without_bpf_the_sensor_reports_it_and_stops_no_thread(server: Server) -> None:
-    """The sensor never uses ptrace, which would stop each thread. Its other collectors work."""
+    """Check that the sensor does not use ptrace instead, which stops threads, and that all else works."""
     with Sensing("--interval", 0.1, only=[server], under=without_bpf()) as sensing:
         until(lambda: not _starting(sensing, server))
         traced = [_tracer(server.pid) for _ in range(200)]
@@ -279,7 +279,7 @@ def test_without_bpf_the_sensor_reports_it_and_stops_no_thread(server: Server) -
 
 
 def test_a_server_that_ends_while_probes_are_prepared_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the collector reports the end, instead of timing out each time."""
+    """Check that the collector reports the server's end at once instead of timing out each time."""
     with Server("mysql-5.6.24") as server:
 
         def known_late(attachment: Attachment) -> HitCost:

@@ -1,4 +1,4 @@
-"""A member of the sensor's group, who may query it, cannot kill it, block it or make it change anything."""
+"""Members of the sensor's group may query the sensor, but cannot kill it, block it or change anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 GROUP = "games"
 QUICK_S = 1.0
-#: As a member, open many connections and send the same on each; print ``go`` and continue until killed.
+#: As a member of the group, open many connections and send the same bytes on each; print ``go`` and continue
+#: until killed.
 _MEMBER = """
 import json, os, socket, struct, sys, time
 path, uid, gid, kind = sys.argv[1:]
@@ -98,7 +99,7 @@ def test_a_members_flood_delays_no_other_client(kind: str, sensing: Sensing) -> 
 
 
 def test_requests_cannot_change_anything(sensing: Sensing, server: Server) -> None:
-    """Every call other than the four queries is refused as unknown."""
+    """Check that every call except the four queries is refused as unknown."""
     for call in (
         "kill",
         "set",

@@ -75,7 +75,7 @@ def account(folder: Path) -> str:
 
 @pytest.fixture
 def named(folder: Path) -> Iterator[Target]:
-    """Start a server's process whose options name a socket of another process."""
+    """Start a process of root with a server's name, whose options name the socket of another process."""
     with Strangers(folder) as strangers:
         pid = strangers.start(b"--socket=%s/s.sock" % os.fsencode(folder), uid=0)
         yield find_one(pid)
@@ -102,7 +102,7 @@ def test_a_stranger_on_the_port_receives_no_account(named: Target, account: str,
         with pytest.raises(SqlFailed, match="no account was sent"):
             sql.connect_tcp("127.0.0.1", port, account, target=named)
         with pytest.raises(SqlFailed, match="does not speak TLS"):
-            sql.connect_tcp("127.0.0.2", port, account)  # as if it were another host
+            sql.connect_tcp("127.0.0.2", port, account)  # an address that counts as another host
         assert received(process) == b""
 
 
@@ -111,7 +111,7 @@ def test_a_stranger_on_the_port_receives_no_account(named: Target, account: str,
 def test_a_verified_server_receives_no_password_for_insecure_plugins(
     named: Target, folder: Path, account: str, asked: str, over: str
 ) -> None:
-    """The two SHA-256 plugins may request the password over a socket that only the server can read."""
+    """Only the two SHA-256 plugins get the password, and only over a socket of the verified server."""
     where = ("--socket", folder / "own.sock") if over == "socket" else ("--port", 0)
     with fake(*where, "--first", PLUGINS[0], "--asked", asked) as (process, port):
         begun = ProcFs().stat(process.pid).start_time
@@ -126,7 +126,7 @@ def test_a_verified_server_receives_no_password_for_insecure_plugins(
 
 
 def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, account: str) -> None:
-    """Sensor and agent accept it as a server of root, but its socket belongs to another process."""
+    """Sensor and agent accept the process as a server of root, but its socket belongs to another process."""
     with (
         fake("--socket", folder / "s.sock", "--asked", "mysql_clear_password") as (process, _),
         Sensing("--no-probes", "--only", named.pid) as sensor,
@@ -145,17 +145,17 @@ def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, acco
 def test_no_greeting_makes_the_client_send_the_password_to_an_unverified_server(
     folder: Path, account: str, first: str, form: str
 ) -> None:
-    """Over TLS, PyMySQL sends the password in its first packet if the greeting names sha256_password."""
+    """Try all greetings. Over TLS, PyMySQL sends the password at once if a greeting names sha256_password."""
     self_signed(folder)
     both = folder / "both.pem"
     both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
     with fake("--port", 0, "--first", first, "--form", form, "--certificate", both) as (process, port):
         with pytest.raises(SqlFailed) as caught:
-            sql.connect_tcp("127.0.0.2", port, account)  # as if it were another host
+            sql.connect_tcp("127.0.0.2", port, account)  # an address that counts as another host
         assert process.stdout is not None
         got = bytes.fromhex(json.loads(process.stdout.readline()))
     assert_no_secret(got)
-    if first == "sha256_password" and form != "without the rest of the nonce":  # which hides the plugin
+    if first == "sha256_password" and form != "without the rest of the nonce":  # that form hides the plugin
         assert "was not sent" in caught.value.what or "not a MySQL server" in caught.value.what
         assert got == b""
 
@@ -197,7 +197,7 @@ def test_a_containers_server_that_was_chosen_receives_no_password(
 def test_the_agent_connects_to_a_containers_server_only_at_its_configured_socket(
     folder: Path, account: str, *, hidden: bool
 ) -> None:
-    """A tenant may choose the path of its socket, which outside belongs to another process."""
+    """A tenant chooses the path of its socket. On the host, that path may belong to another process."""
     with Tenant(folder, "caching_sha2_password", hidden=hidden) as tenant:
         server = Server.__new__(Server)
         server._folder = type("Place", (), {"inside": tenant.socket.parent})()

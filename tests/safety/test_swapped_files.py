@@ -1,4 +1,4 @@
-"""Truncated, rewritten, replaced or deleted mapped files never crash the core."""
+"""If mapped files are truncated, rewritten, replaced or deleted, the core never crashes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _failure(pid: int) -> str:
 
 
 def test_a_replaced_or_deleted_executable_keeps_its_names(tmp_path: Path) -> None:
-    """Replace and delete a server's executable, which cannot be truncated while it runs."""
+    """Replace and delete a server's executable. It is not truncated, because the kernel refuses that."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", tmp_path / "server")
     with server:

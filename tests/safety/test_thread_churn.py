@@ -1,4 +1,4 @@
-"""Snapshots of threads that start and end all the time, and of a pid that is reused."""
+"""Snapshots are correct while threads start and exit all the time, and if a pid is reused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def churning() -> Iterator[Server]:
 
 
 def _connections(server: Server) -> int:
-    """Return the number of connections so far, which is the id of a new one."""
+    """Return the number of connections so far, which is the id of the new connection."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT CONNECTION_ID()")
         return int(cursor.fetchone()[0])

@@ -1,7 +1,7 @@
-"""Every thread of sensor and agent that is killed is restarted within a minute.
+"""If any thread of sensor or agent is killed, it is restarted within a minute.
 
-In the real programs, a signal raises an exception inside the thread. tests/unit/test_supervision.py shows
-that a hanging thread stops the watchdog.
+The real programs run, and a signal raises an exception inside a thread. tests/unit/test_supervision.py shows
+that the watchdog is no longer notified if a thread hangs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AGENT = few(
     "watch", "sql",
     reason="all threads are supervised by the same code",
 )  # fmt: skip
-#: A trigger that never fires, and a receiver that does not exist.
+#: A watch whose trigger never fires, and a push to a receiver that does not exist.
 OPTIONS = """[watch]
 triggers = ['threads_running>100000']
 directory = '{folder}'
@@ -86,13 +86,13 @@ def works(sensing: Sensing, server: Server) -> bool:
 
 
 def attached(sensing: Sensing) -> bool:
-    """Return whether probes are attached. After a failure of the governor, none are."""
+    """Return whether probes are attached; after a failure of the governor, they are detached."""
     (rows,) = sensing.client.probes().values()
     return any(row["state"] in {"attached", "sampled"} for row in rows)
 
 
 def send_command(pid: int, command_file: Path, command: str) -> set[tuple[str, str]]:
-    """Send a command and return the names and ids of the threads before it."""
+    """Send a command; return the names and ids of the threads before its execution."""
     answer = command_file.with_suffix(".threads")
     answer.unlink(missing_ok=True)
     command_file.write_text(command)
@@ -129,7 +129,7 @@ def test_a_killed_thread_of_the_sensor_is_restarted(
 def test_a_killed_governor_detaches_its_probes_and_attaches_them_again(
     sensing: Sensing, server: Server, command_file: Path
 ) -> None:
-    """The governor catches the exception, logs the failure, and attaches the probes again after a pause."""
+    """Check that the governor catches the exception, logs it, and attaches the probes again after a pause."""
     until(lambda: works(sensing, server))
     before = sensing.log.count("governor failed, probes detached")
     send_command(sensing.pid, command_file, "kill governor")

@@ -1,4 +1,4 @@
-"""Traces whose server ends or whose tool is killed, and traces that are refused."""
+"""Traces leave nothing behind if their server ends or their tool is killed, and some traces are refused."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_a_trace_ends_with_its_server_and_prints_its_results() -> None:
             Fsync(server, 2),
             Tracing(server, FUNCTION, "--callers", "--seconds", 60, *ANY) as tracing,
         ):
-            time.sleep(1)  # until the trial, which prints nothing, is over
+            time.sleep(1)  # until the end of the trial, which prints nothing
             server.kill()
             code = tracing.finish()
         assert code == NoSuchProcess.exit_code, tracing.err
         assert "calls in" in tracing.out
         assert "the server ended" in tracing.out
-        server.start()  # a new process of the same file must have no breakpoints
+        server.start()  # a new process that runs the same file must have no breakpoints
         assert breakpoints(server.pid) == set()
         assert trace(server, FUNCTION, "--seconds", 0.2, *ANY)["target"]["pid"] == server.pid
     assert orphans() == set()
@@ -68,7 +68,7 @@ def test_suspending_from_a_terminal_ends_the_trace_and_detaches(server: Server) 
     with Tracing(server, FUNCTION, "--seconds", 60, *ANY) as tracing:
         tracing.process.send_signal(signal.SIGTSTP)
         code = tracing.finish()
-    # Like Ctrl-C: during the trial nothing is printed, later the results so far.
+    # The signal acts like Ctrl-C: during the trial nothing is printed; later, the results so far are printed.
     assert (code == ExitCode.INTERRUPTED) if not tracing.out else (code == 0 and "calls in" in tracing.out)
     _until_detached(server)
     assert_well(server)

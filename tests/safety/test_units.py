@@ -1,4 +1,4 @@
-"""The systemd units deny what the daemons do not need, and both daemons work under them."""
+"""The systemd units deny what the daemons do not need, and both daemons work with these restrictions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 UNITS = ("sensor", "agent")
 DROP_IN = FOLDER / "sys-admin.conf"
-#: A server that runs as root in the host's root folder, and a stripped one of another user in a chroot.
+#: Two servers: one runs as root in the host's root folder. The other is stripped, and runs as another user in
+#: a chroot.
 SERVERS = ("mysql-5.6.24", "mysql-9.7")
-#: The memory layouts of servers are read one after the other, and this machine may have many servers.
+#: Long, because memory layouts are read one server at a time, and this machine may have many servers.
 PATIENCE_S = 120
 #: linux/capability.h
 NUMBERS = {
@@ -151,10 +152,10 @@ def test_the_sensor_may_only_read_a_server(
     without_filter = tried(unit, accounts, place, one.pid, filtered=False)
 
     reading = dict.fromkeys(("process_vm_readv", "read mem", "read map_files", "read io"), "ok")
-    never = {"write mem": "EACCES", "kill": "EPERM"}  # denied by its user and capabilities
+    never = {"write mem": "EACCES", "kill": "EPERM"}  # denied by the sensor's user and capabilities
     by_filter = ("process_vm_writev", "ptrace", "pidfd_getfd")
     assert allowed == reading | never | dict.fromkeys(by_filter, "EPERM") | {"network": "EAFNOSUPPORT"}
-    # Only the filter denies these: the capabilities would allow them.
+    # Only the system call filter denies these calls; the capabilities would allow them.
     assert without_filter == reading | never | dict.fromkeys((*by_filter, "network"), "ok")
     assert_well(one)
 
@@ -263,7 +264,7 @@ def test_only_the_drop_in_grants_sys_admin() -> None:
 def test_without_uprobe_links_the_reason_names_the_remedy(
     server: Callable[[str], Server], accounts: Accounts, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Use perf events, as on kernels without uprobe links. All other collectors work."""
+    """Use perf events, as on kernels without uprobe links; all collectors except the probes work."""
     monkeypatch.setenv("INNOSCOPE_UPROBES", "events")
     one = server("mysql-5.6.24")
     with Confined(accounts, place) as sensing:
@@ -329,7 +330,7 @@ def test_the_agents_unit_reads_the_shipped_configuration() -> None:
 
 
 def test_our_bpf_programs_neither_write_to_processes_nor_signal_them() -> None:
-    """Check them, because the sensor's capabilities allow some of it, and no filter applies to BPF calls."""
+    """Search the sources, because neither the sensor's capabilities nor its filter prevent all of this."""
     sources = {path: path.read_text() for path in (ROOT / "probes").rglob("*.[ch]")}
     changing = "bpf_(probe_write|send_signal|override_return|copy_to_user)|fmod_ret|lsm[./]|struct_ops"
 

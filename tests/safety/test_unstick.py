@@ -1,6 +1,6 @@
-"""A stopped server serves again within a second after `unstick`, whatever stopped it.
+"""`unstick` resumes a stopped server, whatever stopped it: queries are answered within a second.
 
-The time is measured with an existing connection: from the start of the command to the query's result.
+The time is measured on an existing connection, from the start of the command to the query's result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SERVES_AGAIN_S = 1.0
 WATCH_S = 3
 SEED = 20261121
-#: Number of gdbs killed while attaching that must leave the server stopped; one in four does.
+#: Number of times that a killed gdb must leave the server stopped; about one kill in four does.
 LEFT_STANDING = count(quick=1, full=3)
 INTERRUPTED = 130
 
@@ -51,7 +51,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the state folder of the test."""
+    """Return the temporary state folder that the commands use."""
     folder = tmp_path / "state"
     monkeypatch.setenv("INNOSCOPE_STATE", str(folder))
     return folder
@@ -71,7 +71,7 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def _rescued(server: Server, client: Client, *options: str) -> dict[str, Any]:
-    """Check that the server serves within a second of the command, untraced. Return the JSON document."""
+    """Run `unstick`; check that the server responds in time and is not traced. Return the JSON document."""
     began = time.monotonic()
     process = _start("--pid", server.pid, "--json", *options)
     served = client.answered_at() - began
@@ -151,7 +151,7 @@ def test_a_gdb_at_its_prompt_is_ended(server: Server, client: Client) -> None:
 
 
 def test_a_gdb_that_reads_symbols_is_ended(server: Server, client: Client) -> None:
-    """gdb ignores SIGTERM until it has read the symbols, and uses all CPUs meanwhile."""
+    """Check that gdb is ended even while it reads symbols, ignores SIGTERM and uses all CPUs."""
     with Gdb(server.pid) as gdb:
         gdb.until_all_stopped()
 

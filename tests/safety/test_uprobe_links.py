@@ -1,4 +1,4 @@
-"""Uprobes by BPF links and, as on older kernels, by perf events count hits and end with their owner."""
+"""Uprobes count hits and end with their owner, both as BPF links and, as on older kernels, as perf events."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_probes_count_all_threads_and_are_detached(owner: _Owner, server: Server
         counted = int(owner.request())
         done = load.throughput() - before
     assert counted > 200
-    assert counted > 0.8 * done  # one log write per commit; a single thread would yield a quarter
+    assert counted > 0.8 * done  # one log write per commit; counting a single thread would give a quarter
 
     assert owner.process.stdin is not None
     owner.process.stdin.close()

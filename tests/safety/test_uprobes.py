@@ -33,7 +33,7 @@ from workloads import Fsync, Sleep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: A minimal program, with a map because all our programs have some.
+#: A minimal program. It has a map, because all our programs have maps.
 _TEXT = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(seen, u64, 1);
@@ -98,7 +98,7 @@ def program() -> Iterator[int]:
 
 
 def test_an_exception_through_a_return_probe_kills_the_process(small: _Small, program: int) -> None:
-    """Force a return probe that an exception crosses, which is why the catalog must exclude it."""
+    """Force a return probe on a function that an exception crosses. The catalog excludes such functions."""
     assert small.call() == "1"
     probe = small.probe(program, "crossed", on_return=True)
     small.call()
@@ -119,7 +119,7 @@ def test_entry_probes_and_return_probes_without_exceptions_are_harmless(small: _
 
 
 def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
-    """Refuse the probe on attaching, because not every catalog passes the checks of the loader."""
+    """Check that attaching refuses the probe, because not every catalog passes the checks of the loader."""
     attachment = Attachment(find_one(server_5_6.pid), frozenset({"row_lock"}))
     try:
         [point] = attachment.points
@@ -135,10 +135,10 @@ def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
 
 
 def _verified() -> dict[int, int]:
-    """Return the verified instructions of each program that this process has open, by program id."""
+    """Return, by program id, the number of verified instructions of each program open in this process."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the descriptor of the folder itself
+        with suppress(OSError):  # the descriptor with which this loop reads the folder
             info = (Path("/proc/self/fdinfo") / descriptor.name).read_text()
             values = dict(line.split(":\t", 1) for line in info.splitlines() if ":\t" in line)
             if "prog_id" in values and "verified_insns" in values:
@@ -147,7 +147,7 @@ def _verified() -> dict[int, int]:
 
 
 def test_programs_are_verified_quickly(server_5_6: Server) -> None:
-    """Limit the instructions that the verifier visits, because loading takes CPU time from the server."""
+    """Limit the instructions that the verifier checks, because loading uses CPU time of the server's host."""
     before = _verified()
     target = find_one(server_5_6.pid)
     engine = Engine(target, method="bpf")
@@ -186,7 +186,7 @@ def test_two_servers_on_one_file_are_told_apart(server_5_6: Server) -> None:
             with Fsync(other, 2) as load:
                 until(lambda: load.throughput() > 200)
             assert _redo_writes(busy) - before[1] > 100
-            assert _redo_writes(idle) - before[0] < 20  # the idle server's background work
+            assert _redo_writes(idle) - before[0] < 20  # from the idle server's background work
         finally:
             idle.close()
             busy.close()
@@ -199,7 +199,7 @@ def test_a_process_that_became_another_server_is_refused(server_5_6: Server) -> 
 
 
 def test_a_replaced_executable_is_probed_by_its_running_file(folder: Path) -> None:
-    """After an upgrade, offsets from the new file would be in the middle of instructions."""
+    """Offsets from the new file would be in the middle of the running file's instructions."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server:
@@ -216,14 +216,14 @@ def test_a_replaced_executable_is_probed_by_its_running_file(folder: Path) -> No
 
 
 def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
-    """Below the statement probe, the return address on the stack points to the [uprobes] page."""
+    """Check stacks below the statement probe, whose return address on the stack is in the [uprobes] page."""
     target = find_one(server_5_6.pid)
     with Sleep(server_5_6, 20):
         engine = Engine(target)
         collector = ProbesCollector(target, families=frozenset({"statement"}))
         collector.start()
         try:
-            with Sleep(server_5_6, 20):  # these statements begin with the probe attached
+            with Sleep(server_5_6, 20):  # these statements start after the probe is attached
                 dump = engine.take_snapshot()
         finally:
             collector.close()
@@ -242,12 +242,12 @@ def test_closing_a_collector_leaves_nothing_in_the_kernel(server_5_6: Server) ->
     assert _attached()
     collector.close()
     assert breakpoints(server_5_6.pid) == set()
-    until(lambda: not _attached())  # the kernel frees the programs shortly after
+    until(lambda: not _attached())  # the kernel frees the programs a little later
     assert orphans() == set()
 
 
 def _attached() -> int:
-    """Count our programs on this machine. A program ends with its last descriptor."""
+    """Count our programs on this machine. A program is freed when its last descriptor is closed."""
     shown = subprocess.run(["bpftool", "--json", "prog", "show"], capture_output=True, text=True, check=True)
     return sum(program.get("name", "").startswith("redo_write") for program in json.loads(shown.stdout))
 

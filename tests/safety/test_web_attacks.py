@@ -1,4 +1,4 @@
-"""Under a thousand bad clients, scrapes succeed and the agent stays within its unit's memory limit."""
+"""A thousand bad clients attack: scrapes succeed, and the agent stays within its unit's memory limit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 def guarded(
     server: Server, here: Host, tls: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """Start an agent with TLS and passwords. ``tls`` creates the certificate before."""
+    """Start an agent with TLS and passwords. The fixture ``tls`` has created the certificate."""
     assert tls
     file = tmp_path_factory.getbasetemp() / "web.yaml"
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(COST)).decode()
@@ -128,7 +128,7 @@ def guarded(
 def test_a_thousand_clients_delay_no_scrape(
     kind: str, sources: tuple[str, ...], from_here: bool, agent: Running, here: Host, there: Host
 ) -> None:
-    """``from_here`` means that Prometheus runs on the agent's host."""
+    """If ``from_here`` is set, Prometheus runs on the agent's host."""
     with flood(
         agent.pid, agent.port, there, kind, seconds=SECONDS, count=1000, sources=sources,
         scraped_from=here if from_here else None,
@@ -145,7 +145,7 @@ def test_a_thousand_clients_delay_no_scrape(
 def test_tls_handshakes_delay_no_scrape(
     kind: str, guarded: Running, there: Host, tls: ssl.SSLContext
 ) -> None:
-    """Flood with slow handshakes, and with complete ones without a pause."""
+    """Flood the agent with slow handshakes, and with complete handshakes without a pause."""
     count = {"handshake": 1000, "tls": 50}[kind]
     with flood(
         guarded.pid, guarded.port, there, kind, seconds=SECONDS, count=count,
@@ -177,7 +177,7 @@ def passworded(
 def test_guessed_passwords_delay_no_scrape(
     sources: tuple[str, ...], passworded: Running, there: Host
 ) -> None:
-    """Known users are not delayed. Few guesses are checked, at little cost."""
+    """Check that known users are not delayed, and that few guesses are verified, at little cost."""
     before = cpu_s(passworded.pid)
     with flood(
         passworded.pid, passworded.port, there, "guess", seconds=SECONDS,
@@ -217,7 +217,7 @@ def hour(server: Server, here: Host, tmp_path_factory: pytest.TempPathFactory) -
 
 @long("a thousand scrapes at once are in make test")
 def test_concurrent_requests_of_the_most_expensive_page_are_limited(hour: Running, here: Host) -> None:
-    """Some requests are answered, the others get 503 with Retry-After."""
+    """Check that some requests get the page, and the others get 503 with Retry-After."""
     with flood(
         hour.pid, hour.port, here, "stacks", seconds=20, count=50,
         sources=["127.0.0.1"], address="127.0.0.1",

@@ -1,4 +1,4 @@
-"""Access to every HTTP route, and malformed or ambiguous requests."""
+"""Test who can access which HTTP route, and that malformed or ambiguous requests are refused."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_other_hosts_get_no_stacks(
 def test_foreign_host_names_of_loopback_get_no_stacks(
     headers: dict[str, str], expected: int, local: Running, here: Host
 ) -> None:
-    """Refuse foreign host names: DNS rebinding lets a foreign page reach loopback under its own name."""
+    """Refuse foreign host names, because with DNS rebinding a foreign page's own name leads to loopback."""
     status, body, _ = get(here, local.port, "/api/stacks?format=folded", address="127.0.0.1", **headers)
 
     assert status == expected, body[:200]
@@ -174,7 +174,7 @@ def test_no_other_file_of_the_host_is_served(
 
 
 def responses(host: Host, port: int, address: str, paths: list[str]) -> list[bytes]:
-    """Return the response of each path, over as few connections as possible."""
+    """Request each path and return the responses, over as few connections as possible."""
     found: list[bytes] = []
     wire: socket.socket | None = None
     with host.entered():
@@ -251,7 +251,7 @@ NEXT = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ids=lambda shape: repr(shape[:60])[2:-1].removeprefix("GET /-/healthy HTTP/1.1\\r\\nHost: a\\r\\n"),
 )
 def test_an_ambiguous_request_is_refused(shape: bytes, reachable: Running, there: Host) -> None:
-    """Such a request gets one short error that repeats nothing of it, and what follows is not read."""
+    """Check for one short error that repeats no part of the request, and that later bytes are not read."""
     answer = exchange(there, reachable.port, shape + NEXT)
 
     assert len(statuses(answer)) <= 1, answer
@@ -264,7 +264,7 @@ def test_an_ambiguous_request_is_refused(shape: bytes, reachable: Running, there
 
 
 def test_invalid_parameters_are_refused(local: Running, here: Host, routes: tuple[str, ...]) -> None:
-    """Invalid times, formats and names get an error message and cause no failure."""
+    """Check that invalid times, formats and names get an error message and do not disturb the agent."""
     queries = [f"{name}={value}" for name in ("from", "to", "since") for value in TIMES]
     queries += [
         f"{name}={value}" for name in ("server", "format", "by") for value in ("", "../x", "%00", "x" * 5000)
@@ -323,7 +323,7 @@ def test_pages_forbid_access_by_other_origins(local: Running, here: Host, routes
 
 
 def test_the_content_security_policy_is_strict(local: Running, here: Host) -> None:
-    """Allow no inline or foreign scripts, no foreign content and no embedding."""
+    """Check that the policy allows no inline or foreign scripts, no foreign content and no embedding."""
     _, body, headers = get(here, local.port, "/", address="127.0.0.1", Host="localhost")
     if b"<script" not in body:
         return

@@ -1,4 +1,4 @@
-"""Run ``innoscope trace`` to its end, or in the background."""
+"""Run ``innoscope trace`` until it ends, or in the background."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trace(server: Server, *arguments: object) -> dict[str, Any]:
 
 
 class Tracing:
-    """A trace in the background. Inside the block its probes are attached."""
+    """A trace in the background. While the block runs, its probes are attached."""
 
     def __init__(self, server: Server, *arguments: object, under: Sequence[str] = ()) -> None:
         self._server = server

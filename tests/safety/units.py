@@ -1,7 +1,7 @@
 """Parse the systemd units that we ship, and run commands with their restrictions but without systemd.
 
 Users, groups, capabilities, no_new_privs, the system call filter, address families, MemoryDenyWriteExecute,
-and read-only and hidden paths are applied. The other settings cannot remove anything that the daemons need.
+and read-only and hidden paths are applied. The daemons need nothing that the other settings remove.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _group(name: str) -> frozenset[str]:
 
 
 class Accounts:
-    """Copies of this machine's user and group files, with those that systemd-sysusers adds for the units."""
+    """Copies of this machine's user and group files, plus the users and groups that the units need."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -165,7 +165,7 @@ def _mounts(unit: Unit, accounts: Accounts, writable: Path) -> list[str]:
 
 
 def command_line(prefix: list[str]) -> list[str]:
-    """Return the prefix for arguments that begin with the path of the command line, which is replaced."""
+    """Return a prefix for commands that begin with innoscope's path, which is replaced by our Python."""
     return [*prefix, "sh", "-c", f'shift; exec {_PYTHON} -B -m innoscope.cli.main "$@"', "sh"]
 
 

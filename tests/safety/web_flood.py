@@ -49,7 +49,7 @@ def reset_peak(pid: int) -> None:
 
 
 class Scraper(threading.Thread):
-    """Scrape five times a second. Like Prometheus, keep the connection; reconnect after it was closed."""
+    """Scrape five times a second. Like Prometheus, keep the connection, and reconnect if it was closed."""
 
     def __init__(
         self, host: Host, address: str, port: int, headers: dict[str, str], tls: ssl.SSLContext | None
@@ -103,7 +103,7 @@ class Scraper(threading.Thread):
 
 @dataclass
 class Flood:
-    """The results of a flood, complete at the end of its block."""
+    """The results of a flood. They are complete at the end of the block."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
@@ -139,14 +139,14 @@ def flood(
             process.kill()
             process.wait()
             keeper.forget(process.pid)
-            with suppress(RuntimeError):  # not started
+            with suppress(RuntimeError):  # the thread was not started
                 scraper.end()
     result.outcomes = json.loads(outcomes)
     result.seconds, result.failed, result.peak = scraper.seconds, scraper.failed, peak(pid)
 
 
 def exchange(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:
-    """Send these bytes. Return the reply, once the agent disconnects or is silent for ``patience``."""
+    """Send these bytes; return what the agent sends until it disconnects or is silent for ``patience``."""
     with host.entered(), socket.create_connection((address, port), patience) as wire:
         with suppress(OSError):  # the agent closed the connection before reading all
             wire.sendall(raw)

@@ -19,7 +19,7 @@ from collections import Counter
 
 OUTCOMES: Counter[str] = Counter()
 _GET = "GET {} HTTP/1.1\r\nHost: {}\r\n{}\r\n"
-#: The beginning of a TLS handshake: a record that announces 512 bytes.
+#: The first bytes of a TLS handshake: a record that announces 512 bytes.
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(505)
 
 

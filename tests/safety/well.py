@@ -1,4 +1,4 @@
-"""Check that a server runs, is not traced, and answers."""
+"""Check that a server runs, responds and is not traced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def held_threads(pid: int) -> list[tuple[str, str, int]]:
 
 
 def assert_well(server: Server) -> None:
-    """Check at once, without waiting, because the tool under test has already been reaped."""
+    """Check immediately. There is nothing to wait for, because the tool under test has been reaped."""
     assert server.running
     assert held_threads(server.pid) == []
     patience = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from servers import NAMES, SERVERS, Server, ServerError, fetch
 
-#: Seconds between two checks whether the server still runs.
+#: Seconds between two checks of whether the server still runs.
 _POLL = 0.5
 
 
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _start(options: argparse.Namespace) -> int:
-    """Start the server, print how to connect, and wait for SIGTERM, Ctrl-C or the server's end."""
+    """Start the server, print how to connect, and wait until it ends or is interrupted (SIGTERM, Ctrl-C)."""
     from workloads import WORKLOADS
 
     signal.signal(signal.SIGTERM, _interrupt)

@@ -1,4 +1,4 @@
-"""The cache outside the tree, with one writer at a time and only complete folders."""
+"""Manage the cache of downloads, which is outside the source tree and has only complete folders."""
 
 from __future__ import annotations
 

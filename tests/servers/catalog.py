@@ -1,7 +1,7 @@
 """The test servers: source, layout and requirements.
 
-This module contains only package names. The configuration of the clients (mvn, npm, apt-get, mmdebstrap)
-names the registries.
+Only package names are written here. The registries come from the configuration of the clients (mvn, npm,
+apt-get, mmdebstrap).
 
 Released artefacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
 removes a version when the next one is released, so a pinned checksum would break within weeks. There, apt
@@ -18,9 +18,9 @@ Bootstrap = Literal["copy", "initialize", "install-db", "bootstrap"]
 
 @dataclass(frozen=True, slots=True)
 class Maven:
-    """A jar: members below ``strip``, without that prefix.
+    """A jar. Files below ``strip`` are unpacked, without that prefix.
 
-    ``nested`` jars are unpacked into folders of their own, the ``tarball`` into the server's home.
+    ``nested`` jars are unpacked into separate folders, and the ``tarball`` into the server's home.
     """
 
     coordinates: str
@@ -57,7 +57,7 @@ class DebianRoot:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One server. Paths are relative to its unpacked home; ``{home}`` in an option is that folder."""
+    """One server. Paths are relative to its unpacked home; in options, ``{home}`` stands for that folder."""
 
     name: str
     flavour: Literal["mysql", "mariadb"]
@@ -79,7 +79,7 @@ class Spec:
         return isinstance(self.source, DebianRoot)
 
 
-#: MariaDB has the OS thread of a connection in its process list, MySQL (since 5.7) in performance_schema.
+#: MariaDB has a connection's OS thread in its process list, and MySQL (since 5.7) in performance_schema.
 _MARIADB_TIDS = "SELECT ID, TID FROM information_schema.PROCESSLIST"
 _MYSQL_TIDS = (
     "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL"
@@ -103,7 +103,7 @@ _ALL = (
         options=(
             "--lc-messages-dir={home}/share_dir/share",  # without its message file, the server aborts
             "--character-sets-dir={home}/share_dir/share/charsets",
-            "--back-log=1000",  # the default of 50 drops connections when 1,000 come at once
+            "--back-log=1000",  # with the default of 50, some of 1,000 simultaneous connections are dropped
         ),
         notes="the server of the classic posts: kernel mutex, recursive deadlock search; has debug info",
     ),
@@ -122,7 +122,8 @@ _ALL = (
         libraries=("libaio1",),
         options=(
             "--back-log=1000",
-            # Sized for 2,500 connections, performance_schema would take 860 MB; this table alone 280 MB.
+            # At the default size, for 2,500 connections, performance_schema takes 860 MB, and this table
+            # alone takes 280 MB.
             "--performance-schema-max-table-instances=500",
             "--performance-schema-events-statements-history-size=2",
         ),
@@ -210,7 +211,7 @@ _ALL = (
         mysqld="bin/mariadbd",
         bootstrap="install-db",
         libraries=("libcrypt1", "libsystemd0"),
-        # With TLS, it creates a 4,096-bit RSA key at each start, which takes 1 to 13 s at random.
+        # With TLS, the server creates a 4,096-bit RSA key at each start, which takes 1 to 13 s (random).
         options=("--back-log=1000", "--skip-ssl"),
         os_thread_sql=_MARIADB_TIDS,
         notes="today's MariaDB with symbols and 300 MB of debug info",
@@ -218,7 +219,7 @@ _ALL = (
 )
 
 SERVERS = {spec.name: spec for spec in _ALL}
-#: Servers that, so far, are started only by the tests that name them.
+#: Servers that are started only by tests that name them.
 ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
-#: Servers on which all tests run that have to pass on every server.
+#: Servers for tests that have to pass on every server.
 NAMES = tuple(name for name in SERVERS if name not in ADDED)

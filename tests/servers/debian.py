@@ -1,4 +1,4 @@
-"""Servers from Debian packages, of this host's release or of another suite."""
+"""Unpack servers from Debian packages, of this host's release or of another suite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from servers.errors import ServerError
 from servers.packages import ensure_commands
 from servers.run import run
 
-#: The user of the server in the chroot. No user of the host has this number.
+#: The user id of the server in the chroot. The host has no user with this id.
 MYSQL_UID = 64641
 
 _MERGED = ("bin", "sbin", "lib", "lib64")
@@ -31,7 +31,7 @@ def unpack_packages(packages: tuple[str, ...], scratch: Path, home: Path) -> Non
 
 
 def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
-    """Unpack these packages of ``suite`` and their dependencies into a root folder, not configured."""
+    """Unpack packages of ``suite`` and their dependencies into a root folder, without configuring them."""
     if os.geteuid() != 0:
         raise ServerError("cannot start a server in a chroot: this needs root")
     ensure_commands("mmdebstrap")
@@ -39,7 +39,7 @@ def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
     aptopts = [f"--aptopt={option}" for option in options]
     command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=extract", "--components=main"]
     run([*command, *aptopts, f"--include={','.join(packages)}", suite, str(home), mirror()], home.parent)
-    for name in _MERGED:  # as base-files does when it is configured
+    for name in _MERGED:  # the links that base-files creates when it is configured
         if not (home / name).exists():
             (home / name).symlink_to(f"usr/{name}")
     (home / "etc/passwd").write_text(
@@ -51,7 +51,10 @@ def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
 
 
 def date_options() -> list[str]:
-    """Return apt's settings for release dates, which a frozen mirror or clock needs in the new root too."""
+    """Return the host's apt settings for the checks of release dates, for use in the new root.
+
+    A host with a frozen mirror or clock has such settings, and the new root needs them, too.
+    """
     dump = run(["apt-config", "dump"], Path("/"))
     return sorted({line.rstrip(";") for line in dump.splitlines() if line.startswith("Acquire::Check-")})
 
@@ -60,7 +63,7 @@ def mirror() -> str:
     """Return this host's Debian mirror."""
     codename = _codename()
     for refresh in (False, True):
-        if refresh:  # apt lists only sources whose package lists it has
+        if refresh:  # apt lists only those sources whose package lists it has downloaded
             run(["apt-get", "update", "-qq"], Path("/"))
         targets = run(["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)"], Path("/"))
         for target in targets.splitlines():

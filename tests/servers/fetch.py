@@ -1,4 +1,4 @@
-"""Download servers into the cache with the ordinary clients, verified, and only complete ones."""
+"""Download servers into the cache with ordinary clients; the cache has only verified and complete servers."""
 
 from __future__ import annotations
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A folder in /tmp, because the path of a socket has at most 107 bytes, and one in the chroot if any.
+    """A folder in /tmp, because a socket's path has at most 107 bytes.
 
-    ``outside`` is the path on the host, ``inside`` is the same folder's path in the server.
+    A server in a chroot also gets a folder in the chroot.
+    ``outside`` is the path on the host, and ``inside`` is the path of the same folder for the server.
     """
 
     def __init__(self, installation: Installation) -> None:

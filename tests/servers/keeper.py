@@ -1,8 +1,9 @@
 """Clean up processes and folders when the test process ends, even by SIGKILL.
 
-PR_SET_PDEATHSIG is not sufficient: it fires when the *thread* that forked ends, and the kernel clears it
-when mysqld changes its user. So a small sibling process holds the read end of a pipe. When our end closes, it
-kills the registered processes (by pidfd, so never a reused pid) and removes the registered folders.
+PR_SET_PDEATHSIG is not sufficient: it fires when the *thread* that forked ends, and the kernel clears it when
+mysqld changes its user. So a small sibling process, the keeper, holds the read end of a pipe. When our end is
+closed, the keeper kills the registered processes (by pidfd, so never a reused pid) and removes the registered
+folders.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ _SCRIPT = Path(__file__).with_name("keeper_main.py")
 
 
 class Keeper:
-    """A handle of the cleanup process. Use it as a context manager, or call ``close()``."""
+    """A handle for the cleanup process. Use it as a context manager, or call ``close()``."""
 
     def __init__(self) -> None:
-        # -I -S: without site packages it starts in 15 ms; a separate session does not receive Ctrl-C
+        # Without site packages (-I -S), Python starts in 15 ms. A separate session receives no Ctrl-C.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SCRIPT)],
             stdin=subprocess.PIPE,
@@ -45,11 +46,11 @@ class Keeper:
         self._say("remove", folder)
 
     def keep(self, folder: Path) -> None:
-        """Do not remove this folder any more."""
+        """Cancel the removal of this folder."""
         self._say("keep", folder)
 
     def close(self) -> None:
-        """End the keeper, which kills the processes that it still watches."""
+        """End the keeper, which first kills the processes that it still watches and removes folders."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         self._process.wait()

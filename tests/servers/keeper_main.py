@@ -1,4 +1,4 @@
-"""The process of ``servers.keeper``: standard library only, for ``python -I -S``."""
+"""The keeper process of ``servers.keeper``. It needs only the standard library, for ``python -I -S``."""
 
 from __future__ import annotations
 

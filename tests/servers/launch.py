@@ -1,4 +1,4 @@
-"""The command line of a test server: defaults for 1,000 threads on 2 cores, then the test's options."""
+"""Build the command line of a test server: defaults for 1,000 threads on 2 cores, then the test's options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from servers.fetch import Installation
     from servers.folder import Folder
 
-#: Options as a mapping (``{"innodb_buffer_pool_size": "64M", "skip_log_bin": None}``) or as ready arguments.
+#: Options as a mapping (``{"innodb_buffer_pool_size": "64M", "skip_log_bin": None}``), or as arguments.
 Options = Mapping[str, "str | int | None"] | list[str] | tuple[str, ...]
 
 _DEFAULTS = (
@@ -27,7 +27,7 @@ _DEFAULTS = (
 
 
 def arguments(options: Options | None) -> list[str]:
-    """Format options as arguments. The last one wins in mysqld, so they follow the defaults."""
+    """Format options as arguments. They follow the defaults, because mysqld uses an option's last value."""
     if options is None:
         return []
     if not isinstance(options, Mapping):
@@ -37,7 +37,7 @@ def arguments(options: Options | None) -> list[str]:
 
 
 def command(installation: Installation, folder: Folder, port: int, options: Options | None) -> list[str]:
-    """Return the server's command, without a shell or wrapper: the started process is the server."""
+    """Return the server's command. There is no shell or wrapper, so the started process is the server."""
     return [
         *program(installation),
         f"--datadir={folder.inside}/data",

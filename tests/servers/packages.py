@@ -1,4 +1,4 @@
-"""Install missing Debian packages; without root, name them in the error."""
+"""Install missing Debian packages. If the user is not root, the error names the packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def installed(package: str) -> bool:
 
 
 def ensure_packages(packages: Iterable[str]) -> None:
-    """Install missing packages without questions; wait for the lock of another apt."""
+    """Install missing packages non-interactively; wait if another apt holds the lock."""
     missing = sorted({package for package in packages if not installed(package)})
     if not missing:
         return
@@ -38,7 +38,7 @@ def ensure_packages(packages: Iterable[str]) -> None:
     print(f"servers: installing {' '.join(missing)}", flush=True)
     if _apt(install).returncode == 0:
         return
-    _apt(["apt-get", "update", "-qq"])  # the usual reason for a failure: a new host has no package lists
+    _apt(["apt-get", "update", "-qq"])  # most failures are due to the missing package lists of a new host
     result = _apt(install)
     if result.returncode != 0:
         raise ServerError(f"apt-get could not install {' '.join(missing)}:\n{result.stdout}")

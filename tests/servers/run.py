@@ -1,4 +1,4 @@
-"""Run a program, and show its output only if it fails."""
+"""Run a program; show its output only if it fails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from servers.errors import ServerError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The environment of a server, independent of the tester's.
+#: The environment of a server, which does not depend on the user's environment.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
-#: Timeout of a command in seconds: enough for an artefact of 150 MB, but it ends a client that hangs.
+#: Timeout of a command in seconds, for clients that hang. Downloading 150 MB takes less.
 _TIMEOUT = 900
 
 

@@ -28,8 +28,8 @@ _PORT_TRIES = 3
 class Server:
     """Context manager around one mysqld with its own data folder.
 
-    ``options`` follow the defaults (see ``launch``). After ``kill()`` or ``stop()`` the data folder remains,
-    and ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove it.
+    ``options`` follow the defaults (see ``launch``). After ``kill()`` or ``stop()``, the data folder remains
+    and ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove the folder.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it, because its data folder is removed, and a clean stop would take up to two seconds."""
+        """Kill the server. A clean stop takes up to two seconds, and the data folder is removed anyway."""
         self.close()
 
     @property
@@ -97,7 +97,7 @@ class Server:
         return str(self.sql("SELECT VERSION()")[0][0])
 
     def connect(self, **changes: Any) -> Connection[Any]:
-        """Connect as root over the socket, in autocommit; ``autocommit=None`` sends no statement."""
+        """Connect as root over the socket, with autocommit; with ``autocommit=None``, send no statement."""
         settings: dict[str, Any] = {
             "unix_socket": str(self.socket),
             "user": "root",
@@ -115,7 +115,7 @@ class Server:
             return list(cursor.fetchall())
 
     def start(self, *, wait: bool = True, timeout: float = 60) -> None:
-        """Start it, on the existing data folder or a new one, and wait until it accepts SQL."""
+        """Start the server, on the existing data folder or a new one, and wait until it accepts SQL."""
         if self.running:
             raise ServerError(f"{self.name} is running already")
         if self._folder is None:
@@ -133,7 +133,7 @@ class Server:
                 return
 
     def wait_ready(self, timeout: float = 60) -> None:
-        """Return once it accepts SQL; fail, with the end of its log, if it exits or takes too long."""
+        """Return once the server accepts SQL. If it exits or takes too long, fail with the end of its log."""
         wait_ready(self.process, lambda: self.connect(autocommit=None), self.error_log, timeout)
 
     def stop(self, timeout: float = 60) -> int:
@@ -148,7 +148,7 @@ class Server:
         return self._reap()
 
     def kill(self) -> None:
-        """Crash it with SIGKILL and reap it. The data folder remains."""
+        """Crash the server with SIGKILL and reap it. The data folder remains."""
         self.process.kill()
         self._reap()
 
@@ -183,7 +183,7 @@ class Server:
             template.initialise(self.installation, self._folder)
 
     def _make_template(self) -> None:
-        """Start it for the first time, which creates its logs and system tables."""
+        """Start the server for the first time, so that it creates its logs and system tables."""
         with Server(self.name, from_template=False) as first:
             first.stop()
             template.keep(self.installation, first.folder)
@@ -199,7 +199,7 @@ class Server:
                 stderr=log,
                 cwd="/",
                 env=self.installation.environment,
-                start_new_session=True,  # Ctrl-C goes to the test only, which then stops the server
+                start_new_session=True,  # so that Ctrl-C ends only the test, which then stops the server
             )
         assert self._keeper is not None
         self._keeper.watch(self._process.pid)

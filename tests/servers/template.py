@@ -63,7 +63,7 @@ def copy(installation: Installation, folder: Folder, arguments: list[str]) -> No
     _copy(str(installation.template), folder.data)
     if installation.spec.version.startswith("5.5") and "innodb-log-file-size" in " ".join(arguments):
         for log in folder.data.glob("ib_logfile*"):
-            log.unlink()  # 5.5 refuses another log size; after a clean shutdown the logs are not needed
+            log.unlink()  # 5.5 refuses logs of another size; after a clean shutdown, logs are not needed
 
 
 def _copy(source: str, target: object) -> None:
@@ -86,7 +86,7 @@ def _install_db(installation: Installation, folder: Folder) -> list[str]:
 
 
 def _system_tables(installation: Installation) -> str:
-    """Return the SQL that mariadb-install-db, a shell script of its own root, sends to ``--bootstrap``."""
+    """Return the SQL that mariadb-install-db sends to ``--bootstrap``; the script itself must run as root."""
     shared = installation.home / installation.spec.basedir / "share/mysql"
     parts = (shared.joinpath(f"mysql_{name}.sql").read_text() for name in _SYSTEM_TABLES)
     return "\n".join(("CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket=NULL;", *parts))

@@ -1,4 +1,4 @@
-"""Captures for tests: constructed ones, and random ones of their types, so that new fields are included."""
+"""Make captures for tests: constructed ones, and random ones, which have all fields of their types."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TAKEN = Taken("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
 
 
 def evidence(waits: dict[str, int], snapshots: int = 10, **values: Any) -> Evidence:
-    """Return evidence of ``snapshots`` snapshots, one per second, with these clients by wait class.
+    """Return evidence of ``snapshots`` snapshots, one per second; ``waits`` counts the clients by wait class.
 
-    ``values`` are metric readings: one value for all snapshots, or a list with one for each.
+    ``values`` are metric values: one value for all snapshots, or a list with one for each.
     """
     counts = {(CLIENT, wait): count for wait, count in waits.items()}
     each = [

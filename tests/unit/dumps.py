@@ -1,4 +1,4 @@
-"""Targets, threads and dumps for tests of everything above the native core."""
+"""Make targets, threads and dumps for tests of the layers above the native core."""
 
 from __future__ import annotations
 

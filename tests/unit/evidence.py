@@ -1,4 +1,4 @@
-"""Evidence for tests of the rules of ``diagnose``."""
+"""Make evidence for tests of the rules of ``diagnose``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def evidence(
 ) -> Evidence:
     """Return evidence of ten seconds.
 
-    ``threads`` are counts by wait class, of clients unless the key also contains a group. All ten snapshots
-    have the same counts; with None there are no snapshots. Metric readings are spread evenly over the time.
+    ``threads`` are thread counts by wait class; the threads are clients unless the key also contains a group.
+    All ten snapshots have these counts; if ``threads`` is None, there are no snapshots. ``readings`` are
+    metric values, spread evenly over the ten seconds.
     """
     counts = {(CLIENT, key) if isinstance(key, str) else key: count for key, count in (threads or {}).items()}
     snapshots = tuple(SnapshotSummary(at, counts) for at in range(SNAPSHOTS)) if threads is not None else ()

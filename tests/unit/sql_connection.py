@@ -1,4 +1,4 @@
-"""A connection to a server that returns prepared rows."""
+"""A fake connection to a server, which returns prepared rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class FakeConnection:
-    """A connection that is also its cursor. ``answers`` contains columns and rows by statement."""
+    """A connection that is also its own cursor. ``answers`` contains columns and rows by statement."""
 
     user = b"app"
 

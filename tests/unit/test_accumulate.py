@@ -1,4 +1,4 @@
-"""Counters continue over restarts of a server and never decrease."""
+"""Counters continue across restarts of a server and never decrease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's TOML configuration: the example has every key, and errors name the key."""
+"""The example of the agent's TOML configuration has every key, and errors name the key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_example_has_every_key_with_its_default() -> None:
 
 def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[\[|\w+ = )", "", EXAMPLE.read_text(), flags=re.MULTILINE)
-    text = re.sub(r"^basic_auth_file = .*\n", "", text, flags=re.MULTILINE)  # not with bearer_token_file
+    text = re.sub(r"^basic_auth_file = .*\n", "", text, flags=re.MULTILINE)  # excludes bearer_token_file
 
     assert loaded(tmp_path, text).server[0].name == "orders"
 

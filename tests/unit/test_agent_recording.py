@@ -1,4 +1,4 @@
-"""The agent's recorder: its scrapes and the sensor's snapshots of any interval."""
+"""The agent's recorder returns its scrapes and the sensor's snapshots of any interval."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_evidence_has_readings_and_snapshots_of_the_interval(
 ) -> None:
     for at in range(1000, 1100):
         recorders.add_scrape(at, scrape({"connections_running": at - 1000, "statements": at}))
-        recorders.add_scrape(at, scrape({"connections_running": -1}))  # the same scrape again
+        recorders.add_scrape(at, scrape({"connections_running": -1}))  # a duplicate, which is ignored
     recorder = recorders.of(NAME)
     assert recorder is not None
     evidence = recorder.between(1090, 1094)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 ROOT = ALERTS.parents[1]
 RUNBOOKS = ALERTS.parent / "runbooks"
 TESTS = sorted((ALERTS / "tests").glob("*.yaml"))
-#: These alerts fire when their series are missing.
+#: Alerts that fire because their series are missing.
 ON_ABSENCE = {"InnoscopeServerVanished", "InnoscopeNoAgents"}
-#: The link of each alert about a server to its agent's live page.
+#: The link to the agent's live page that each alert about a server contains.
 FINDINGS = "http://{{ $labels.instance }}/#server={{ urlquery $labels.server }}&show=findings"
 HEADINGS = [
     "What it means", "Why it happens", "How to confirm", "What to do now", "What to fix for good",
@@ -187,7 +187,7 @@ def commands() -> list[tuple[str, list[str]]]:
     found = []
     for page in RUNBOOKS.glob("*.md"):
         for line in re.findall(r"(?:^    |`)(?:sudo )?(innoscope [^`\n]*)", page.read_text(), re.MULTILINE):
-            words = shlex.shlex(line, posix=True, punctuation_chars="|")  # until a comment or pipe
+            words = shlex.shlex(line, posix=True, punctuation_chars="|")  # split up to a comment or pipe
             words.whitespace_split = True
             found.append((page.stem, list(itertools.takewhile(lambda word: word != "|", words))[1:]))
     return found

@@ -1,4 +1,4 @@
-"""Find the root blocker in chains, circles and ties, on constructed evidence."""
+"""The root blocker is found in chains, circles and ties. The evidence is constructed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_global_read_lock_blocks_writers_but_writers_do_not_block_each_other() -
     row = {"namespace": "GLOBAL", "schema": "", "object": "", "type": "INTENTION_EXCLUSIVE"}
     rows = (
         row | {"connection": "1", "status": "GRANTED", "type": "SHARED"},
-        row | {"connection": "2", "status": "GRANTED"},  # a statement that writes, and goes on
+        row | {"connection": "2", "status": "GRANTED"},  # a statement that already writes, which may continue
         row | {"connection": "3", "status": "PENDING"},
         row | {"connection": "4", "status": "PENDING"},
     )
@@ -146,7 +146,7 @@ def _thread(tid: int, *functions: str, syscall: int = FUTEX, argument: int = 0x1
 
 
 class Locks:
-    """Memory that contains some locks."""
+    """A fake process memory that contains some locks."""
 
     def __init__(self, **at: bytes) -> None:
         self.at = {int(address[1:], 16): content for address, content in at.items()}

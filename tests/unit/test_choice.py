@@ -1,4 +1,4 @@
-"""A container's server gets an account only if it was chosen, and a password only if it was verified."""
+"""A container's server gets an account only if the user chose it, and a password only if it was verified."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 HOST, NESTED, IN_CGROUP, SHARED = 1, 2, 3, 4
-#: A missing option file: a test that opens it fails.
+#: An option file that does not exist, so that a test fails if it opens the file.
 NO_FILE = "/nowhere/my.cnf"
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    """Return processes: 1 on this host, 2 in another pid namespace, 3 in a container with the host's pids."""
+    """Return processes on this host, in another pid namespace, and in a container with the host's pids."""
     for pid, inner in ((HOST, "1"), (NESTED, "2\t1"), (IN_CGROUP, "3")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(

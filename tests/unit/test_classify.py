@@ -1,4 +1,4 @@
-"""The rules of waits.yaml, and the code that applies them."""
+"""Test the rules of waits.yaml, and the code that applies them."""
 
 from __future__ import annotations
 

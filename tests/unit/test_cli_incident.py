@@ -1,4 +1,4 @@
-"""`innoscope diagnose FILE`: the output for an incident file, and the options that are refused."""
+"""`innoscope diagnose FILE` shows an incident file, and refuses options that need a live server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that all commands share: times, old and new spellings, completion, suggestions, exit codes."""
+"""Test options that all commands share: times, old and new spellings, completion, suggestions, exit codes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_not_a_time(text: str, why: str) -> None:
 
 
 def test_every_time_has_the_same_type() -> None:
-    """Check that numbers with units are Durations, and that plain numbers are not times."""
+    """Check that options with units of time are Durations, and that plain numbers are not times."""
     plain = {
         f"{words} {parameter.opts[-1]}"
         for words, command in ALL.items()

@@ -1,4 +1,4 @@
-"""Which processes `self-profile` accepts as Innoscope's own, and how it shows py-spy's output."""
+"""`self-profile` accepts only Innoscope's own processes, and shows py-spy's output."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_missing_py_spy_is_named_with_its_remedy(
     assert "-m pip install py-spy" in errors
 
 
-#: Write the arguments to the output file, which is the last argument.
+#: A fake py-spy, which writes its arguments to the output file, the last one of them.
 _ARGUMENTS = 'words="$*"; for output; do :; done; printf "%s\\n" "$words" > "$output"'
 
 

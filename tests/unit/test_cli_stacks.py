@@ -1,4 +1,4 @@
-"""The command line of `innoscope stacks`, with a fake engine."""
+"""Run `innoscope stacks` with a fake engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """Return the same six threads each time; the server ends after ``ends_after`` snapshots."""
+    """Return the same six threads each time. After ``ends_after`` snapshots, the server has ended."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99

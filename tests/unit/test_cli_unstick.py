@@ -1,4 +1,4 @@
-"""Resuming a server: signals reach only the intended process, and the journal has each rescue."""
+"""Resuming a server sends signals only to the intended process, and the journal records each rescue."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_server_answers_if_it_sends_a_greeting(
 
 
 def test_silent_server_does_not_answer(target: Target, tmp_path: Path) -> None:
-    """The kernel accepts the connection, but nothing is sent."""
+    """Let the kernel accept the connection, and send nothing."""
     path = tmp_path / "s.sock"
     with listening(path):
         assert unstick.answers(replace(target, socket=str(path)), 0.05) is False

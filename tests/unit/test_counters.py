@@ -1,4 +1,4 @@
-"""Counters continue over changes of the source, the sensor and the server."""
+"""Counters continue if the source of their values changes, and if the sensor or the server restarts."""
 
 from __future__ import annotations
 

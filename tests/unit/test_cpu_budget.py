@@ -12,7 +12,7 @@ STEP = 5
 
 
 class Machine:
-    """An agent with a budget of 5 % of a core over 60 s."""
+    """A simulated agent with a budget of 5 % of a core over 60 s."""
 
     def __init__(self, settings: Own | None = None) -> None:
         self.now, self.used = 1000.0, 50.0

@@ -1,4 +1,7 @@
-"""The committed dashboards follow the rules of Grafana's dashboard-linter, named as there, and our own."""
+"""The committed dashboards follow our own rules and those of Grafana's dashboard-linter.
+
+Tests of the linter's rules have the names of these rules.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def queries(board: dict[str, Any]) -> Iterator[tuple[str, promql.Use]]:
 
 
 def test_template_and_uneditable_dashboard_rules(board: dict[str, Any]) -> None:
-    """template-datasource, template-job, template-instance, template-on-time-change-reload."""
+    """Check template-datasource, template-job, template-instance, template-on-time-change-reload."""
     [source] = variables(board, "datasource").values()
 
     assert (source["name"], source["label"], source["query"]) == ("datasource", "Data source", "prometheus")
@@ -58,7 +61,7 @@ def test_template_label_promql_rule(board: dict[str, Any]) -> None:
 
 
 def test_panel_rules(board: dict[str, Any]) -> None:
-    """panel-datasource, panel-title-description, panel-units, panel-no-targets."""
+    """Check panel-datasource, panel-title-description, panel-units, panel-no-targets."""
     for panel in grafana.panels(board):
         title = panel["title"]
         assert title
@@ -80,7 +83,7 @@ def is_own(name: str) -> bool:
 
 @pytest.mark.parametrize("name", ["job", "instance", "server"])
 def test_target_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
-    """Check that every selector uses every variable, except the server for series about Innoscope."""
+    """Check that every selector uses every variable; series about Innoscope do not use ``server``."""
     for where, use in queries(board):
         if name == "server" and is_own(use.name):
             continue
@@ -94,7 +97,7 @@ def test_target_rate_interval_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
-    """Check that rates contain counters, and that counters are only used in rates."""
+    """Check that rates are only taken of counters, and that counters are only used in rates."""
     for where, use in queries(board):
         counter = use.name.endswith(("_total", "_bucket", "_sum", "_count"))
         rated = bool(use.around) and use.around[-1] in promql.OF_COUNTERS

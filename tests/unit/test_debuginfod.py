@@ -1,4 +1,4 @@
-"""Debug files are downloaded from a debuginfod server, here a fake one on the loopback."""
+"""Debug files are downloaded from a debuginfod server, here a fake one on the loopback interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values derived from raw ones, and the reasons of failed collectors."""
+"""Values are derived from raw values, and failed collectors have reasons."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_rules_name_existing_toggles_and_wait_classes() -> None:
 def test_metrics_that_rules_read_are_declared() -> None:
     read = metrics_read(default_rules())
     assert [name for name in read if name not in default()] == []
-    # read by conditions, scores and texts, as series, or by facts
+    # metrics read by conditions, scores and texts; as series; or by facts
     assert {"mysqld_stopped", "recovered_pages", "toggle_in_force", "read_ahead_pages"} <= read
     assert not {"mutex_wait_seconds", "master_ticks"} & read
 

@@ -1,4 +1,4 @@
-"""`diagnose` says that nothing is wrong only if it saw the threads, and their waits are explained."""
+"""`diagnose` says that nothing is wrong only if it saw the threads and findings explain all waits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BUSY = {"cpus": 2.0, "cpu_busy_ratio": 1.0, "cpu_stall_ratio": 0.9}
         ({"other": 3, "on_cpu": 6}, ["unexplained"]),
         ({"other": 2, "on_cpu": 6}, []),  # a quarter of the active threads
         ({"idle": 50, "user_sleep": 5, "on_cpu": 2}, []),
-        ({"replication": 4}, ["unexplained"]),  # no finding covers it for clients
-        # A finding covers it but its threshold is not reached: too few threads for a convoy.
+        ({"replication": 4}, ["unexplained"]),  # for clients, no finding covers this wait
+        # A finding covers this wait, but two threads are too few for a convoy.
         ({"row_lock": 2}, ["unexplained"]),
         ({"row_lock": 1, "on_cpu": 1}, []),
         ({"row_lock": 8, "other": 2}, ["row_lock_convoy"]),
@@ -89,7 +89,7 @@ def test_checks_without_values_are_named() -> None:
 
 
 def test_host_values(tmp_path: Path) -> None:
-    """Twice the counters, so that the rates are positive whatever the time between is."""
+    """Increase the counters, so that the rates are positive however much time has passed."""
     files = {
         "proc/42/cgroup": "0::/app/db\n",
         "proc/42/status": "Name:\tmysqld\nCpus_allowed:\t3,0000000f\n",

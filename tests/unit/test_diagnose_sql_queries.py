@@ -1,4 +1,4 @@
-"""The columns that ``diagnose`` keeps from the results of its SQL queries."""
+"""`diagnose` keeps only certain columns of the results of its SQL queries."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors that GitHub generates: lower case, no punctuation, numbered if not unique."""
+    """Return the anchors that GitHub generates: lower case, no punctuation, numbered if duplicate."""
     found: set[str] = set()
     for heading in _HEADING.findall(_FENCE.sub("", text)):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()

@@ -1,4 +1,4 @@
-"""The rules for examples in the documentation (docs/contributing.md, Examples in the documentation)."""
+"""Malformed examples in the documentation are refused. docs/contributing.md has the rules for examples."""
 
 from __future__ import annotations
 

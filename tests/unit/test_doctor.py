@@ -1,4 +1,4 @@
-"""The doctor's checks on constructed hosts, and its verdicts."""
+"""The doctor runs its checks on constructed hosts, and gives the right verdicts."""
 
 from __future__ import annotations
 

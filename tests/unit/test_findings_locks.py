@@ -1,4 +1,4 @@
-"""Findings about locks, read-ahead and the history list, on constructed evidence."""
+"""Findings about locks, read-ahead and the history list follow from constructed evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD = {"connection": "2", "state": "RUNNING", "seconds": "13", "rows_locked": "0
 
 
 def test_deadlock_searches_are_estimated_from_the_rate_of_waits() -> None:
-    """Let the probe measure a few searches of 0.1 ms, while 4,000 waits begin per second."""
+    """Let the probe measure a few searches of 0.1 ms while 4,000 waits begin per second."""
     begun, ended = WAITS
     before, after = begun | SEARCHES, ended | SEARCHES
     [first, second] = judge(evidence({"row_lock": 100, "on_cpu": 3}, before, after)).findings

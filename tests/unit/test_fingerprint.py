@@ -36,7 +36,7 @@ def test_literals_are_replaced(statement: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        # a body of MySQL 9, with and without a tag, and the same text on an older server
+        # a function body of MySQL 9, with and without a tag, and the same text on an older server
         f"CREATE FUNCTION f() RETURNS INT LANGUAGE JAVASCRIPT AS $$ let password = {SECRET} $$",
         f"CREATE FUNCTION f() LANGUAGE JAVASCRIPT AS $js$ $$ '{SECRET} $js$",
         f"SELECT $$ FROM t WHERE x='a $$ {SECRET}'",
@@ -50,11 +50,11 @@ def test_literals_are_replaced(statement: str, expected: str) -> None:
         # the start of a comment depends on the character set
         f"SELECT 1--\xa0'x\n{SECRET}', '",
         f"SELECT 1--\x01 ' \n, '{SECRET}'",
-        # no backslash escapes; a truncated character that includes the backtick
+        # a string without backslash escapes; a truncated character that includes the backtick
         f"SELECT 'a\\', ' {SECRET}'",
         f"SELECT \ufffd` , '{SECRET}', `b`",
         f"SELECT `\ufffd`, '{SECRET}', `b`",
-        # mistakes
+        # syntax errors
         f"SELECT ` FROM t WHERE x='{SECRET}'",
         f"SELECT q'[it's {SECRET}]'",
     ],
@@ -64,7 +64,7 @@ def test_ambiguous_statement_is_cut_off(statement: str) -> None:
 
 
 def test_planted_secrets_never_appear() -> None:
-    """Join random pieces; the secrets are in literals of the statement's sql_mode."""
+    """Join random pieces. Secrets are only in what is a literal in the statement's sql_mode."""
     chance = random.Random(17)  # noqa: S311
     for _ in range(ROUNDS):
         escapes = chance.random() < 0.5
@@ -88,7 +88,7 @@ def _literal(chance: random.Random, escapes: bool) -> str:
 
 
 def _body(chance: random.Random, escapes: bool) -> str:
-    """Return a body as in MySQL 9."""
+    """Return a function body, which MySQL 9 writes between ``$$`` or ``$tag$``."""
     del escapes
     tag = chance.choice(("$$", "$js$", "$\xe9$"))
     inside = "".join(chance.choice(("'", '"', "`", "/*", "a$", "--", "#", " ", "\n", "\\")) for _ in range(4))
@@ -121,7 +121,7 @@ def _name(chance: random.Random, escapes: bool) -> str:
 
 
 def test_string_that_ends_with_a_backslash_cuts_off_the_rest() -> None:
-    """With NO_BACKSLASH_ESCAPES the string ends there, and another literal follows."""
+    """With NO_BACKSLASH_ESCAPES, the string ends at the quote after the backslash, and a literal follows."""
     assert fingerprint(f"SELECT 'c:\\', '{SECRET}'") == "SELECT ? …"
 
 

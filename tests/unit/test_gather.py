@@ -1,4 +1,4 @@
-"""The agent's scrapes with fake sensors: missing sources have reasons and nothing blocks."""
+"""The agent's scrapes, with fake sensors, give reasons for missing sources and do not block."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Scrape
 
-#: A configuration without SQL, and with a timeout of the sensor that suffices on a busy host.
+#: A configuration without SQL, and with a sensor timeout that is sufficient on a busy host.
 QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=60.0))
 IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
 _AMPLE_S = 60.0
-#: Larger than the kernel's maximum (4 Mi).
+#: A pid above the kernel's maximum (4 Mi).
 NO_PID = 1 << 23
-#: This process, as a running server.
+#: This process in the role of a running server.
 ALIVE = target(
     pid=os.getpid(), start_time=ProcFs().stat(os.getpid()).start_time, socket="/run/a.sock", port=None
 )
@@ -140,7 +140,7 @@ def test_configured_name_is_preferred_and_others_can_be_omitted() -> None:
 
 
 def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
-    """The agent lacks the privileges to find the port, but the server must not appear under two names."""
+    """Check that no server appears under two names if the agent lacks the privileges to find its port."""
     gatherer = Gatherer(Sensor(reply()), servers := Servers(QUIET), registry.default(), Clock())
     servers.register([ALIVE])
     assert [server.name for server in servers] == ["/run/a.sock"]
@@ -282,7 +282,7 @@ def test_each_chunk_is_forwarded_once_under_the_configured_name() -> None:
 
 
 def test_memory_stays_constant_over_ten_thousand_names() -> None:
-    """Register processes with new names, each of which has exited one second later."""
+    """Register processes with new names; each process exits before the next one is registered."""
     counted = tuple(
         Sample(metric.name, 1, tuple(label.values[0] if label.values else "one" for label in metric.labels))
         for metric in registry.default()
@@ -303,7 +303,7 @@ def test_memory_stays_constant_over_ten_thousand_names() -> None:
         if number % 20 == 19:
             gatherer.maintain()
         if number % 1000 == 999:
-            gc.collect()  # do not count garbage
+            gc.collect()  # so that garbage is not counted
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()

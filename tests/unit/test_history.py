@@ -1,4 +1,4 @@
-"""The hour of values for the live page: ordered, bounded, and readable from any time on."""
+"""The live page's history of an hour is ordered and bounded, and can be read from any time on."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ def file_of(module: str) -> Path:
 
 
 def modules_from(*starts: str) -> set[str]:
-    """Return all modules of innoscope that these import, directly or indirectly.
+    """Return all modules of innoscope that these modules import, directly or indirectly.
 
-    This includes modules that strings name: imported by name, or started with ``-m``.
+    Modules whose names occur as strings are included: they are imported by name or started with ``-m``.
     """
     found: set[str] = set()
     waiting = list(starts)
@@ -102,7 +102,7 @@ def starting(modules: set[str]) -> set[str]:
     return {name for name in modules if calls.search(file_of(name).read_text())}
 
 
-#: The daemons: which of their modules starts which other one. cli.main imports only the command that is run.
+#: For each daemon, the modules that start another module. cli.main imports only the command that is run.
 DAEMONS = {
     "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # a sensor, if run as root
     "sensor": {"innoscope.probes.build_cache": "innoscope.probes.bcc_worker"},
@@ -152,7 +152,7 @@ def test_agent_imports_nothing_of_the_sensor() -> None:
 
 
 def test_started_modules_are_not_searched_in_the_current_folder() -> None:
-    """``python -m`` searches the current folder first, unless -P is given."""
+    """Check for -P, because without it ``python -m`` searches the current folder first."""
     started = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

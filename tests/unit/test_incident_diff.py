@@ -90,7 +90,7 @@ def test_few_threads_of_a_single_snapshot_are_no_difference(tmp_path: Path) -> N
 
 
 def test_noise_is_no_difference(tmp_path: Path) -> None:
-    """Compare random snapshots and counters of one busy server."""
+    """Compare random snapshots and counters of the same busy server."""
     draw = random.Random(5)  # noqa: S311
     for _ in range(PAIRS):
         found = differences(tmp_path, _drawn(draw), _drawn(draw))

@@ -1,4 +1,4 @@
-"""Incident files: a saved capture can be loaded unchanged; any other content is refused quickly."""
+"""A saved capture can be loaded unchanged. Any other content of an incident file is refused quickly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MUTANTS = 1000
-#: Maximum seconds to read a damaged file of a few kilobytes; detects hangs.
+#: Maximum seconds to read a damaged file of a few kilobytes. More would mean that reading hangs.
 READ_S = 20
 MEMORY_BYTES = 1 << 30
 _HOSTILE: tuple[Any, ...] = (
@@ -206,7 +206,7 @@ def test_largest_accepted_file_takes_bounded_memory(tmp_path: Path) -> None:
 
 
 def test_damaged_file_is_read_or_refused(memory_folder: Path) -> None:
-    """Replace values at random. tests/fuzz changes bytes of the file and of its JSON."""
+    """Replace values at random. The fuzzer (tests/fuzz) changes bytes of the file and of its JSON."""
     draw, path, refused, slowest = random.Random(11), memory_folder / "mutant.innoscope", 0, 0.0  # noqa: S311
     files.save(memory_folder / "good", capture(before=capture().evidence))
     text = gzip.decompress((memory_folder / "good").read_bytes())

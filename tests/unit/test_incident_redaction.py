@@ -1,4 +1,4 @@
-"""InnoDB status and variables are stored without users' values, even if users forge the text."""
+"""InnoDB status and variables are stored without users' values, even if a user forges InnoDB's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/incidents.md has each incident of the lab with the expected first finding."""
+"""docs/incidents.md contains each incident of the lab with its expected first finding."""
 
 from __future__ import annotations
 

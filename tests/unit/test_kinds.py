@@ -1,4 +1,4 @@
-"""The purpose of threads, on the recorded stacks of tests/golden."""
+"""Each recorded thread of tests/golden gets a kind, which is its purpose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from unit.dumps import frames
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: InnoDB has no symbols here and all threads are called mariadbd; only the SQL layer and the pool are known.
+#: Here, InnoDB has no symbols and all threads are named mariadbd. Only threads of the SQL layer and of the
+#: thread pool can be recognised.
 STRIPPED = "mariadb-10.11"
 
 
@@ -32,7 +33,7 @@ def test_recorded_threads_have_a_kind(server: str) -> None:
     assert {"connection", "io", "replication", "background"} <= kinds.keys()
     if server != STRIPPED:
         assert {"master", "io"} <= kinds.keys()
-    if server not in (STRIPPED, "mysql-5.5.9"):  # 5.5's master thread cleans pages and purges
+    if server not in (STRIPPED, "mysql-5.5.9"):  # in 5.5, the master thread cleans pages and purges
         assert {"page_cleaner", "purge"} <= kinds.keys()
 
 

@@ -1,4 +1,4 @@
-"""The latch that a thread waits for, derived from its stack."""
+"""The latch for which a thread waits is derived from the thread's stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from innoscope.diagnose.latches import load, named, wanted
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
 SLEEPS = ("__futex_abstimed_wait_common", "pthread_cond_wait", "os_event_wait_low", "sync_array_wait_event")
-#: Innermost functions, recorded on servers, with the expected latch.
+#: Innermost functions of recorded stacks, with the expected latch.
 STACKS = {
     (
         *SLEEPS,
@@ -47,7 +47,7 @@ STACKS = {
         "some_plugin_function",
         "sub_select",
     ): "a mutex, in some_plugin",
-    # The names of these functions end like system calls.
+    # The ends of these function names look like those of system calls.
     ("sched_yield", "rw_lock_s_lock_spin", "buf_page_get_gen", "rr_sequential"): "in buf_page_get_gen",
 }
 

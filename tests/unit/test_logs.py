@@ -1,4 +1,4 @@
-"""Structured log lines, and notifications to systemd."""
+"""Log lines are structured, and systemd is notified."""
 
 from __future__ import annotations
 

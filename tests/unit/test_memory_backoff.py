@@ -1,4 +1,4 @@
-"""A file whose debug information could not be read is retried with increasing delays."""
+"""If a file's debug information cannot be read, further attempts follow with increasing delays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_CACHE = Cache("layouts", 4, Path("/proc/none"))
 
 
 class Clock:
-    """Time that a test sets."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

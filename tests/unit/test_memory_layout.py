@@ -1,4 +1,4 @@
-"""The cache of offsets, and reading numbers, on this process and its executable."""
+"""Offsets are cached and numbers are read correctly, with this process and its executable as the server."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_other_members_or_another_build_are_read_again(
 
     _learn(tmp_path, [*PATHS, "pool.more"])
     _learn(tmp_path, server=replace(TARGET, build_id="cd34"))
-    _learn(tmp_path, server=replace(TARGET, build_id=None))  # identified by its file, our Python
+    _learn(tmp_path, server=replace(TARGET, build_id=None))  # now identified by its file, which is our Python
 
     assert native.reads == 4
 
 
 def test_missing_debug_information_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check this, because the debug package can be installed later."""
+    """Check that a later attempt looks for it again, because the debug package can be installed later."""
     native = Native(monkeypatch, None)
     assert not _learn(tmp_path).described
     native.answer = MEMBERS

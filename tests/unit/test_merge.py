@@ -1,4 +1,4 @@
-"""Merging sources: one value per series, the best source wins, and labels stay within bounds."""
+"""Sources are merged into one value per series: the best source wins, and labels stay within bounds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_failed_outcome_has_its_reason() -> None:
 
 def test_buckets_are_cumulative_with_fixed_bounds() -> None:
     counts = [0] * 40
-    counts[13], counts[14], counts[39] = 1, 2, 4  # below 16 µs, below 33 µs, above all bounds
+    counts[13], counts[14], counts[39] = 1, 2, 4  # below 16 µs, below 33 µs, above all bucket bounds
     found = families.buckets(Histogram(tuple(counts), 1))
 
     assert found[0] == ("1.6384e-05", 1)

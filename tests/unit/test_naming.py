@@ -1,4 +1,4 @@
-"""Names of servers are stable and unique, and no server gets a name by copying another server's options."""
+"""Servers' names are stable and unique. A copy of another server's options does not yield its name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def proc(tmp_path: Path) -> ProcFs:
 
 
 def silent(pid: int, **changes: object) -> Target:
-    """Return a server that does not listen yet."""
+    """Return a server that does not listen on a port yet."""
     return target(pid=pid, port=None, socket=None, **changes)
 
 

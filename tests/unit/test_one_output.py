@@ -24,7 +24,7 @@ CALLS = frozenset({
     "print_exc", "print_exception", "print_stack", "print_tb", "showwarning", "excepthook",
 })  # fmt: skip
 STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
-#: Attributes of a stream that any module may read: they write nothing.
+#: Attributes of a stream that any module may read, because reading them writes nothing.
 HARMLESS = frozenset({"isatty", "fileno", "encoding"})
 
 #: Modules that may write, with the reason.
@@ -78,7 +78,7 @@ def test_the_check_finds_each_kind_of_output(text: str) -> None:
 
 
 def test_only_sanitize_encodes_json_without_ascii_escapes() -> None:
-    """``ensure_ascii=False`` leaves DEL, C1, bidirectional controls and surrogates unescaped."""
+    """Check this, because ``ensure_ascii=False`` keeps DEL, C1, bidirectional controls and surrogates."""
     raw = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
@@ -127,7 +127,7 @@ class Terminal(io.StringIO):
 def test_colours_are_for_terminals_that_have_them(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], begins: str
 ) -> None:
-    """Check that the text between colours is escaped in both cases."""
+    """Check that the text between colours is escaped with and without colours."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in environment.items():

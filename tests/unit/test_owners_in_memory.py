@@ -1,4 +1,4 @@
-"""Lists of connections, metadata locks and InnoDB's waits, read from a made-up process memory."""
+"""Lists of connections, metadata locks and InnoDB's waits are read from a synthetic process memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_reading_a_circular_list_ends() -> None:
 
 
 def test_a_std_set_is_read_completely() -> None:
-    """Nodes of the set consist of color, parent, left, right and value."""
+    """Build a set whose nodes consist of color, parent, left, right and value."""
     memory = FakeMemory()
     memory.put(0x100, 0x200)
     memory.put(0x210, 0x300)
@@ -113,7 +113,7 @@ VTABLE = 0x7000
 
 
 def _locked(memory: FakeMemory, *, ring: bool) -> list[sessions.Session]:
-    """Set up a lock on d.t held by connection 7, with 8 as its waiter; 9 waits for something else."""
+    """Set up a lock on d.t that connection 7 holds and 8 waits for; 9 waits for something else."""
     connections = [sessions.Session(0x10000 * number, 70 + number, number, "") for number in (7, 8, 9)]
     holder, waiter, other = (one.address for one in connections)
     for one in connections:

@@ -1,4 +1,4 @@
-"""Symbol packs: every number is validated; a pack is exported and listed for a small program."""
+"""In symbol packs, every number is validated. A pack is exported and listed for a small program."""
 
 from __future__ import annotations
 

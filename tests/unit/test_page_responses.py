@@ -1,4 +1,4 @@
-"""Responses to browsers: pages with their headers, cacheable files, JSON documents."""
+"""Browsers get pages with their headers, cacheable files, and JSON documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe budget: expensive probes are throttled, cheap ones are not touched."""
+"""Under the probe budget, expensive probes are throttled and cheap ones stay attached."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_every_attached_function_has_its_program() -> None:
 
 
 def test_metric_names_occur_literally_in_the_programs_that_feed_them() -> None:
-    """A search for a metric finds metrics.yaml, the probes that feed it and their C code."""
+    """Check that a search for a metric finds metrics.yaml, the probes that feed it, and their C code."""
     catalog = default_catalog()
     for probe in catalog.probes.values():
         text = (folder("uprobes") / catalog.families[probe.family].source).read_text()
@@ -93,7 +93,7 @@ def test_metric_names_occur_literally_in_the_programs_that_feed_them() -> None:
     ("metric", "server", "wanted"),
     [
         ("fsync_seconds", "mysql 5.6.24", ["fsync", "fdatasync"]),
-        # 5.5 reports the flushing thread per batch, later versions per page
+        # in 5.5, probes see the flushing thread per batch, in later versions per page
         ("flushed_pages_by_thread", "mysql 5.5.9", ["flush_batch", "page_flush", "flush_lru_batch"]),
         ("flushed_pages_by_thread", "mariadb 11.4.5", ["page_flush", "flush_lru_batch"]),
         ("pages_of_a_book", "mysql 5.6.24", []),

@@ -1,4 +1,4 @@
-"""Comparing with a counter of the server finds probes that miss hits."""
+"""A comparison with a counter of the server finds probes that miss hits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_complete_probe_is_not_reported() -> None:
 
 
 def test_a_probe_that_misses_hits_is_reported() -> None:
-    """log_write_up_to of an 8.0.46 with link-time optimization counted 18 of 5,149 calls."""
+    """Use the counts of log_write_up_to in an 8.0.46 with link-time optimization: 18 of 5,149 calls."""
     test = _test()
     test.compare(*_counts(0, 0))
     assert "saw 18 of 5,149" in test.compare(*_counts(18, 5149))["page_flush"]

@@ -1,4 +1,4 @@
-"""The C text that bcc compiles selects the pid namespace of the ids."""
+"""The C source that bcc compiles selects the pid namespace of the thread ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_first_pid_namespace_needs_no_translation(
 
 
 def test_another_pid_namespace_is_named_in_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device is in the kernel's own form, 20 bits of minor number."""
+    """Check that the device has the kernel's internal encoding, with 20 bits for the minor number."""
     monkeypatch.setattr(c_source, "FIRST_PID_NAMESPACE", 1)
     ours = os.stat("/proc/self/ns/pid")  # noqa: PTH116
     device = os.major(ours.st_dev) << 20 | os.minor(ours.st_dev)

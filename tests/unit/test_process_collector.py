@@ -1,4 +1,4 @@
-"""CPU time by kind of thread, from given readings; the other metrics from this process."""
+"""CPU time by kind of thread is computed from given samples; the other metrics are those of this process."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def test_a_reused_or_missing_pid_is_gone(pid: int) -> None:
 def test_reading_many_threads_is_spread_over_scrapes_and_then_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reading 500 threads takes 62 ms. A scrape stops after 50 ms; 0.16 s in total cause a pause of 32 s."""
+    """Let reading 500 threads take 62 ms. Scrapes stop reading after 50 ms.
+
+    Reading all threads takes 0.16 s, which causes a pause of 32 s.
+    """
     now, read = [0.0], []
 
     def thread_cpu(pid: int, tids: list[str]) -> dict[int, int]:

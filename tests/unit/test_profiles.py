@@ -1,4 +1,4 @@
-"""The profile history of an hour: counts are exact, memory is bounded, every format renders it."""
+"""The profile history of an hour has exact counts and bounded memory, and every format can render it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLERS = tuple(Frame(f"caller_{step}", "mysqld", step) for step in range(20))
 
 
 def made_up(number: int) -> Stack:
-    """Return one of any number of stacks that differ in their leaf only."""
+    """Return one of an unlimited number of stacks, which differ only in their leaf."""
     return Stack.of("on_cpu", Trust.EXACT, (Frame(f"function_number_{number}", "mysqld", number), *CALLERS))
 
 
@@ -123,13 +123,13 @@ def test_the_rarest_stacks_are_merged_and_counted() -> None:
 
 
 def test_memory_stays_within_10_mb() -> None:
-    """Store 1 h at 1 Hz: 1,000 threads on 500 distinct stacks, a fifth of which are new every 10 seconds."""
+    """Store an hour at 1 Hz: 1,000 threads, 500 distinct stacks, of which every 10 seconds a fifth is new."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         profiles = ProfileHistory()
         steady = [made_up(number) for number in range(400)]
-        for second in range(0, 3_900, 10):  # more snapshots per chunk only increase its counts
+        for second in range(0, 3_900, 10):  # a chunk of more snapshots would only have higher counts
             counts = dict.fromkeys(steady, 2)
             counts |= {made_up(1_000 + second * 10 + number): 2 for number in range(100)}
             profiles.add(1_000.0 + second, counts)

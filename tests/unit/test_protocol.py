@@ -171,7 +171,7 @@ def test_each_series_is_encoded_once() -> None:
     assert [tuple(one) for one in reply()["series"]] == series
 
 
-#: Positions in ``series`` and values, one of which is invalid.
+#: Invalid values of ``series``: positions and values, at least one of which is invalid.
 _BAD_SAMPLES: Final[tuple[Any, ...]] = (
     [], [[]], [1, 2], [[], [], []], [[0], []], [[], [1]], [{}, {}],
     [["0"], [1]], [[True], [1]], [[0.0], [1]], [[None], [1]], [[-1], [1]], [[99], [1]], [[0, 10**30], [1, 1]],

@@ -37,7 +37,7 @@ CHUNK = Chunk(
     {Stack.of("idle", Trust.EXACT, IDLE): 30, Stack.of("row_lock", Trust.TORN, ROW_LOCK): 12},
 )  # fmt: skip
 MADE = queued_profile("shop, {main}", target(), [CHUNK])
-#: A profile that is larger than the buffers of a socket.
+#: A profile that is larger than a socket's buffers.
 HUGE = replace(MADE, pprof=b"\x1f\x8b" + bytes(24 << 20))
 WITHIN_S = 0.4
 

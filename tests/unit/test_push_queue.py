@@ -1,4 +1,4 @@
-"""Snapshots become profiles, each once and in order, whatever the receiver does; memory is bounded."""
+"""Snapshots become profiles once and in order, whatever the receiver does. Memory is bounded."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class World:
         self.got.append((query["name"][0], span, pprofile.parse(request.body)))
 
     def feed(self, seconds: float, server: str = "shop", stack: Stack | None = None) -> None:
-        """Hand ten seconds of snapshots to the pusher every ten seconds."""
+        """Pass ten seconds of snapshots to the pusher every ten seconds, for that time."""
         end = self.now + seconds
         while self.now < end:
             self.pusher.take(server, target(), [chunk(START + self.now, stack)])
             self.run(10)
 
     def run(self, seconds: float) -> None:
-        """Let the pusher sleep and step for that time."""
+        """Let the pusher run for that time on the simulated clock."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + self.pusher.step())
@@ -153,7 +153,7 @@ def test_an_hour_of_outage_loses_nothing_within_the_memory_limit() -> None:
     assert starts == sorted(starts)
     assert all(round(profile.time_nanos / 1e9) == span[0] for _, span, profile in world.got)
     assert (world.counts.dropped_memory, world.counts.queue_bytes) == (0, 0)
-    assert attempts < 3600 / 30 + 20  # with pauses between the attempts
+    assert attempts < 3600 / 30 + 20  # there are pauses between the attempts
     assert world.counts.failures == {"unavailable": attempts - sent}
 
 
@@ -175,7 +175,7 @@ def test_an_hour_of_outage_stays_within_memory_and_drops_the_oldest() -> None:
     world.run(70)
 
     assert dropped > 100
-    assert used[1] < used[0] + 10_000  # the queue was full at both times
+    assert used[1] < used[0] + 10_000  # the queue was full at both measurements
     assert len(world.got) == 360 - dropped
     assert world.got[0][1][0] == START + 10 * dropped  # the newest profiles remain
     assert world.got[-1][1][1] >= START + now - 11

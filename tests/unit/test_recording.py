@@ -78,7 +78,7 @@ def test_each_line_is_the_json_document(path: Path) -> None:
 
 
 def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
-    """Truncate the file at each byte. The complete snapshots must be readable, with a note about the rest."""
+    """Truncate the file at each byte. Complete snapshots must be readable, and a note reports a cut one."""
     whole = record(path, 2).read_bytes()
     complete = 0
     for size in range(len(whole)):
@@ -90,11 +90,11 @@ def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
             continue
         assert dumps(recording) == [snapshot(0), snapshot(1)][: len(recording)]
         complete += not recording.notes
-    assert complete <= 5  # cuts at the end of a line leave no note
+    assert complete <= 5  # there is no note if the cut is at the end of a line
 
 
 def test_each_snapshot_is_in_the_file_as_soon_as_it_is_written(path: Path) -> None:
-    """Check this so that a killed recorder leaves a readable file."""
+    """Read the file after each write, because a killed recorder must leave a readable file."""
     with Recorder(path, interval_s=1) as recorder:
         for number in range(3):
             recorder.write(snapshot(number))

@@ -1,4 +1,4 @@
-"""Each output format, from the same made-up snapshots."""
+"""Render the same synthetic snapshots in each output format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: the player's clock, times on the command line, the view of a recording, the command."""
+"""Test replay: the player's clock, times on the command line, how a recording is shown, and the command."""
 
 from __future__ import annotations
 

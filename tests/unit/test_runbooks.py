@@ -1,4 +1,4 @@
-"""Runbooks over HTTP. tests/safety/test_web_requests.py shows that no other file can be reached."""
+"""Runbooks are served over HTTP. tests/safety/test_web_requests.py shows that no other file is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectors run side by side: one that hangs or fails delays no other, and every failure has a reason."""
+"""Collectors run concurrently: one that hangs or fails delays no other, and every failure has a reason."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_collector_that_still_hangs_is_not_started_again() -> None:
 
 
 def test_a_caller_can_wait_less_than_the_collector_s_timeout() -> None:
-    """Check that a collector whose first run takes seconds is not stopped and yields its result later."""
+    """Let a collector's first run take longer than the caller waits; its result is available later."""
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=30), Collecting("process", fine)])
     runner.start()
@@ -132,7 +132,7 @@ def test_a_collector_that_recovers_is_run_again() -> None:
     assert gate.passed.wait(5)
     deadline = time.monotonic() + 5
     while not (outcome := runner.run()[0]).success and time.monotonic() < deadline:
-        pass  # the gate opens just before its thread becomes idle
+        pass  # the thread becomes idle only shortly after the gate has opened
 
     assert outcome.success
     assert gate.entered >= 2

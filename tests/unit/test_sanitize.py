@@ -1,4 +1,4 @@
-"""Characters that affect a terminal, a log or a reader become visible; all others are unchanged."""
+"""Characters that affect a terminal, a log or a reader are made visible; all others are unchanged."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_long_labels_are_cut_and_stay_distinct() -> None:
 
 
 def test_an_unprintable_label_does_not_break_the_exposition() -> None:
-    """A server started with --port=\\xff once made /metrics answer 500."""
+    """Use the port of a server with --port=\\xff, for which /metrics returned 500 in an earlier version."""
     metrics = registry.default()
     up, threads = metrics["mysqld_up"], metrics["threads"]
     series = [

@@ -1,4 +1,4 @@
-"""Typed files: errors name the file, the line and the key."""
+"""Errors in typed YAML, TOML and JSON name the file, the line and the key."""
 
 from __future__ import annotations
 

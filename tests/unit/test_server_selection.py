@@ -1,4 +1,4 @@
-"""Each owner's servers get a fair share of the slots, however many processes another owner starts."""
+"""Each owner's servers get a fair share of the slots, however many processes other owners start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACK_OFF = 3  # ticks
 
 @dataclass
 class Process:
-    """A process named like a server. Unless it settles, it never listens nor enters a data directory."""
+    """A process with a server's name. Unless it settles, it neither listens nor enters a data directory."""
 
     tenant: str
     home: DataDirectory | None = None
@@ -36,7 +36,7 @@ class Process:
 
 
 class World:
-    """Simulate a sensor's ticks: the servers watched, by pid, and those backed off after a failure."""
+    """Simulate a sensor's ticks. Store the watched servers by pid, and those backed off after a failure."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.processes: dict[int, Process] = {}
@@ -62,7 +62,7 @@ class World:
         self.processes[pid] = Process(tenant, DataDirectory(1, inode, 27) if inode else None, fails, settles)
 
     def crowd(self, tenant: str, count: int, *, fails: bool = False, settles: bool = True) -> None:
-        """Start ``count`` servers with the lowest pids."""
+        """Start ``count`` servers, whose pids are lower than all others."""
         for pid in range(1000, 1000 + count):
             self.start(pid, tenant, fails=fails, settles=settles)
 
@@ -156,7 +156,7 @@ def test_new_server_does_not_evict_one_of_the_same_owner(world: World) -> None:
 def test_restarted_server_gets_its_place_back(world: World) -> None:
     world.start(5000, "a", inode=7)
     world.tick()
-    world.crowd("a", 2 * PLACES)  # with lower pids, and more than the limit
+    world.crowd("a", 2 * PLACES)  # these pids are lower, and there are more of them than the limit
     world.tick()
     assert len(world.watched) == PLACES
 

@@ -1,4 +1,7 @@
-"""The SQL collector on a made-up server: plans, failures, back-off. live/test_sql.py has real servers."""
+"""Test plans, failures and back-off of the SQL collector on a fake server.
+
+tests/live/test_sql.py uses real servers.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ OLD: dict[str, Any] = {
 
 
 class Server:
-    """Return the result for a statement's first words; raise the result if it is an exception."""
+    """Return the result for a statement's first words; if the result is an exception, raise it."""
 
     user = b"ann"
 
@@ -101,7 +104,7 @@ def test_metrics_of_an_old_server_come_from_status_variables_and_monitor() -> No
     assert found["uptime_seconds"] == 10
     assert found["buffer_pool_dirty_limit_ratio"] == 0.75
     assert found["redo_written_bytes"] == 900
-    assert found["checkpoint_age_max_bytes"] == 7782360  # as computed by 5.5.9 for two files of 5 MiB
+    assert found["checkpoint_age_max_bytes"] == 7782360  # 5.5.9 computes this for two files of 5 MiB
     assert found["checkpoint_age_bytes"] == 500
     assert found["buffer_pool_dirty_ratio"] == pytest.approx(0.1)
     assert "deadlocks" not in found
@@ -121,7 +124,7 @@ def test_the_plan_is_made_once_and_reads_only_what_it_needs() -> None:
     assert "Compression" not in server.statements[0]
     clock.now += 400
     sql.collect()
-    assert "SHOW GLOBAL STATUS" in server.statements  # unfiltered, as the variables may have changed
+    assert "SHOW GLOBAL STATUS" in server.statements  # without a filter, as the set of variables may change
 
 
 def test_the_monitor_is_not_read_if_status_and_counters_suffice() -> None:

@@ -1,4 +1,4 @@
-"""A thread is stopped if its context switches do not change between two readings of its state."""
+"""A thread is stopped if it has no context switches between two samples of its state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _thread(state: str, switches: int, tracer: int = 0) -> dict[int, dict[str, s
     [
         (_thread("T (stopped)", 5), _thread("T (stopped)", 5), True),
         (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 5, 99), True),
-        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 6, 99), False),  # strace, twice
+        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 6, 99), False),  # ran meanwhile
         (_thread("S (sleeping)", 5), _thread("T (stopped)", 5), False),
         (_thread("T (stopped)", 5), _thread("S (sleeping)", 5), False),
         ({}, _thread("T (stopped)", 5), False),

@@ -1,4 +1,4 @@
-"""Supervised threads: one that fails is restarted; one that hangs stops the messages to the watchdog."""
+"""A supervised thread that fails is restarted. If one hangs, the watchdog gets no more messages."""
 
 from __future__ import annotations
 

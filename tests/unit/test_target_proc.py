@@ -1,4 +1,4 @@
-"""Reading /proc and finding servers, on a made-up /proc."""
+"""/proc is read and servers are found, on a synthetic /proc."""
 
 from __future__ import annotations
 

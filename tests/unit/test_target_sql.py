@@ -1,4 +1,4 @@
-"""Accounts, statements without literals, and the statement of each thread; no server is needed."""
+"""Test accounts, statements without literals, and each thread's statement. No server is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def target(**changes: Any) -> Target:
-    """Return a server that is this process and listens nowhere."""
+    """Return a server that is this process and does not listen on a socket or port."""
     own: dict[str, Any] = {
         "pid": os.getpid(), "start_time": 1, "version": (9, 7, 4), "version_text": "9.7.4",
         "version_from": "memory", "build_id": None, "socket": None, "port": None, "datadir": None,
@@ -200,7 +200,7 @@ def test_a_server_without_sockets_is_refused() -> None:
 
 
 def test_a_server_that_accepts_but_never_answers_times_out(tmp_path: Path) -> None:
-    path = tmp_path / ("long" * 30) / "my.sock"  # longer than sun_path, so opened through a descriptor
+    path = tmp_path / ("long" * 30) / "my.sock"  # longer than sun_path, so it is opened through a descriptor
     path.parent.mkdir()
     with closing(socket.socket(socket.AF_UNIX)) as listener, unix_socket._short(str(path)) as reachable:
         assert len(str(path)) > 107 > len(reachable)

@@ -1,4 +1,4 @@
-"""Server versions: parsing, and finding them in memory or the executable."""
+"""Parse server versions, and find them in memory or in the executable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts of the live view: folding, filters, history, lines of a given width."""
+"""Test the pure parts of the live view: folding, filters, history, and lines of a given width."""
 
 from __future__ import annotations
 

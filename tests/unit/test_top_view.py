@@ -1,4 +1,4 @@
-"""The live view driven by keys, with made-up snapshots; SQL and recording."""
+"""Test the live view with keys and synthetic snapshots, with SQL and with recording."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SQL = {tid: Query(tid, "app", "web1", "shop", "Query", "updating", 1, "UPDATE t1
 
 
 class FakeSource:
-    """Return snapshots of 20 idle threads and 10 row locks, or first raise each of ``errors`` once."""
+    """Return snapshots of 20 idle threads and 10 row locks; before that, raise each of ``errors`` once."""
 
     def __init__(self, *errors: InnoscopeError | None, slow_s: float = 0.0) -> None:
         self.snapshots = 0
@@ -146,7 +146,7 @@ async def test_enter_on_a_class_shows_only_that_class() -> None:
         await until(pilot, "4242", app, "#head")
         await pilot.press("shift+tab", "down", "enter")
         assert [line.split()[0] for line in lines(app, "#stacks")] == ["10"]
-        assert lines(app, "#waits")[1].startswith("▸ row lock")  # marked not only by color
+        assert lines(app, "#waits")[1].startswith("▸ row lock")  # the mark is not only a color
         await pilot.press("enter")
         assert len(lines(app, "#stacks")) == 2
 

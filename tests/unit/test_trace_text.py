@@ -1,4 +1,4 @@
-"""A trace without a server: refusals, and how results are shown."""
+"""Test the parts of a trace that need no server: refusals, and the output of results."""
 
 from __future__ import annotations
 

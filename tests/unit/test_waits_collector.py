@@ -1,4 +1,4 @@
-"""The schedule and the sums of the waits collector, with made-up snapshots."""
+"""Test the schedule and the sums of the waits collector with synthetic snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERVAL_S = 0.01
 
 
 class FakeSource:
-    """Return the given snapshots, the last one repeatedly; one per permit if ``stepped``."""
+    """Return the given snapshots, then repeat the last one. If ``stepped``, each one needs a permit."""
 
     def __init__(self, *dumps: Dump | Exception, stepped: bool = False) -> None:
         self._left = list(dumps)
@@ -78,7 +78,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Stepped:
-    """A collector that takes a snapshot each time the test asks for one."""
+    """A collector that takes a snapshot each time the test requests one."""
 
     def __init__(self, workers: Workers, *dumps: Dump) -> None:
         self.clock, self.profiles, self.source = Clock(), ProfileHistory(), FakeSource(*dumps, stepped=True)

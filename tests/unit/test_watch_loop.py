@@ -1,4 +1,4 @@
-"""When a capture is taken and which interval it covers, with a made-up recorder and clock."""
+"""Captures are taken at the right time and cover the right interval. Recorder and clock are fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history that recorders keep in bounded memory, and the folder of incident files."""
+"""Recorders keep their history in bounded memory, and the folder of incident files is bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WAITING = ("futex", "lock_wait_suspend_thread", "row_search_for_mysql")
-#: A server with 1,000 threads and, each second, 250 different stacks of 15 functions, some of them new.
+#: A server with 1,000 threads. Each second has 250 different stacks of 15 functions, some of which are new.
 THREADS, STACKS, SPAN_S = 1_000, 250, 90
 _MOST_MB = 10
 
@@ -110,7 +110,7 @@ def test_malformed_snapshots_are_refused(data: Any) -> None:
 
 
 class Counting:
-    """A collector with one counter, which grows by one each time."""
+    """A collector with one counter, which increases by one at each scrape."""
 
     name = "sql"
     timeout = 5.0

@@ -1,4 +1,4 @@
-"""Rules of `innoscope watch`: their meaning, and suggestions for a malformed one."""
+"""Rules of `innoscope watch` have the documented meaning, and a malformed one yields a suggestion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP server on a real port: who may read which pages, and no client can lock out others."""
+"""On the HTTP server, only trusted clients may read pages, and no client can lock out others."""
 
 from __future__ import annotations
 
@@ -180,9 +180,9 @@ def test_a_connection_with_a_request_is_not_evicted() -> None:
         busy = connections.add(ours[0], "a", 9)
         with connections.answering(busy):
             connections.add(ours[1], "a", 9)
-            connections.add(ours[2], "a", 9)  # evicts the second
+            connections.add(ours[2], "a", 9)  # this evicts the second connection
             assert [closed(one) for one in theirs[:3]] == [False, True, False]
-        connections.add(ours[3], "a", 9)  # evicts the third: the first was used last
+        connections.add(ours[3], "a", 9)  # this evicts the third one, because the first was used later
         assert [closed(one) for one in theirs] == [False, True, True, False]
 
 
@@ -220,7 +220,7 @@ def test_clients_are_counted_by_address_or_network(address: str, client: str) ->
 
 @pytest.mark.parametrize("sent", [b"GET /say", b"GET /say HTTP/1.1\r\nX: "])
 def test_a_request_that_never_ends_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More bytes do not extend the deadline."""
+    """Check that further bytes do not extend the deadline."""
     monkeypatch.setattr(http_server, "_REQUEST_S", 1)
     monkeypatch.setattr(http_server, "_SWEEP_S", 0.1)
     with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as client_socket:
@@ -236,7 +236,7 @@ def test_a_request_that_never_ends_is_closed(sent: bytes, monkeypatch: pytest.Mo
 def test_a_connection_that_gets_no_thread_is_closed_and_the_next_one_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A unit's TasksMax has this effect during a flood."""
+    """Let starting a thread fail, as TasksMax of the unit does during a flood."""
     with serving() as server:
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", lambda _: fail_to_start())

@@ -1,4 +1,4 @@
-"""The web configuration file: supported keys, refused keys, and reloading on a change."""
+"""In the web configuration file, supported keys are accepted and others refused. Changes are reloaded."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_wrong_guesses_do_not_evict_accepted_logins(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_number_of_waiting_comparisons_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow two for each client and eight in total; a known login does not wait for them."""
+    """Allow two comparisons for each client and eight in total. A known login does not wait for others."""
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def slow(password: bytes, _: bytes) -> bool:

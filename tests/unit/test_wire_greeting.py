@@ -1,4 +1,4 @@
-"""Greetings of servers, valid and malformed: only complete ones are accepted."""
+"""Only complete and valid greetings of servers are accepted."""
 
 from __future__ import annotations
 

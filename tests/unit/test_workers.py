@@ -1,4 +1,4 @@
-"""Shared threads are bounded, and a job delays no jobs of other kinds or servers for good."""
+"""The number of shared threads is bounded, and no job delays jobs of other kinds or servers for good."""
 
 from __future__ import annotations
 

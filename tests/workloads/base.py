@@ -1,4 +1,4 @@
-"""The base of all workloads: a separate database, waiting for the intended state, cleaning up."""
+"""The base class of all workloads: make a separate database, wait for the intended state, clean up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Maximum seconds for a reply to the monitor; a stopped server never replies.
 _ANSWERS_WITHIN = 120
 
-#: "Unknown thread id": the connection ended before it was killed.
+#: Error "Unknown thread id": the connection ended before it was killed.
 _NO_SUCH_THREAD = 1094
 
 
@@ -28,8 +28,8 @@ class WorkloadError(RuntimeError):
 class Workload(ABC):
     """Context manager: the block begins once ``count`` connections of ``server`` are in the known state.
 
-    ``expected`` is the wait class of the affected threads. ``also`` are classes that some of them have in a
-    snapshot, because the state is a cycle (a thread that computes is idle between two statements).
+    ``expected`` is the wait class of the affected threads. Snapshots may also show a class of ``also``,
+    because the state is a cycle (for example, a thread that computes is idle between two statements).
     """
 
     name: ClassVar[str]
@@ -37,7 +37,7 @@ class Workload(ABC):
     also: ClassVar[frozenset[str]] = frozenset()
     server_options: ClassVar[tuple[str, ...]] = ()
     counter: ClassVar[str] = ""  #: status variable that counts the operations
-    poll: ClassVar[float] = 0.05  #: seconds between two checks whether the state is reached
+    poll: ClassVar[float] = 0.05  #: seconds between two checks of whether the state is reached
 
     def __init__(self, server: Server, count: int = 10, *, ready_timeout: float = 120) -> None:
         self.server = server
@@ -95,7 +95,7 @@ class Workload(ABC):
         return [threads[connection] for connection in self.connection_ids() if connection in threads]
 
     def throughput(self) -> int:
-        """Return the number of operations since the workload began; 0 for one that only waits."""
+        """Return the number of operations since the workload began; 0 for workloads that only wait."""
         return self._counted() - self._counted_before
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
@@ -133,7 +133,7 @@ class Workload(ABC):
         )
 
     def _clear(self) -> None:
-        """Kill remaining connections, whose end the server may not notice, and drop the database."""
+        """Kill the remaining connections, because the server may not notice their end; drop the database."""
         self._until(self._none_left)
         self.sql(f"DROP DATABASE {self.database}")
 

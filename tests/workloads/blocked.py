@@ -7,12 +7,12 @@ from typing import ClassVar
 from workloads.base import Workload
 from workloads.crowd import Crowd
 
-#: Seconds, practically infinite, because a waiter must not time out during a measurement.
+#: A timeout in seconds that is never reached, because a waiter must not time out during a measurement.
 _FOREVER = 100_000
 
 
 class Idle(Workload):
-    """Connections without a statement; the server's threads wait for the next command."""
+    """Connections that execute no statement; the server's threads wait for the next command."""
 
     name: ClassVar[str] = "idle"
     expected: ClassVar[str] = "idle"
@@ -29,7 +29,7 @@ class Idle(Workload):
 
 
 class Sleep(Workload):
-    """``SELECT SLEEP``: inside a statement, neither on a CPU nor waiting for InnoDB."""
+    """``SELECT SLEEP``: threads execute a statement, but do not use a CPU or wait for InnoDB."""
 
     name: ClassVar[str] = "sleep"
     expected: ClassVar[str] = "user_sleep"
@@ -52,7 +52,7 @@ _QUEUE = 200
 
 
 class RowLock(Workload):
-    """One transaction holds the lock of a row, all others wait for it; many connections use several rows."""
+    """One transaction holds locks on rows, and all others wait for them. Many waiters use several rows."""
 
     name: ClassVar[str] = "row_lock"
     expected: ClassVar[str] = "row_lock"

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Number of operations after which a load has started. Low, because 1,000 clients of one row do 50 a second.
+#: Number of operations after which a load has started. It is low, because 1,000 clients that update one row
+#: complete only 50 operations a second.
 _WARM = 50
 
-#: Maximum dirty pages of a clean server, which come from background work.
+#: Maximum number of dirty pages on a clean server; background work causes these.
 _CLEAN = 50
 
 #: Wait classes between two statements, on any server.
 _BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin", "mutex_wait"})
 
-#: Wait classes of a commit: one client writes the log, the others wait for it.
+#: Wait classes of a commit: one client writes the log, and the others wait for that client.
 _COMMIT = frozenset({"fsync_redo", "redo_write_wait", "group_commit"})
 
 
@@ -45,7 +46,7 @@ def fill(workload: Workload, table: str, rows: int) -> None:
 
 
 class _Loaded(Workload):
-    """Clients in a separate process that never pause."""
+    """Clients, in a separate process, that never pause."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -88,7 +89,7 @@ class _Busy(_Loaded):
 
 
 class UpdateStorm(_Busy):
-    """Every client increments the same row; they queue for its lock, with a deadlock search per new waiter.
+    """Every client increments the same row. Clients queue for its lock, and each wait searches for deadlocks.
 
     With about 100 clients or more, most wait for the row lock; with fewer, for the redo log at commit.
     """
@@ -107,7 +108,7 @@ class UpdateStorm(_Busy):
 
 
 class Cpu(_Busy):
-    """Point selects on a table in memory; threads wait only for the next command."""
+    """Selects of single rows from a table in memory; threads wait only for the next command."""
 
     name: ClassVar[str] = "cpu"
     expected: ClassVar[str] = "on_cpu"
@@ -144,7 +145,7 @@ class Fsync(_Busy):
 
 
 class Writers(_Busy):
-    """Each statement changes one random row, and so dirties a page; the table has ``megabytes``.
+    """Each statement changes one random row of a table of ``megabytes``, and so makes a page dirty.
 
     ``rewrite`` changes all 2,000 bytes of the row, for much redo. ``rate`` limits the statements per second
     of all clients. ``clean`` waits until no pages are dirty before the clients start.
@@ -223,12 +224,12 @@ class Oltp(_Loaded):
 
 
 class TableScan(_Busy):
-    """Scans of two tables in turn, each larger than the buffer pool, so that every scan reads its pages."""
+    """Scans of two tables in turn. Each is larger than the buffer pool, so every scan reads from the disk."""
 
     name: ClassVar[str] = "table_scan"
     expected: ClassVar[str] = "page_read"
     also: ClassVar[frozenset[str]] = _BETWEEN | {"read_ahead", "free_page_wait"}
-    #: Without O_DIRECT the pages would come from the kernel's cache without waits.
+    #: If O_DIRECT were not set, pages would come from the kernel's cache and threads would not wait.
     server_options: ClassVar[tuple[str, ...]] = (
         "--innodb-buffer-pool-size=16M", "--innodb-flush-method=O_DIRECT",
     )  # fmt: skip
@@ -253,7 +254,7 @@ class Burn(Workload):
     name: ClassVar[str] = "burn"
     expected: ClassVar[str] = "on_cpu"
 
-    #: With more threads, the host would no longer respond.
+    #: Maximum number of threads; with more, the host does not respond.
     _MOST = 64
 
     @property
@@ -264,7 +265,7 @@ class Burn(Workload):
         if self.count > self._MOST:
             raise WorkloadError(f"{self.name}: at most {self._MOST} connections, not {self.count}")
         self._crowd = self._stack.enter_context(Crowd(self.server, self.count, self.database))
-        # CRC32, because 9.7 has no MD5 and 5.5 may lack SHA2
+        # CRC32 is used, because 9.7 has no MD5 and 5.5 may lack SHA2
         self._crowd.send("SELECT BENCHMARK(1000000000000, CRC32('innoscope'))")
 
     def reached(self) -> bool:
@@ -273,7 +274,7 @@ class Burn(Workload):
 
 
 class Repeated(_Busy):
-    """Clients that repeat the given statements; ``make`` are statements that run once before.
+    """Clients that repeat the given statements; the statements ``make`` run once before.
 
     ``$R`` in a statement is a random number up to ``among``. ``rate`` limits the statements per second.
     """

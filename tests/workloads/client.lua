@@ -1,4 +1,4 @@
--- One client: run its statements in turn, without pause. Every second client starts with the second statement,
+-- One client: run its statements in turn, without pause. Successive clients start with successive statements,
 -- so that two clients of a table scan read different tables.
 
 sysbench.cmdline.options = {

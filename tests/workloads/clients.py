@@ -1,4 +1,4 @@
-"""Clients that keep a server busy: sysbench, because clients in Python would use too much CPU time."""
+"""Keep a server busy with sysbench, because clients in Python would use too much CPU time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCRIPT = Path(__file__).with_name("client.lua")
 #: Seconds after which the clients exit by themselves.
 _BOUND = 3600
 
-#: Maximum seconds for a client's last statement; then the client is killed.
+#: Maximum seconds for a client's last statement, after which the client is killed.
 _STOP = 2
 
 
@@ -35,7 +35,7 @@ def _sysbench(server: Server, database: str, *arguments: str) -> list[str]:
 
 
 def prepare(server: Server, database: str, script: Sequence[str]) -> None:
-    """Let a script of sysbench create its tables."""
+    """Let a sysbench script create its tables."""
     ensure_commands("sysbench")
     done = subprocess.run(
         _sysbench(server, database, *script, "prepare"), capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Many connections in one thread: send each a statement, without waiting for replies."""
+"""Use many connections from one thread: send a statement on each, without waiting for replies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Crowd:
         return [int(connection.thread_id()) for connection in self._connections]
 
     def send(self, *statements: str) -> None:
-        """Send one statement per connection and read no results. Then connections can only be closed."""
+        """Send one statement per connection and read no results; then the connections can only be closed."""
         for connection, statement in zip(self._connections, itertools.cycle(statements), strict=False):
             connection._execute_command(COM_QUERY, statement)
 

@@ -1,7 +1,7 @@
 // Many threads with stacks of a given depth.
 //
-// Arguments: threads, bytes of stack that each uses, milliseconds between two wakeups of each (0: never). Prints a
-// line once all have reached their depth. The process ends with its standard input.
+// Arguments: number of threads, bytes of stack that each thread uses, milliseconds between two wakeups of each thread
+// (0: never). The process prints a line once all threads have reached their depth. It ends with its standard input.
 #include <alloca.h>
 #include <cstdio>
 #include <cstdlib>

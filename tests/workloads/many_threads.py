@@ -1,4 +1,4 @@
-"""A test process with many sleeping threads with deep stacks."""
+"""A test process whose many threads sleep with deep stacks."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Gaps:
     histogram: dict[int, int]
 
     def percentile(self, share: float) -> int:
-        """Return the quantile of the gaps, to an eighth of an octave."""
+        """Return the quantile of the gaps; the resolution is an eighth of an octave."""
         left = share * self.count
         for edge, count in sorted(self.histogram.items()):
             left -= count
@@ -73,7 +73,7 @@ class LatencyProbe:
         self._keeper.close()
 
     def take(self) -> Gaps:
-        """Return the gaps since the last call, including the current one, for whose end this waits."""
+        """Return the gaps since the last call. Wait for the end of the current gap, which is included."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("take\n")

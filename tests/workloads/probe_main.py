@@ -1,4 +1,4 @@
-"""The process of ``workloads.probe``: send ``DO 1`` continuously, and print the gaps on request."""
+"""The process of ``workloads.probe``: send ``DO 1`` continuously, and print the gaps when requested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUERY = b"\x05\x00\x00\x00\x03DO 1"
 
 
 class Meter:
-    """Stores the gaps so far. The listening thread sets ``wanted``, which is served between two queries."""
+    """Store the gaps so far. The listening thread sets ``wanted``; the client replies between two queries."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -54,7 +54,7 @@ def _listen(meter: Meter) -> None:
 
 
 def _measure(wire: socket.socket, meter: Meter, until: float) -> None:
-    """Send, wait, count. A gap is the time between two replies, so every delay is counted."""
+    """Send queries, wait for replies and count. Gaps reach from reply to reply, so every delay is counted."""
     before = time.perf_counter_ns()
     while time.monotonic() < until:
         wire.sendall(_QUERY)
@@ -64,7 +64,7 @@ def _measure(wire: socket.socket, meter: Meter, until: float) -> None:
         now = time.perf_counter_ns()
         meter.add((now - before) // 1000)
         before = now
-        if meter.wanted:  # after the reply, so that the current gap is included
+        if meter.wanted:  # checked after the reply, so that the gap that has just ended is included
             print(json.dumps(meter.take()), flush=True)
 
 

@@ -32,8 +32,8 @@ impl Map {
         let mut values = vec![0_u64; entries as usize * words];
         let mut next = 0_u32;
         let mut count = entries;
-        // SAFETY: the buffers have room for `entries` keys and values, with a value for each CPU, and for the
-        // position of the next batch.
+        // SAFETY: `keys` and `values` have room for `count` entries, with a value for each CPU in a per-CPU
+        // map, and `next` has room for the position of the next batch. The other two pointers may be null.
         check(unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 self.descriptor,
@@ -70,7 +70,8 @@ impl Map {
     /// Set the value of a key; not for per-CPU maps.
     pub fn update(self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.check_key(key)?;
-        // SAFETY: the key has the map's size. The caller passes a value of the map's value size.
+        // SAFETY: the key has the map's key size, which is checked above. The caller passes a value of the
+        // map's value size.
         check(unsafe {
             libbpf_sys::bpf_map_update_elem(self.descriptor, key.as_ptr().cast(), value.as_ptr().cast(), 0)
         })
@@ -79,7 +80,7 @@ impl Map {
     /// Delete a key of a hash. A missing key is not an error.
     pub fn delete(self, key: &[u8]) -> io::Result<()> {
         self.check_key(key)?;
-        // SAFETY: the key has the map's size, which is checked above.
+        // SAFETY: the key has the map's key size, which is checked above.
         match check(unsafe { libbpf_sys::bpf_map_delete_elem(self.descriptor, key.as_ptr().cast()) }) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -115,7 +116,8 @@ impl Map {
     }
 
     fn lookup(self, key: &[u8], buffer: &mut [u64]) -> io::Result<Vec<u64>> {
-        // SAFETY: the key has the map's size, and the buffer has room for the values of all CPUs.
+        // SAFETY: the callers pass a key of the map's key size and a buffer with room for all copies of the
+        // value.
         check(unsafe {
             libbpf_sys::bpf_map_lookup_elem(self.descriptor, key.as_ptr().cast(), buffer.as_mut_ptr().cast())
         })?;
@@ -125,7 +127,8 @@ impl Map {
     fn next_key(self, last: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {
         let mut next = vec![0; self.key_bytes];
         let last = last.map_or(std::ptr::null(), <[u8]>::as_ptr);
-        // SAFETY: both keys have the map's size. A null key requests the first one.
+        // SAFETY: `next` has the map's key size, and so has `last`, unless it is null, which requests the
+        // first key.
         match check(unsafe {
             libbpf_sys::bpf_map_get_next_key(self.descriptor, last.cast(), next.as_mut_ptr().cast())
         }) {

@@ -104,7 +104,8 @@ unsafe fn run_closer(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) -> !
         unsafe { close_between(first, descriptor) };
         first = descriptor + 1;
     }
-    // SAFETY: as above. The byte read is a local variable, and the process has only this thread.
+    // SAFETY: the descriptors are the child's own copies, and nothing in the child uses them after they are
+    // closed. The byte is read into a local variable, and the process has only this thread.
     unsafe {
         close_between(first, limit.max(first));
         libc::syscall(libc::SYS_close, ready);

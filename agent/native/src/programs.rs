@@ -51,7 +51,7 @@ pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
         ..Default::default()
     };
     let name = kernel_name(&shape.name)?;
-    // SAFETY: the name is NUL-terminated, and it and the options outlive the call.
+    // SAFETY: the name is NUL-terminated. The name and the options outlive the call.
     let descriptor = unsafe {
         libbpf_sys::bpf_map_create(
             shape.kind,
@@ -156,8 +156,9 @@ fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]
         options.log_size = log.len() as u32;
         options.log_level = 1;
     }
-    // SAFETY: name, code and log buffer are passed with their sizes and outlive the call. The kernel copies
-    // the instructions, so they need no alignment.
+    // SAFETY: the name and the licence are NUL-terminated. The code and the log buffer are passed with their
+    // sizes. All four and the options outlive the call. The kernel copies the instructions, so they need no
+    // alignment.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
             program_type.kind,

@@ -55,7 +55,7 @@ fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())
         .map_err(|_| Error::new(Kind::Internal, format!("{}: a NUL in the path", what(place))))?;
     let mut attributes = attributes(&path, place)?;
-    // SAFETY: `attributes` is initialised, and it and the path that it points to outlive the call.
+    // SAFETY: `attributes` is initialised. `attributes` and the path to which it points outlive the call.
     let event: RawFd = unsafe {
         sys::perf_event_open(
             &raw mut attributes,

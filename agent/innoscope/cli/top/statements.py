@@ -29,7 +29,7 @@ class Ask(Protocol):
 
 
 class SqlAsk:
-    """Queries over one persistent connection, and reconnects after a failure."""
+    """Run the query over one persistent connection, and reconnect after a failure."""
 
     def __init__(self, target: Target, *, options_file: str | None = None, user: str | None = None) -> None:
         self._target = target

@@ -89,8 +89,8 @@ fn wait(armed: &[Armed], left: Duration) -> io::Result<bool> {
         .map(|event| libc::pollfd { fd: event.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
     let left = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
-    // SAFETY: the array, whose length is passed, and the timespec outlive the call; a null signal mask is
-    // allowed.
+    // SAFETY: the array is passed with its length. The array and the timespec outlive the call. The signal
+    // mask may be null.
     let ready = unsafe {
         libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const left, ptr::null())
     };
