@@ -111,6 +111,7 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
         (_set(*SPIN, "backends", 0, {"sql": {"a": {"bound": "lower"}}}), "of its own"),
         (_set("read_ahead", "servers", 1, "backends", 0, "sql", FLAG[-1], {"bound": "raise"}),
          "bound is for"),
+        (_set(*SPIN, "backends", 0, {"sql": {"a": {"to": 1}}}), "to is for"),
         (_set("read_ahead", "servers", [only("mariadb", "10.11-11.4")]), "these servers"),
         (_set("read_ahead", "servers", [only("mysql", "5.7")]), "not be written .* these servers"),
         (_set("read_ahead", "servers", [only("mysql", "5.1-5.6")]), "not be written .* these servers"),

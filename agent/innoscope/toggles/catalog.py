@@ -113,6 +113,8 @@ def _raw(one: Assignment, backend: Backend, toggle: Toggle, domain: Domain, text
         if one.values is None or text not in one.values:
             raise _not_allowed(backend, toggle, text)
         return one.values[text]
+    if one.to is not None:
+        return one.to
     low, high = _limits(one, domain)
     if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
         raise _not_allowed(backend, toggle, text)

@@ -64,15 +64,18 @@ class _Setting(Entry, frozen=True):
 class _SqlSetting(_Setting, frozen=True):
     values: dict[_Word, bool | int | float | _Symbol] | None = None
     bound: Literal["raise", "lower"] | None = None
+    to: int | None = None
 
     def assignment(self, name: str, domain: Domain) -> Assignment:
         """Return the assignment that the entry with this name describes."""
         self.check(domain)
         if self.bound is not None and domain.words:
             raise ValueError("bound is for a toggle with a number")
+        if self.to is not None and self.bound is None:
+            raise ValueError("to is for a setting with bound")
         default: dict[str, Raw] = {word: word for word in domain.words}
         values = _values(self.values, domain, {"on": True, "off": False} if _is_switch(domain) else default)
-        return Assignment(Setting(name), values, self.scale, self.low, self.high, self.bound)
+        return Assignment(Setting(name), values, self.scale, self.low, self.high, self.bound, self.to)
 
 
 class _MemorySetting(_Setting, frozen=True, kw_only=True):

@@ -68,6 +68,7 @@ class Assignment:
     toggle's number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these
     servers. ``bound`` marks another variable that limits the toggle's variable: "raise" means that it is only
     raised to the number, "lower" that it is only lowered. It is a separate step, so that undo can restore it.
+    ``to`` is the number of such a variable if it is not the toggle's.
     """
 
     setting: Setting
@@ -76,6 +77,7 @@ class Assignment:
     low: float | None = None
     high: float | None = None
     bound: str | None = None
+    to: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
