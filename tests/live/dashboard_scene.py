@@ -88,7 +88,8 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
         busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
         other = stack.enter_context(Server(OTHER))
         families = [word for name in default_catalog().families for word in ("--family", name)]
-        sensing = stack.enter_context(Sensing(*families, "--budget", 0.2, only=[busy, other]))
+        # With all CPUs as the budget, no probe is detached until the retry after a minute.
+        sensing = stack.enter_context(Sensing(*families, "--budget", 1, only=[busy, other]))
         receiver = stack.enter_context(Receiver())
         places = (
             f"[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",

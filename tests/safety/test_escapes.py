@@ -14,6 +14,7 @@ import click
 import pytest
 
 from innoscope.cli import main
+from innoscope.common.errors import ExitCode
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
 from safety.terminal import (
@@ -82,7 +83,8 @@ def _write_files(scene: Scene) -> None:
         ("symbols", "export", "--file", server, "-o", f"{os.environ['INNOSCOPE_SYMBOLS']}/"),
     ):  # fmt: skip
         done = innoscope(*command)
-        assert done.returncode in (0, 14, 19, 20), done.stderr
+        # On a busy host, the hostile server may also wait for a CPU, which diagnose reports.
+        assert done.returncode in (ExitCode.SUCCESS, ExitCode.FOUND, ExitCode.CANNOT_TELL), done.stderr
     incident = json.loads(gzip.decompress((files / "seen.innoscope").read_bytes()))
     incident["capture"]["trigger"] = evil
     (files / "forged.innoscope").write_bytes(gzip.compress(json.dumps(incident).encode()))
