@@ -39,8 +39,8 @@ _WORDS: Final = {
 }
 
 
-class _Source(Server):
-    """A source whose server UUID differs from its replica's, although both start from the same template."""
+class Source(Server):
+    """A server whose UUID differs from that of its peer, although both start from the same template."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -94,7 +94,7 @@ class _Pair:
 @contextmanager
 def _following(replica: Server) -> Iterator[_Pair]:
     with (
-        _Source(replica.name, options=_SOURCE) as source,
+        Source(replica.name, options=_SOURCE) as source,
         closing(source.connect()) as at_source,
         closing(replica.connect()) as at_replica,
     ):

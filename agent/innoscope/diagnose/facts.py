@@ -24,6 +24,8 @@ _AT_REST: Final = re.compile(
     r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
     re.IGNORECASE,
 )
+#: State of a commit that waits for a replica: "slave" in MariaDB and before MySQL 8.0.26, then "replica".
+_SEMISYNC: Final = re.compile(r"^Waiting for semi-sync ACK from (slave|replica)")
 
 
 #: Wait classes of threads that are idle or run SLEEP().
@@ -305,6 +307,25 @@ def _applier_error(evidence: Evidence) -> float:
     return found
 
 
+def _semisync_wait_seconds(evidence: Evidence) -> float:
+    """Return the longest time for which a commit has waited for a replica's acknowledgement, in seconds."""
+    rows(evidence, "processes")
+    return max((float(one.seconds) for one in evidence.statements if _SEMISYNC.match(one.state)), default=0.0)
+
+
+def _semisync_timeout_seconds(evidence: Evidence) -> float:
+    try:
+        return _variable(evidence, "rpl_semi_sync_source_timeout") / 1000
+    except Unknown:
+        return _variable(evidence, "rpl_semi_sync_master_timeout") / 1000
+
+
+def _connected_replicas(evidence: Evidence) -> float:
+    """Return the number of replicas that read this server's binary log, with or without acknowledging it."""
+    rows(evidence, "processes")
+    return float(sum(one.command.startswith("Binlog Dump") for one in evidence.statements))
+
+
 def _recovery_rate(evidence: Evidence) -> float:
     """Return the rate at which crash recovery scans the redo log, in bytes per second."""
     reached = [
@@ -390,5 +411,8 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "applier_behind_seconds": _applier_behind_seconds,
     "applier_stopped": _applier_stopped,
     "applier_error": _applier_error,
+    "semisync_wait_seconds": _semisync_wait_seconds,
+    "semisync_timeout_seconds": _semisync_timeout_seconds,
+    "connected_replicas": _connected_replicas,
     "toggles_in_force": _toggles_in_force,
 }
