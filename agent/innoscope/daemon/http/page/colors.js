@@ -8,6 +8,7 @@ const FAMILIES = {
   on_cpu: [135, 42, 62],
   runnable: [95, 42, 66],
   innodb_queue: [112, 34, 70],
+  disk_full: [330, 62, 44],
   row_lock: [2, 72, 70],
   metadata_lock: [340, 66, 72],
   table_lock: [352, 58, 76],
