@@ -1,10 +1,14 @@
-"""``python -m incidents.table``: update docs/incidents.md from the results of the lab's last run."""
+"""``python -m incidents.table``: update docs/incidents.md from the results of the lab's last run.
+
+The rows of incidents that were not run are kept.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from incidents import lab_results as store
 from incidents.all_incidents import BY_NAME
@@ -18,17 +22,33 @@ PAGE = Path(__file__).parents[2] / "docs" / "incidents.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 #: Characters of evidence in a row of the table.
 _EVIDENCE = 180
+#: A row of one of the tables, whose first cell is the incident's name.
+_ROW = re.compile(r"^\| ([\w-]+) \|.*$", re.M)
 
 
 def main() -> int:
-    """Write the page; return 1 if an incident of the lab has no result."""
-    results = by_incident(store.results())
-    missing = [name for name in BY_NAME if name not in results]
+    """Write the page; return 1 if an incident has neither a result nor a row."""
+    page, results = PAGE.read_text(), by_incident(store.results())
+    rows, cures = kept_rows(page)
+    rows |= {name: _row(name, runs) for name, runs in results.items()}
+    cures |= {name: _cure_row(name, cure) for name, runs in results.items() if (cure := runs[-1]["cure"])}
+    missing = [name for name in BY_NAME if name not in rows]
     if missing:
         print(f"no result of {', '.join(missing)}: python -m incidents.run", file=sys.stderr)
         return 1
-    PAGE.write_text(with_tables(PAGE.read_text(), "\n".join(tables(results))))
+    PAGE.write_text(with_tables(page, "\n".join(tables(rows, cures))))
     return 0
+
+
+def kept_rows(page: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the rows of the page's two tables, by incident."""
+    _, _, made = page.partition(BEGIN)
+    incidents, _, cures = made.partition("| incident | cure |")
+    return _by_name(incidents), _by_name(cures)
+
+
+def _by_name(table: str) -> dict[str, str]:
+    return {row[1]: row[0] for row in _ROW.finditer(table) if row[1] in BY_NAME}
 
 
 def by_incident(lines: Iterable[Line]) -> dict[str, list[Line]]:
@@ -46,28 +66,26 @@ def with_tables(page: str, made: str) -> str:
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
-def tables(results: Mapping[str, Sequence[Line]]) -> Iterator[str]:
+def tables(rows: Mapping[str, str], cures: Mapping[str, str]) -> Iterator[str]:
     """Yield the table of the incidents, their descriptions, and the table of the cures."""
-    servers = {line["server"] for runs in results.values() for line in runs}
-    most = max(len(runs) for runs in results.values())
-    yield f"{len(BY_NAME)} incidents on {len(servers)} servers, each run {_times(most)}."
+    servers = {incident.server for incident in BY_NAME.values()}
+    yield f"{len(BY_NAME)} incidents on {len(servers)} servers."
     yield ""
     yield "| incident | server | first finding | seconds | evidence | runs that agree | then also |"
     yield "|---|---|---|---|---|---|---|"
     for name in BY_NAME:
-        yield _row(name, results[name])
+        yield rows[name]
     yield ""
     yield "What was done to the server:"
     yield ""
     for name, incident in BY_NAME.items():
         yield f"- **{name}**: {incident.what}"
-    cured = [runs[-1] for name in BY_NAME if (runs := results[name])[-1]["cure"]]
-    if cured:
-        yield from _cures(cured)
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+    yield ""
+    yield "| incident | cure | counted | before, a second | after | factor |"
+    yield "|---|---|---|---|---|---|"
+    for name in BY_NAME:
+        if name in cures:
+            yield cures[name]
 
 
 def _row(name: str, runs: Sequence[Line]) -> str:
@@ -89,15 +107,10 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _EVIDENCE else text[: _EVIDENCE - 1].rstrip() + "…"
 
 
-def _cures(lines: Iterable[Line]) -> Iterator[str]:
-    yield ""
-    yield "| incident | cure | counted | before, a second | after | factor |"
-    yield "|---|---|---|---|---|---|"
-    for line in lines:
-        cure = line["cure"]
-        factor = cure["after"] / cure["before"] if cure["before"] else float("inf")
-        rates = f"{cure['before']:,.0f} | {cure['after']:,.0f} | {factor:.1f}"
-        yield f"| {line['incident']} | `{cure['command']}` | {cure['counter']} | {rates} |"
+def _cure_row(name: str, cure: Mapping[str, Any]) -> str:
+    factor = cure["after"] / cure["before"] if cure["before"] else float("inf")
+    rates = f"{cure['before']:,.0f} | {cure['after']:,.0f} | {factor:.1f}"
+    return f"| {name} | `{cure['command']}` | {cure['counter']} | {rates} |"
 
 
 if __name__ == "__main__":
