@@ -15,6 +15,7 @@ from innoscope.daemon.http.web_config import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +45,10 @@ def test_every_page_is_served_as_text(port: int) -> None:
         status, kind, text = get(port, path)
         assert (status, kind) == (200, "text/plain; charset=utf-8")
         assert text.startswith(f"# {path.removeprefix('/runbooks/')}\n")
+
+
+@pytest.mark.parametrize("page", sorted(folder("runbooks").glob("*.md")), ids=lambda page: page.stem)
+def test_first_command_is_diagnose(page: Path) -> None:
+    _, _, confirm = page.read_text().partition("\n## How to confirm\n")
+    commands = [line.strip() for line in confirm.splitlines() if line.startswith("    ")]
+    assert commands[0].startswith("sudo innoscope diagnose")
