@@ -100,11 +100,11 @@ READ_AHEAD: Final = (
         (
             Query(
                 f"clamp_min(1 - {rate('read_ahead_evicted_pages')} / ({rate('read_ahead_pages')} > 0), 0)",
-                "now",
+                "useful, at most",
             ),
-            Query(level("read_ahead_useful_ratio", aggregate="min"), "since the start"),
         ),
-        "Share of the pages read ahead that were used before they were evicted.",
+        "Upper bound of the share of the pages read ahead that were used: from MySQL 5.7 on, the server does "
+        "not count the pages that a page cleaner evicts unread.",
         "Below 50 %: read-ahead evicts pages that are needed, and causes useless reads.",
         (run("innoscope toggle plan read_ahead off"), read("toggles.md")),
         most=1,

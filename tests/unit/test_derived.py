@@ -32,12 +32,6 @@ POOL = {
 }
 REDO = {"redo_written_bytes": 1700.0, "redo_checkpoint_bytes": 1000.0, "checkpoint_age_max_bytes": 1000.0}
 
-READ_AHEAD = {
-    "read_ahead_pages.linear": 60.0,
-    "read_ahead_pages.random": 20.0,
-    "read_ahead_evicted_pages": 20.0,
-}
-
 
 def _of(samples: list[Sample]) -> dict[str, object]:
     return {"/".join((metric, *labels)): value for (metric, labels), value in by_series(samples).items()}
@@ -52,10 +46,8 @@ RATIOS = {"buffer_pool_dirty_ratio": 0.5, "buffer_pool_dirty_headroom_ratio": 0.
         (POOL, {"buffer_pool_other_pages": 200} | RATIOS),
         (dict.fromkeys(POOL, 0.0), {"buffer_pool_other_pages": 0}),
         (POOL | {"buffer_pool_data_pages": 801.0}, {"buffer_pool_other_pages": 0}),
-        (READ_AHEAD, {"read_ahead_useful_ratio": 0.75}),
-        ({"read_ahead_evicted_pages": 0.0}, {}),
     ],
-    ids=["pool", "empty pool", "pages moved between the reads", "read-ahead", "no read-ahead"],
+    ids=["pool", "empty pool", "pages moved between the reads"],
 )
 def test_values_are_derived(values: dict[str, float], expected: dict[str, float]) -> None:
     found = _of(derived.derive(values, None, 0))

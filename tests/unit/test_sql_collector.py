@@ -283,7 +283,7 @@ def test_an_invalid_sql_catalog_is_named(change: dict[str, Any], words: str) -> 
 def test_every_metric_of_sql_is_in_the_catalog_or_derived() -> None:
     derived = {
         "buffer_pool_other_pages", "buffer_pool_dirty_ratio", "buffer_pool_dirty_headroom_ratio",
-        "read_ahead_useful_ratio", "checkpoint_age_bytes", "checkpoint_age_ratio", "checkpoint_zone",
+        "checkpoint_age_bytes", "checkpoint_age_ratio", "checkpoint_zone",
         "redo_full_seconds", "sql_up", "memory_sql_difference",
     }  # fmt: skip
     in_catalog = {entry.metric for entry in sql_catalog.default().entries}

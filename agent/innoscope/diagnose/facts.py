@@ -66,7 +66,7 @@ def _refused(evidence: Evidence) -> float:
 
 
 def _read_ahead_wasted_ratio(evidence: Evidence) -> float:
-    """Return the share of the pages read ahead that were evicted without being used."""
+    """Return the share of the pages read ahead that were evicted unread, other than by a page cleaner."""
     read = _grown(evidence, "read_ahead_pages")
     evicted = evidence.change("read_ahead_evicted_pages")
     if evicted is None:

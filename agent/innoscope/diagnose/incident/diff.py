@@ -33,7 +33,7 @@ _NOT_COMPARED: Final = frozenset(
         "innodb_variable", "memory_sql_difference", "mysqld_start_time_seconds", "collector_success",
         "collector_duration_seconds", "toggle_since_timestamp_seconds", "toggle_until_timestamp_seconds",
         "probe_attached", "probe_duty_ratio", "probe_overhead_ratio", "probe_hit_cost_seconds", "probe_hits",
-        "probe_cost_seconds", "read_ahead_useful_ratio", "sql_up",
+        "probe_cost_seconds", "sql_up",
     }
 )  # fmt: skip
 #: Variables that the server itself changes.

@@ -26,7 +26,7 @@ def derive(
     ``earlier`` is ``(time, values)`` of the previous collection, or None. Both times are seconds of the same
     clock.
     """
-    return [*_pool(values), *_read_ahead(values), *_checkpoint(values, earlier, now)]
+    return [*_pool(values), *_checkpoint(values, earlier, now)]
 
 
 def plain(values: Mapping[str, float], metrics: Iterable[str]) -> list[Sample]:
@@ -54,13 +54,6 @@ def _pool(values: Mapping[str, float]) -> Iterator[Sample]:
         yield Sample("buffer_pool_dirty_ratio", ratio)
         if limit is not None:
             yield Sample("buffer_pool_dirty_headroom_ratio", limit - ratio)
-
-
-def _read_ahead(values: Mapping[str, float]) -> Iterator[Sample]:
-    read = values.get("read_ahead_pages.linear", 0) + values.get("read_ahead_pages.random", 0)
-    evicted = values.get("read_ahead_evicted_pages")
-    if evicted is not None and read > 0:
-        yield Sample("read_ahead_useful_ratio", 1 - evicted / read)
 
 
 def _checkpoint(
