@@ -230,7 +230,7 @@ class FakeSensor:
                 Sample("mysqld_start_time_seconds", started),
             ],
             "memory": [Sample(name, value) for name, value in gauges(0).items()],
-            "waits": [Sample("threads", count, (wait,)) for wait, count in threads(0).items()],
+            "waits": [Sample("threads", count, (wait, "client")) for wait, count in threads(0).items()],
             "probes": [*attached, Sample("probe_overhead_ratio", 0.0065), Sample("probe_budget_ratio", 0.01)],
         }
         return tuple(

@@ -168,7 +168,7 @@ def test_prometheus_scrapes_over_tls_with_a_password(name: str, server: Any, cer
         assert prometheus.value("innoscope_sql_up") == 1
         assert prometheus.value("innoscope_mysqld_up") == 1
         assert prometheus.value("innoscope_sensor_up") == 1
-        assert prometheus.value('innoscope_threads{wait="background_idle"}') > 0
+        assert prometheus.value('sum(innoscope_threads{wait="background_idle"})') > 0
         assert prometheus.value("rate(innoscope_statements_total[30s])") > 0
         assert 0 < prometheus.value("scrape_samples_scraped") <= 3000
         metadata = prometheus.get("/api/v1/metadata")

@@ -92,7 +92,8 @@ def test_the_state_document_describes_each_server() -> None:
     series = [
         Series(declared[name], "a", labels, value)
         for name, labels, value in (
-            ("threads", ("idle",), 7), ("threads", ("spin",), 0), ("connections", (), 12),
+            ("threads", ("idle", "client"), 4), ("threads", ("idle", "background"), 3),
+            ("threads", ("spin", "client"), 0), ("connections", (), 12),
             ("redo_full_seconds", (), math.inf), ("probe_attached", ("p",), 1), ("probe_attached", ("q",), 0),
             ("toggle_in_force", ("read_ahead", "sql"), 1), ("toggle_info", ("read_ahead", "off", "ann"), 1),
             ("toggle_since_timestamp_seconds", ("read_ahead",), 50.0),

@@ -115,8 +115,8 @@ def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None
         seen = by_series(stepped.waits.collect())
         counts = stepped.profiles.between(0, 1e12).counts
 
-    assert seen["threads", ("idle",)] == 2
-    assert seen["threads", ("row_lock",)] == 1
+    assert seen["threads", ("idle", "client")] == 2
+    assert seen["threads", ("row_lock", "client")] == 1
     assert seen["thread_seconds", ("idle",)] == pytest.approx(4 * INTERVAL_S)
     assert seen["thread_seconds", ("row_lock",)] == pytest.approx(2 * INTERVAL_S)
     assert seen["thread_samples", ("exact",)] == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common.samples import Histogram
@@ -67,6 +68,9 @@ def own(scrape: Scrape | None) -> dict[str, dict[str, float]]:
 def _server(state: ServerState, numbers: Numbers) -> dict[str, Any]:
     now = ((name, numbers.one(state.name, name)) for name in _NOW)
     attached = numbers.of(state.name, "probe_attached")
+    threads: Counter[str] = Counter()
+    for (wait, _), count in numbers.of(state.name, "threads").items():
+        threads[wait] += int(count)
     return {
         "name": state.name,
         "what": state.what,
@@ -74,7 +78,7 @@ def _server(state: ServerState, numbers: Numbers) -> dict[str, Any]:
         "collectors": [{"name": name, "ok": why is None, "why": why} for name, why in state.collectors],
         "toggles": list(_toggles(state.name, numbers)),
         "probes": {"attached": int(sum(attached.values())), "known": len(attached)},
-        "threads": {wait: count for (wait,), count in numbers.of(state.name, "threads").items() if count},
+        "threads": {wait: count for wait, count in threads.items() if count},
         "now": {name: value for name, value in now if value is not None},
     }
 

@@ -18,6 +18,7 @@ from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import MOST_BYTES, Engine
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import ProfileHistory, Stack
+from innoscope.sampling.snapshot_history import APPLIER, CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,8 @@ _RETRY_S: Final = 5.0
 #: Maximum cached stacks. Beyond it, the cache is cleared, so that memory stays bounded.
 _SEEN_KEPT: Final = 2_000
 _CLOSE_S: Final = 0.3
+#: The label ``kind`` of ``threads``, by kind of thread (threads.yaml). All others are ``background``.
+_KIND_LABEL: Final = {CLIENT: "client", APPLIER: "applier"}
 
 
 class SnapshotCallback(Protocol):
@@ -200,8 +203,11 @@ class WaitsCollector:
             name = kinds[tid] = kind.name if kind.sure else before.get(tid, kind.name)
             groups.setdefault((name, id(stack)), []).append(thread.ns_tid)
         self._kinds = kinds
+        threads: Counter[tuple[str, str]] = Counter()
+        for (name, number), tids in groups.items():
+            threads[met[number].wait, _KIND_LABEL.get(name, "background")] += len(tids)
         with self._lock:
-            self._tally.add(dump, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
+            self._tally.add(dump, threads, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
             self._failure = None
         by_stack: Counter[Stack] = Counter()
         for number, stack in met.items():  # equal stacks may be several objects, because thread names differ
@@ -225,11 +231,15 @@ class WaitsCollector:
 
 
 class _Tally:
-    """The exported numbers. Every wait class and every trust level is always present."""
+    """The exported numbers. Every wait class and every trust level is always present.
+
+    ``_threads`` is by wait class and kind of thread. ``client`` is present in all classes, another kind once
+    one of its threads was in the class.
+    """
 
     def __init__(self) -> None:
         classes = default_classifier().catalog.classes
-        self._threads = dict.fromkeys(classes, 0)
+        self._threads = dict.fromkeys(((wait, "client") for wait in classes), 0)
         self._seconds = dict.fromkeys(classes, 0.0)
         self._trust = dict.fromkeys(Trust, 0)
         self._snapshot_seconds = 0.0
@@ -237,15 +247,21 @@ class _Tally:
         self.snapshots = 0
         self.ended_at = 0.0
 
-    def add(self, dump: Dump, now: float, seconds: float, longest_gap: float) -> None:
-        """Add one snapshot, which took ``seconds``.
+    def add(
+        self,
+        dump: Dump,
+        threads: Mapping[tuple[str, str], int],
+        now: float,
+        seconds: float,
+        longest_gap: float,
+    ) -> None:
+        """Add one snapshot, which took ``seconds``. ``threads`` are counted by ``(wait class, kind)``.
 
         The seconds since the previous snapshot, at most ``longest_gap``, count for each thread of this one.
         """
         gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
-        waits = dump.waits
-        for wait in self._threads:
-            count = self._threads[wait] = waits.get(wait, 0)
+        self._threads = dict.fromkeys(self._threads, 0) | dict(threads)
+        for (wait, _), count in threads.items():
             self._seconds[wait] += gap * count
         tally = dump.tally
         for trust in Trust:
@@ -257,7 +273,7 @@ class _Tally:
     def samples(self) -> list[Sample]:
         """Return the samples that metrics.yaml declares for ``waits``."""
         return [
-            *[Sample("threads", count, (wait,)) for wait, count in self._threads.items()],
+            *[Sample("threads", count, labels) for labels, count in self._threads.items()],
             *[Sample("thread_seconds", seconds, (wait,)) for wait, seconds in self._seconds.items()],
             *[Sample("thread_samples", count, (trust.value,)) for trust, count in self._trust.items()],
             Sample("look_seconds", self._snapshot_seconds),
