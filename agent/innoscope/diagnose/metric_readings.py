@@ -40,9 +40,9 @@ class ReadingHistory:
         self._succeeded: set[str] = set()
 
     def read(self, patience_s: float) -> None:
-        """Read all collectors once, and wait up to ``patience_s`` seconds for their outcomes.
+        """Read all collectors once, and wait up to ``patience_s`` seconds for their results.
 
-        The next call reads the outcomes of slower collectors.
+        The results of slower collectors are returned by the next call.
         """
         at = time.time()
         self._runner.start()

@@ -64,7 +64,7 @@ class Question(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of questions.yaml."""
 
     version: Literal[1]
     questions: dict[str, Question]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of functions of a stack that are shown.
 _FUNCTIONS: Final = 7
-#: Findings with at least the first score are marked as urgent, those below the second score as remarks.
+#: Minimum score of an urgent finding, and the score below which a finding is only a remark.
 _URGENT, _REMARK = 75, 40
 VERSION: Final = 1
 

@@ -43,7 +43,7 @@ class Damaged(ValueError):
 class _Codec:
     """The functions that convert one type. Only ``decode`` validates its argument.
 
-    ``takes`` are the types that the JSON value may have.
+    ``takes`` lists the types that the JSON value may have.
     """
 
     takes: tuple[type, ...]

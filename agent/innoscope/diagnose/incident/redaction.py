@@ -27,7 +27,7 @@ _NEXT_SECTION: Final = "FILE I/O"
 _PRINTED: Final = 600
 #: Size of the buffer of innobase_mysql_print_thd, in all versions, for a statement and the line before it.
 _BUFFER: Final = 1023
-#: Bytes by which a truncated statement may be shorter than its limit, because a multi-byte character was cut.
+#: A truncated statement may be this many bytes shorter than its limit, if a multi-byte character was cut.
 _CUT_BYTES: Final = 4
 
 _NAME: Final = r"(?:`(?:[^`]|``)*`|[\w$]+)"

@@ -36,7 +36,7 @@ _LONGEST: Final = 1 << 20
 class ServerFacts:
     """InnoDB's status and the server's variables.
 
-    ``missing`` has the reasons why they are missing; its keys are ``status`` and ``variables``.
+    ``missing`` gives the reason if one of them is missing; its keys are ``status`` and ``variables``.
     """
 
     status: str | None = None

@@ -46,7 +46,7 @@ class _Recorder(EvidenceCollector):
         self._hosts = [(time.monotonic(), self._host)]
 
     def read(self) -> None:
-        """Read all metrics once. Restart the host's rates so that they cover only the last seconds."""
+        """Read all metrics once. Restart the host's rates so that they cover only the last few seconds."""
         super().read()
         if time.monotonic() - self._hosts[-1][0] > _HOST_S:
             self._host = self._hosts[-1][1]
@@ -132,7 +132,7 @@ class LiveWatch:
         capture, verdict = stalled.capture()
         try:
             path = self.folder.save(capture)
-        except CannotWrite as error:  # the next one may succeed
+        except CannotWrite as error:  # the next capture may succeed
             self.event_writer.write("failed", error.what, remedy=error.remedy)
             return None
         words = f"{path}: {worst_finding(verdict)}"
