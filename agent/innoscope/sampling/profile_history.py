@@ -21,9 +21,9 @@ SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
 #: Maximum distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
 MAX_STACKS: Final = 2_000
-#: Share of MAX_STACKS that remains after the rarest stacks are dropped, so that dropping is rarely needed.
+#: Share of MAX_STACKS that is kept when the rarest stacks are dropped, so that dropping is rarely needed.
 _REMAINING: Final = 3 / 4
-#: Frames that replace dropped stacks. Threads with a dropped stack count here, so that totals stay correct.
+#: Frames that replace dropped stacks. Threads with a dropped stack are counted here, so totals stay correct.
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
