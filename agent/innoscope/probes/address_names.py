@@ -16,7 +16,7 @@ _LONGEST_PATH = 256
 
 
 def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
-    """Return ``(name, address in the process)`` of the server's LOCK_* variables that can hold a mutex."""
+    """Return ``(name, address in the process)`` of the server's LOCK_* variables that can be mutexes."""
     mutexes = [
         (found.symbol, found.address)
         for found in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])

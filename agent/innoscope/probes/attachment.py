@@ -29,13 +29,14 @@ _LOG = logging.getLogger(__name__)
 #: Number of words in ``struct histogram`` of probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
 _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", "dropped")
-#: Maps that the programs fill themselves. Their indexes are the keys of the map ``dropped`` in probe.h.
+#: Maps to which BPF programs add entries. A map's index in this tuple is its key in the map ``dropped``
+#: (probe.h).
 _FILLED_BY_PROGRAMS = ("files", "sites")
-#: Keys under which entries that do not fit into a map are counted. No server produces these keys. They are
-#: inserted before the map can be full.
+#: Keys that count the entries that do not fit into the map ``files``. No server produces these keys. They
+#: are inserted before the map can be full.
 OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
 OTHER_SITE = struct.pack("=QQ", 0, 0)
-#: The kind of thread that the programs assume without a map entry.
+#: The kind that the BPF programs assume for threads without an entry in the map.
 _USER = THREADS.index("user")
 #: Maps that only some probes need, as (probes, key size in bytes, value size in words).
 _OPTIONAL = {
@@ -47,7 +48,7 @@ _OPTIONAL = {
 
 @dataclass(slots=True)
 class Point:
-    """One probe whose function was found. ``probes`` are attached; ``problem`` says why attaching failed."""
+    """One probe whose function was found. ``probes`` are attached uprobes; ``problem`` is an attach error."""
 
     index: int
     placed: Placed
@@ -67,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class MapContents:
-    """The raw contents of all maps. Counts start when the maps are created."""
+    """The raw contents of all maps. Counts accumulate from the creation of the maps."""
 
     at: float  # time.monotonic()
     counters: list[int]
@@ -116,7 +117,7 @@ class Attachment:
             self._maps = self._open_maps()
             self._insert_other_keys()
             self.count_in(target.pid)
-        except BaseException:  # the caller does not get an object to close
+        except BaseException:  # the caller gets no object that it could close
             self._loaded.close()
             raise
 
@@ -191,7 +192,7 @@ class Attachment:
         except InnoscopeError as error:
             self.detach([point])
             point.problem = error.what
-        except BaseException:  # a probe must not stay half attached
+        except BaseException:  # a probe must not stay partly attached
             self.detach([point])
             raise
         else:
@@ -234,7 +235,7 @@ class Attachment:
             for _, probe in probes:
                 probe.detach()
         for point, probe in probes:
-            with suppress(ValueError):  # another thread detached it as well
+            with suppress(ValueError):  # another thread has already removed the probe
                 point.probes.remove(probe)
 
     def disable(self) -> None:
@@ -260,7 +261,7 @@ class Attachment:
         """Set the kinds of all threads that are not client threads: tid → index in ``c_source.THREADS``.
 
         Threads that are no longer listed have exited; their entries are deleted. If the map is full, the
-        remaining threads count as clients and in ``dropped``.
+        remaining threads count as clients and are counted in ``dropped``.
         """
         table = self._map("thread_kinds")
         wanted = {tid: kind for tid, kind in kinds.items() if kind != _USER}

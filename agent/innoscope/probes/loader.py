@@ -1,4 +1,4 @@
-"""Load BPF programs and maps, which exist in the kernel as long as their descriptors are open."""
+"""Load BPF programs and maps, which the kernel keeps while their descriptors are open."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class _Baseline:
 
 
 class SelfTest:
-    """Compares the metrics of probes that have a ``check`` in the catalog with the server's counters."""
+    """Compare the metrics of probes that have a ``check`` in the catalog with the server's counters."""
 
     def __init__(self, probes: Iterable[Probe]) -> None:
         self._checks = {probe.name: probe.check for probe in probes if probe.check}
@@ -37,7 +37,7 @@ class SelfTest:
         self._notes: dict[str, str] = {}
 
     def compare(self, probed: Mapping[str, float], server: Mapping[str, float]) -> dict[str, str]:
-        """Return a note for each probe that under-counts; ``probed`` is by metric, ``server`` by counter.
+        """Return a note for each under-counting probe. ``probed`` is keyed by metric, ``server`` by counter.
 
         A counter that is unavailable (no SQL, no layout) is not compared. Notes remain until the
         probe is compared again.

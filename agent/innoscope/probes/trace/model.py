@@ -45,7 +45,7 @@ class Ambiguous(InnoscopeError):
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What to measure, and the budget.
+    """The measurements to make, and the budget.
 
     ``argument`` is the number of an argument, from 0; ``bits`` is its width. ``budget`` is a share of the
     server's CPUs.
@@ -62,7 +62,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, slots=True)
 class TracedFunction:
-    """One function of one mapped file with all its copies, and what the catalog says about it."""
+    """One function of one mapped file with all its copies, and its properties in the catalog."""
 
     name: str  # as shown to the user
     path: str  # a path that opens the mapped file
