@@ -52,9 +52,9 @@ def in_container(proc: ProcFs, target: Target) -> bool:
 def chosen_by(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
     """Return whether naming this socket path or port chooses the server.
 
-    For a server of this host, it always does. For a server in a container, the socket path (or without one,
-    the port) must lead to the server from here. The path that the server reports is not trusted, because it
-    can be any path in the container's file system.
+    Naming a server of this host always chooses the server. For a server in a container, the socket path (or
+    without one, the port) must reach the server from here. The path that the server reports is not trusted,
+    because it can be any path in the container's file system.
     """
     try:
         if not in_container(proc, target):

@@ -36,7 +36,7 @@ _CLOSED = re.compile(
     re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
-#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens would end differently.
+#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens may end differently.
 _RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")

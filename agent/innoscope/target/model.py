@@ -11,8 +11,8 @@ class Target:
     """One running mysqld or mariadbd.
 
     ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot). Together with the pid it identifies
-    the process uniquely. Paths are those in the server's file system; ``root`` is the prefix that leads to
-    them from here.
+    the process uniquely. Paths are those in the server's file system; ``root`` is the prefix that makes them
+    valid here.
     """
 
     pid: int
@@ -47,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What SQL reports about a thread. ``digest_text`` contains no literals."""
+    """The data that SQL reports about a thread. ``digest_text`` contains no literals."""
 
     connection_id: int
     user: str | None

@@ -1,4 +1,4 @@
-"""Read /proc: processes, their executables and users, and where they listen.
+"""Read /proc: processes, their executables, users and listening sockets.
 
 The root is a parameter, so tests can use an artificial tree. All methods raise ProcessLookupError if the
 process ends while it is read, PermissionError if the kernel denies access, and nothing else.
