@@ -1,4 +1,4 @@
-"""Run a sensor as a child process of an agent that is started by hand as root.
+"""Run a sensor as a child process of an agent that was started manually as root.
 
 The sensor exits when the agent exits.
 """
@@ -17,7 +17,7 @@ from innoscope.daemon.protocol.client import SensorClient, SensorDown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds within which the sensor must accept connections after its start.
+#: Timeout in seconds for the sensor to accept connections after its start.
 _START_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 0.6

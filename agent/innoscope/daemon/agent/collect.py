@@ -64,7 +64,7 @@ class Scrape:
 
 
 class _SensorCollector:
-    """Queries the sensor. It has a collector's interface, so that a Runner can call it with a timeout."""
+    """Query the sensor through the interface of a collector, so that a Runner can apply a timeout."""
 
     name = "sensor"
 

@@ -29,7 +29,7 @@ METRICS: Final = (
     "checkpoint_age_bytes",
     "checkpoint_age_max_bytes",
 )
-#: Significant digits of the values in responses. More are not visible in a chart; /metrics has exact values.
+#: Significant digits of the values in responses. A chart cannot show more digits; /metrics has exact values.
 _DIGITS: Final = 5
 
 
@@ -46,7 +46,7 @@ class Ring:
 
     @property
     def newest(self) -> float:
-        """Unix time of the last row; 0 if there is none."""
+        """Return the Unix time of the last row; 0 if there are no rows."""
         return self._at[-1] if self._at else 0.0
 
     @property
@@ -101,7 +101,7 @@ class History:
         self._servers: dict[str, _ServerHistory] = {}
 
     def add_profiles(self, server: str, chunks: Iterable[Chunk]) -> None:
-        """Add a row for each chunk. Its time is the start of the chunk's ten-second interval."""
+        """Add a row for each chunk. The row's time is the start of the chunk's ten-second interval."""
         for chunk in chunks:
             threads: Counter[str] = Counter()
             for stack, count in chunk.counts.items():

@@ -110,7 +110,7 @@ class Tls:
         """Create the TLS context. Raise BadFile if the files cannot be read or do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.min_version
-        context.options |= ssl.OP_NO_RENEGOTIATION  # expensive for the server only
+        context.options |= ssl.OP_NO_RENEGOTIATION  # renegotiation is expensive for the server only
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:

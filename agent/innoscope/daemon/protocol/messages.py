@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-#: Protocol version. It must be incremented if older clients cannot decode the replies any more.
+#: Protocol version. It must be incremented if older clients can no longer decode the replies.
 VERSION: Final = 3
 REQUEST_BYTES: Final = 64 << 10
 REPLY_BYTES: Final = 16 << 20
