@@ -81,7 +81,7 @@ def learn(
     Raises NotRead if reading the server's debug information failed recently. Reading is retried later.
 
     ``paths`` begin with a variable, ``types`` with a type. Paths of variables that the server does not have
-    are ignored. All others are looked up in the cache, then in the debug information.
+    are ignored. All other paths are looked up in the cache, then in the debug information.
     """
     files = dict(debug.files)
     with reading_files(target.pid):

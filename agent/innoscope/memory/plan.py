@@ -32,7 +32,7 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 class Term:
     """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
 
-    ``length`` is the term of the number of elements, if the debug information does not contain this number.
+    ``length`` is the term with the number of elements, if debug information does not contain this number.
     """
 
     base: int
@@ -42,7 +42,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PlannedValue:
-    """How one value is computed: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
+    """The computation of one value: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
 
     value: str
     terms: tuple[Term, ...]
@@ -50,7 +50,7 @@ class PlannedValue:
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
-    #: True for a copy that only SHOW STATUS updates. If it is 0, it was never updated.
+    #: True for a copy that only SHOW STATUS updates. A copy that is 0 was never updated.
     settled: bool
 
 

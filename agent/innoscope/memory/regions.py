@@ -86,7 +86,7 @@ class Image:
         return found
 
     def slots(self, addresses: Sequence[int]) -> list[int]:
-        """Return the addresses of pointers to these addresses, those in writable regions first."""
+        """Return the addresses of pointers to these addresses, starting with those in writable regions."""
         needles = [address.to_bytes(8, "little") for address in addresses]
         found: list[int] = []
         if not needles:

@@ -161,7 +161,7 @@ class ProcessMemory:
 
 
 def learn(target: Target) -> LockLayout:
-    """Return the lock layout of a running server. The first time takes one or two seconds for a large build.
+    """Return the lock layout of a running server. For a large build, the first call takes one or two seconds.
 
     Raises NoSuchProcess, NoRights or BadFile.
     """

@@ -1,6 +1,6 @@
-"""Read from a server's memory who owns the locks that the threads of each snapshot wait for.
+"""Find the owners of the locks that the threads of each snapshot wait for, in the server's memory.
 
-Memory is only read (process_vm_readv). An owner is accepted only if the snapshot contains this thread.
+Memory is only read (process_vm_readv). An owner is accepted only if the snapshot contains the owner's thread.
 """
 
 from __future__ import annotations
