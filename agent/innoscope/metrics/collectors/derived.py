@@ -85,7 +85,7 @@ def _checkpoint(
 
 
 def _age(values: Mapping[str, float]) -> float | None:
-    """Return the server's own value, else LSN minus checkpoint, at least 0. Both are not read at once."""
+    """Return the server's value, else LSN minus checkpoint LSN, at least 0, as they are read separately."""
     if "checkpoint_age_bytes" in values:
         return values["checkpoint_age_bytes"]
     lsn, checkpoint = values.get("redo_written_bytes"), values.get("redo_checkpoint_bytes")

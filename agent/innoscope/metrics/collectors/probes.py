@@ -127,7 +127,7 @@ class ProbesCollector:
             return
         try:
             self.start()
-        except BaseException as error:  # also a panic of the core, so that the reason is logged
+        except BaseException as error:  # also a panic of the native core, so that the reason is logged
             self._failure = _explained(error)
             final = isinstance(error, _FINAL)
             again = "never" if final else f"{self._pause_s:.0f}s"

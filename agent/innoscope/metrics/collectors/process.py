@@ -27,8 +27,8 @@ _CPU_EVERY_S: Final = 5.0
 _CPU_PART: Final = 500
 #: Maximum seconds per scrape to read CPU times; the next scrape continues.
 _CPU_READ_S: Final = 0.05
-#: The pause is this many times as long as reading all threads took, so that reading takes at most 0.5 % of a
-#: core for any number of threads.
+#: Pause between two reads, as a multiple of the time to read all threads, so that reading takes at most 0.5 %
+#: of a core for any number of threads.
 _CPU_PAUSE: Final = 200
 # Fields of /proc/PID/stat after the command's closing bracket.
 _STATE, _UTIME, _STIME, _THREADS, _START = 0, 11, 12, 17, 19

@@ -75,7 +75,7 @@ def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
     It is the size of all log files minus, in this order:
 
     * a header of four 512-byte blocks per file,
-    * a tenth of the rest,
+    * a tenth of the remaining size,
     * four pages for each of 10 + innodb_thread_concurrency threads, and eight more pages,
     * a tenth of the remainder.
     """
