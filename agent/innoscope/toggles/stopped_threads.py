@@ -41,7 +41,7 @@ class Tracer:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStates:
-    """The number of a server's threads, how many a signal or a tracer has stopped, and the tracers."""
+    """The number of a server's threads, the numbers stopped by signals and by tracers, and the tracers."""
 
     threads: int
     stopped: int

@@ -227,7 +227,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
         )
     if target is None:
         try:
-            # A server in a container can be changed over SQL only if the user chose it, so the user did.
+            # Over SQL, a server in a container is changed only if the user chose this server.
             target = replace(identify(ProcFs(), server.pid), chosen=entry.backend == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot identify server {server.pid}: {error}", remedy="run it as root") from error
