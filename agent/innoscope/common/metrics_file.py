@@ -45,7 +45,7 @@ class Declaration(Entry, frozen=True):
     own: bool = False
 
     def __post_init__(self) -> None:
-        """Check the rules that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raises ValueError."""
         if self.kind == "info" and not self.labels:
             raise ValueError("an info metric without labels says nothing")
         for label, bound in self.labels.items():
