@@ -82,7 +82,7 @@ def record(pid: int, seconds: float, options: list[str]) -> list[str]:
 
 
 def table(process: str, folded: list[str]) -> list[str]:
-    """Return a table of the functions with the most samples in which they are innermost, as lines of text."""
+    """Return the lines of a table of the functions that are innermost in the most samples."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in folded:

@@ -57,7 +57,7 @@ class Listing(ScrollView, can_focus=True):
 
     @property
     def items(self) -> list[Item]:
-        """The items that are shown."""
+        """Return the items that are shown."""
         return self._items
 
     @property
