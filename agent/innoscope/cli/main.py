@@ -178,7 +178,7 @@ def _complain(what: str, remedy: str | None, settings: Settings) -> None:
 
 
 def _show_usage(error: click.ClickException) -> None:
-    """Print click's message about an invalid command line. It may repeat arguments, so it is escaped."""
+    """Print click's message about an invalid command line, escaped because it may repeat arguments."""
     text = io.StringIO()
     error.show(file=text)
     console.block(text.getvalue(), err=True)

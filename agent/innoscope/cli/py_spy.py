@@ -18,8 +18,8 @@ from innoscope.common.errors import ExitCode, InnoscopeError, NoRights, NoSuchPr
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
-#: Matches a command line with one argument per line: Python's options, our module or script, our options, the
-#: command.
+#: Matches a command line with one argument per line:
+#: Python's options, our module or script, our options, the command.
 _OURS: Final = re.compile(r"(-[^cm\n].*\n)*(-m\ninnoscope\.cli\.main|(.*/)?innoscope)\n(-.*\n)*(?P<name>.+)")
 _TOP: Final = 20
 

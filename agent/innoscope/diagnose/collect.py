@@ -68,8 +68,8 @@ class Sources:
     user: str | None = None
     #: Also attach the probes that no finding uses, so that an incident file contains more metrics.
     all_probes: bool = True
-    #: Function that runs further queries. Its arguments are ``connect(timeout in seconds)`` and the number of
-    #: row lock waiters.
+    #: Function that runs further queries. Its arguments are ``connect(timeout in seconds)``
+    #: and the number of row lock waiters.
     also: Callable[[Callable[[float], Connection], int], None] | None = None
 
 

@@ -34,8 +34,8 @@ class MetricReadings:
 class OnFile:
     """The number of threads (``count``) that read, wrote or synced one file, summed over all snapshots.
 
-    ``wait`` is the wait class of these threads. ``path`` is relative to the data directory if the file is in
-    that directory.
+    ``wait`` is the wait class of these threads.
+    ``path`` is relative to the data directory if the file is in that directory.
     """
 
     wait: str
@@ -76,8 +76,8 @@ class Evidence:
     - ``owners`` are the lock owners.
     - ``answers`` holds the rows that each SQL query returned, as mappings from column to value.
     - ``host`` holds the host's counters that host.py read.
-    - ``missing`` maps each missing source to the reason. Sources are collector names, ``looks`` (the
-      snapshots) and ``sql.QUESTION``.
+    - ``missing`` maps each missing source to the reason.
+      Sources are collector names, ``looks`` (the snapshots) and ``sql.QUESTION``.
 
     The metadata ``key`` of a field is its key in incident files, if it differs from the field's name.
     """

@@ -31,7 +31,7 @@ AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a query of questions.yaml. Raises Unknown if there is no answer to it."""
+    """Return the rows of a query of questions.yaml. Raises Unknown if the query has not been answered."""
     if question in evidence.answers:
         return evidence.answers[question]
     raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
@@ -78,12 +78,12 @@ def _read_ahead_share(evidence: Evidence) -> float:
 
 
 def _random_read_ahead_share(evidence: Evidence) -> float:
-    """Return the pages of random read-ahead as a share of all pages read ahead."""
+    """Return the share of read-ahead pages that were read by random read-ahead."""
     return _ratio(_grown(evidence, "read_ahead_pages", "random"), _grown(evidence, "read_ahead_pages"))
 
 
 def _user_flushed_ratio(evidence: Evidence) -> float:
-    """Return the pages that clients' threads wrote themselves as a share of all pages written."""
+    """Return the share of written pages that client threads wrote themselves."""
     return _ratio(
         _grown(evidence, "flushed_pages_by_thread", "user"), _grown(evidence, "flushed_pages_by_thread")
     )
@@ -260,8 +260,8 @@ def _longest_runner_ratio(evidence: Evidence) -> float:
 def _longest_runner_seconds(evidence: Evidence) -> float:
     """Return the time for which the longest runner was on a CPU, in seconds.
 
-    This is the time from the first to the last snapshot that shows it on a CPU, limited to the age of its
-    statement.
+    This is the time from the first to the last snapshot that shows it on a CPU,
+    limited to the age of its statement.
     """
     tid, _ = longest_runner(evidence)
     if tid is None:

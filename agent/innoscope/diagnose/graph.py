@@ -40,7 +40,7 @@ class Root:
     """The lock owner at the end of a chain of waiting threads.
 
     The owner does not wait for a known thread, or it waits for a thread of the chain (``cycle``). ``waiting``
-    is the number of threads that wait for the owner directly or indirectly. ``path`` has the edges of the
+    is the number of threads that wait for the owner directly or indirectly. ``path`` lists the edges of the
     most frequent chain, from a waiter to the root.
     """
 

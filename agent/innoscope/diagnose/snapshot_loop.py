@@ -48,7 +48,7 @@ _FILE_CALLS: Final = descriptors.file_calls()
 class SnapshotLoop:
     """Take a snapshot every ``interval_s`` seconds until closed, and store it in ``history``.
 
-    ``open_engine`` creates the sampling engine. It is called on the background thread, because it takes time.
+    ``open_engine`` creates the sampling engine. The call is slow, so it runs on the background thread.
     """
 
     def __init__(

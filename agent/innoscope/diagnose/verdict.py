@@ -79,7 +79,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
-    """Apply the rules, by default those of the catalog. The same evidence always gives the same verdict."""
+    """Apply the rules, by default the installed ones. The same evidence always gives the same verdict."""
     every = tuple(default_rules() if rules is None else rules)
     last = [rule for rule in every if any(name.startswith(f"{UNEXPLAINED}.") for name in rule.signals)]
     signals = Signals(evidence)

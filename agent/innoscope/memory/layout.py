@@ -3,8 +3,8 @@
 Without debug information, a symbol pack supplies both (``target.symbols.packs``).
 
 Reading 300 MB of debug information takes one or two seconds, so the result is cached by build-id.
-Addresses are not cached, because they differ between processes, and reading a symbol table takes only
-milliseconds.
+Addresses are not cached, because they differ between processes,
+and reading a symbol table takes only milliseconds.
 """
 
 from __future__ import annotations

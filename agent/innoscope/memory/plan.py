@@ -65,7 +65,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The values that can be read from one server, and those that cannot."""
+    """The values that can be read from one server, and the values that cannot be read."""
 
     readings: tuple[PlannedValue, ...]
     absent: tuple[Absent, ...]
@@ -165,7 +165,7 @@ def make(
 ) -> Plan:
     """Return the plan for one server.
 
-    ``status`` and ``variables`` search the server's tables. They are called only if a value needs them.
+    ``status`` and ``variables`` are functions that search the server's tables if a value needs them.
     """
     maker = _Planner(target, catalog, layout, status, variables)
     readings, absent = [], []

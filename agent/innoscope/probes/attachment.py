@@ -29,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 #: Number of words in ``struct histogram`` of probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
 _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", "dropped")
-#: Maps to which BPF programs add entries. A map's index in this tuple is its key in the map ``dropped``
-#: (probe.h).
+#: Maps to which BPF programs add entries. A map's index in this tuple is its key
+#: in the map ``dropped`` (probe.h).
 _FILLED_BY_PROGRAMS = ("files", "sites")
 #: Keys that count the entries that do not fit into the map ``files``. No server produces these keys. They
 #: are inserted before the map can be full.
@@ -172,7 +172,7 @@ class Attachment:
         return self._maps.get(name)
 
     def attach(self, points: Iterable[Point] | None = None) -> None:
-        """Attach these probes (default: all). If the kernel refuses a probe, its ``problem`` says why."""
+        """Attach these probes (default: all). ``problem`` of a refused probe is the reason."""
         for point in self.points if points is None else points:
             if not point.attached:
                 self._attach(point)
@@ -289,7 +289,7 @@ class Attachment:
         return len(self._kinds)
 
     def dropped(self) -> dict[str, int]:
-        """Return how often an entry did not fit into a map, for each map that grows with the server."""
+        """Return the number of entries that did not fit into each map that grows with the server."""
         by_programs = self._map("dropped").array(len(_FILLED_BY_PROGRAMS))
         found = {name: count for name, [count] in zip(_FILLED_BY_PROGRAMS, by_programs, strict=True)}
         return {"thread_kinds": self._dropped_kinds} | {

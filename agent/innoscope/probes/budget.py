@@ -3,8 +3,8 @@
 The result is a pure function of its inputs; the governor calls it every second. The cost of a probe is the
 number of its hits times the cost of one hit on this host. While the total cost is within the budget, all
 probes stay attached. If the total exceeds the budget, each of the hottest probes gets a duty, which is the
-share of the time for which the probe is attached, so that these probes all cost the same. The other probes
-stay attached.
+share of the time for which the probe is attached, so that these probes all cost the same.
+The other probes stay attached.
 """
 
 from __future__ import annotations

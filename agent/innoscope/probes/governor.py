@@ -37,21 +37,21 @@ _MEMORY = 0.85
 #: cycle. Shorter times would cost the server more, because attaching and detaching also take time.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
-#: Minimum detached time per cycle in seconds, in addition to the duration of the last detaching.
+#: Minimum detached time per cycle in seconds, in addition to the duration of the last detach.
 _SPARE_S = 0.2
 #: Maximum duty. With a higher duty, the pause would be shorter than the time that detaching takes.
 _MAX_DUTY = 0.95
 #: Seconds after which a detached or refused probe is attached again for one window.
 _RETRY_S = 60.0
-#: Maximum seconds between two ticks, which normally happen every second. An overdue thread has died or hangs
-#: in the kernel.
+#: Maximum seconds between two ticks, which normally happen every second.
+#: An overdue thread has died or hangs in the kernel.
 OVERDUE_S = 5.0
 #: Maximum seconds that ``close`` and ``stop`` wait for the thread.
 _JOIN_S = 5.0
 
 
 class Governor:
-    """Own an attachment: attach its probes, and detach those that cost too much. Thread-safe.
+    """Own an attachment: attach its probes, and detach probes that cost too much. Thread-safe.
 
     The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
     An overdue tick has the same effect: ``probes.guard`` compares ``beat_at``, the time when the thread last
@@ -166,7 +166,7 @@ class Governor:
         return self.failures.why is not None and self.attachment.attached
 
     def refresh(self) -> None:
-        """Update the totals now, for readers that need newer numbers than those of the last tick."""
+        """Update the totals now, for readers that need newer numbers than the last tick provided."""
         with self._lock:
             self._account(self.attachment.read(), time.monotonic())
 

@@ -1,6 +1,6 @@
 """Compare probes with the server's own counters, to detect dead or partly inlined function copies.
 
-After link-time optimisation, only some of the calls may go through the copy that has the symbol. The number
+After link-time optimisation, only some of the calls may go through the copy with the symbol. The number
 of references to the copy does not show this, but the server's own counter of the same event does.
 """
 
@@ -22,7 +22,7 @@ FLOOR: Final = 0.9
 
 @dataclass(slots=True)
 class _Baseline:
-    """Both counts at the start of the comparison."""
+    """The counts of the probe and of the server at the start of the comparison."""
 
     probe: float
     server: float

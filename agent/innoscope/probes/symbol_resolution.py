@@ -26,7 +26,7 @@ _CACHE: Final = Cache("places", 128)
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A probe and all copies of its function. ``note`` says what the probe's numbers omit."""
+    """A probe and all copies of its function. ``note`` names what the probe's numbers omit."""
 
     probe: Probe
     site: Site
@@ -54,7 +54,7 @@ class Missing:
 class Placement:
     """The probes of one server, found or missing. ``build_id`` identifies the executable.
 
-    ``problem`` says why a better source of symbols could not be used.
+    ``problem`` is the reason why a better source of symbols could not be used.
     """
 
     placed: tuple[Placed, ...]

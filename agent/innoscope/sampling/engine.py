@@ -78,7 +78,7 @@ class Engine:
 
     @classmethod
     def of(cls, target: Target, process: NativeProcess, classifier: Classifier) -> Engine:
-        """Return an engine whose process is not a live one, for tests and replays."""
+        """Return an engine for a process that is not live, for tests and replays."""
         engine = cls.__new__(cls)
         engine._set_up(target, process, classifier)
         return engine

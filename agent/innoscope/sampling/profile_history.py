@@ -137,8 +137,8 @@ class ProfileHistory:
     def since(self, cursor: int, most: int = 60) -> tuple[int, list[Chunk]]:
         """Return ``(new cursor, chunks finished since cursor, oldest first)``. Cursor 0 means all chunks.
 
-        At most ``most`` chunks are returned; call again until none are left. Cursors stay valid across
-        restarts.
+        At most ``most`` chunks are returned; call again until none are left.
+        Cursors stay valid across restarts.
         """
         with self._lock:
             found = [sealed for sealed in self._sealed if sealed.number > cursor][:most]
@@ -235,7 +235,7 @@ class _Open:
 
 
 def _replace(counts: Counter[int], replacements: Mapping[int, int]) -> int:
-    """Move the counts of stacks to their replacements. Return how many stacks were replaced."""
+    """Move the counts of stacks to their replacements. Return the number of replaced stacks."""
     present = replacements.keys() & counts.keys()
     for number in present:
         counts[replacements[number]] += counts.pop(number)
@@ -258,7 +258,7 @@ def merged(chunks: list[Chunk]) -> Chunk:
 
 
 def report(target: Target, chunk: Chunk) -> Report:
-    """Return a report for the renderers of ``innoscope stacks``. It cannot be grouped by thread."""
+    """Return a report for the renderers of ``innoscope stacks``, which cannot be grouped by thread."""
     result = Report(target)
     result.snapshots, result.method = chunk.snapshots, "bpf"
     result.started_at, result.ended_at = chunk.start, chunk.end

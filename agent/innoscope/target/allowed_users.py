@@ -77,7 +77,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A process with a server's name that the rule rejects. Nothing else about it was read."""
+    """A process with a server's name that the rule rejects. No further data of the process was read."""
 
     pid: int
     name: str

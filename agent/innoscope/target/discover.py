@@ -121,8 +121,8 @@ def find_one(
 
     Root may name any user's server by ``pid``. Raises NoTarget (none or several match), NoSuchProcess,
     NotAServer (also if the owner is not allowed), BadFile (servers.toml), and NoRights if the kernel does not
-    let us inspect the server. With ``readable=False``, such a server is returned with the fields that are
-    known.
+    let us inspect the server. With ``readable=False``,
+    such a server is returned with the fields that are known.
 
     ``Target.chosen`` is set if ``pid`` names the server, or if ``socket`` or ``port`` reaches it from here.
     """
@@ -233,7 +233,7 @@ def _same_file(wanted: str, named: str, seen: str) -> bool:
 
 
 def none_found(ignored: Sequence[Ignored]) -> NoTarget:
-    """Return the error for a host without servers. It lists the ignored processes."""
+    """Return the error for a host without servers, which lists the ignored processes."""
     if not ignored:
         return NoTarget(
             "no mysqld or mariadbd is running on this host",

@@ -95,7 +95,7 @@ def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | 
 
 
 def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
-    """Make ``--socket`` absolute. It is relative to the data directory, the server's current directory."""
+    """Make ``--socket`` absolute. The base is the data directory, which is the server's current directory."""
     if path is None or path.startswith("/"):
         return path
     try:

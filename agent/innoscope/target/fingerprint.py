@@ -45,8 +45,8 @@ _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+"
 def fingerprint(statement: str) -> str:
     """Remove literals: ``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
-    Strings, numbers and comments are removed, and lists of values become one ``(…)``. Identifiers are kept,
-    but sanitized.
+    Strings, numbers and comments are removed, and lists of values become one ``(…)``.
+    Identifiers are kept, but sanitized.
     """
     parts: list[str] = []
     for match in _TOKEN.finditer(statement[:_LONGEST]):

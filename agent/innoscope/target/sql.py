@@ -61,8 +61,8 @@ _PROCESSLIST = _Source(
 )
 
 #: By flavour, newest generation first. The first entry whose version is not newer than the server's is used.
-#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has one. A failed attempt is cheap: parsing
-#: only.
+#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has one.
+#: A failed attempt is cheap: parsing only.
 _SOURCES: Mapping[str, tuple[tuple[tuple[int, ...], _Source], ...]] = {
     "mysql": (((5, 7), _PERFORMANCE_SCHEMA), ((), _PROCESSLIST)),
     "mariadb": (((), _PROCESSLIST),),
@@ -80,8 +80,8 @@ def connect(
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
     Nothing is sent to another process that listens on the socket or port. ``timeout`` is in seconds, for
-    connecting and for each complete response. Raises SqlFailed (NotChosen for a server in a container) or
-    BadFile (option file).
+    connecting and for each complete response.
+    Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
     """
     proc = proc or ProcFs()
     choice.require_chosen(proc, target)

@@ -68,8 +68,8 @@ class Assignment:
     toggle's number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these
     servers. ``bound`` marks another variable that limits the toggle's variable: with "raise", the other
     variable is only raised to the number, with "lower" it is only lowered. A bound variable has its own step,
-    so that undo can restore it. ``to`` is the number for a bound variable if it differs from the toggle's
-    number.
+    so that undo can restore it. ``to`` is the number for a bound variable
+    if it differs from the toggle's number.
     """
 
     setting: Setting
@@ -83,7 +83,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The settings by which a backend, sql or memory, sets the toggle on one generation of servers."""
+    """The settings that one backend, sql or memory, changes for the toggle on one generation of servers."""
 
     kind: str
     assignments: tuple[Assignment, ...] = ()

@@ -49,8 +49,8 @@ def undo(
 
     ``which`` is the id of a change or the name of a toggle. By default, the last change that may be in force
     is undone, or the last one of ``target`` if given. If the change is unfinished, the current values show
-    which steps were written, and only these are undone. Raises Refused (Overtaken if a retry cannot succeed)
-    and ChangeFailed.
+    which steps were written, and only these are undone.
+    Raises Refused (Overtaken if a retry cannot succeed) and ChangeFailed.
     """
     deps = deps or Dependencies()
     entry = _choose(deps.journal.entries(), target, which)

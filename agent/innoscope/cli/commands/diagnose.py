@@ -83,8 +83,8 @@ def command(
 ) -> None:  # fmt: skip
     """Collect evidence for a few seconds, and report what is wrong with a server, why, and what to do.
 
-    Evidence comes from stacks, probes, memory, SQL and /proc, if they are available. The server is neither
-    stopped nor changed.
+    Evidence comes from stacks, probes, memory, SQL and /proc, if they are available.
+    The server is neither stopped nor changed.
 
     FILE is an incident file written by --save or by `innoscope watch`. With FILE, no server is needed: the
     rules of this version are applied to the evidence in the file.

@@ -82,8 +82,8 @@ def export(
 ) -> None:  # fmt: skip
     """Make a pack from a debug file, or for a running server.
 
-    For a running server, the file with the most symbols is used: the executable, its debug file, or a file
-    from debuginfod.
+    For a running server, the file with the most symbols is used:
+    the executable, its debug file, or a file from debuginfod.
 
     \b
     Examples:

@@ -153,7 +153,7 @@ def uprobes(host: Host) -> Check:
 
 
 def ptrace(host: Host) -> Check:
-    """Test the fallback method, ptrace, on a child process. It stops each thread."""
+    """Test ptrace on a child process. This fallback method stops each thread."""
     tried = _try("probe_ptrace")
     if tried.works:
         return ok("ptrace fallback", tried.detail)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item of one or more lines. It can be selected unless ``key`` is None."""
+    """An item of one or more lines. Items can be selected unless ``key`` is None."""
 
     key: str | None
     lines: tuple[str, ...]

@@ -23,7 +23,7 @@ _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 0.6
 
 #: Shell script that runs the sensor, and terminates it when standard input is closed. The kernel closes the
-#: agent's end of the pipe however the agent exits. After dropping root, the agent is not permitted to signal
+#: agent's end of the pipe when the agent exits. After dropping root, the agent is not permitted to signal
 #: the sensor; PDEATHSIG fails for the same reason.
 _GUARD: Final = """\
 exec 3<&0 </dev/null
@@ -49,7 +49,7 @@ def answers(path: str) -> bool:
 
 
 class OwnSensor:
-    """A sensor that runs as a child process. It exits when ``end`` is called or when the agent exits."""
+    """A sensor that runs as a child process, until ``end`` is called or the agent exits."""
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self._path = path

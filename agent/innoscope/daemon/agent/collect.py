@@ -214,7 +214,7 @@ class Gatherer:
 
 
 def _failed_outcomes(server: ObservedServer, seconds: float) -> tuple[Outcome, ...]:
-    """Return a failed outcome for each of the sensor's collectors, so that none is missing in the metrics."""
+    """Return a failed outcome for each of the sensor's collectors, so that the metrics include each one."""
     if server.target is None:
         return ()
     names = server.collectors or _DEFAULT_COLLECTORS

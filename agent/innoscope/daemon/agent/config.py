@@ -26,7 +26,7 @@ class Web(schema.Entry, frozen=True):
     """The HTTP server."""
 
     listen_address: str = "127.0.0.1:9977"
-    #: Path of the metrics. It must not be ``/``, which serves the live page.
+    #: URL path of the metrics; not ``/``, which serves the live page.
     telemetry_path: Annotated[str, Meta(pattern="^/.")] = "/metrics"
     config_file: str | None = None
 

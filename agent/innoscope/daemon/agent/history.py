@@ -34,7 +34,7 @@ _DIGITS: Final = 5
 
 
 class Ring:
-    """Stores time series as named columns. It uses 4 bytes per value, and 8 bytes per row for the time.
+    """Stores time series as named columns, with 4 bytes per value, and 8 bytes per row for the time.
 
     Rows older than ``span_s`` seconds are dropped. ``missing`` is stored if a row has no value for a column.
     """

@@ -234,8 +234,8 @@ def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if none is running, then drop all privileges.
 
     The agent switches to an unprivileged user if that user can read the option files, and if the agent itself
-    starts the sensor, so that the socket belongs to that user's group. Otherwise the agent remains root, but
-    without capabilities.
+    starts the sensor, so that the socket belongs to that user's group.
+    Otherwise the agent remains root, but without capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)

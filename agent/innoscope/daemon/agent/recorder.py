@@ -97,7 +97,7 @@ class Recorder:
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """Start a capture. It lacks lock owners from the server's memory, which the agent cannot read."""
+        """Start a capture, without lock owners from the server's memory, which the agent cannot read."""
         self._fetched = not_fetched(
             "unsupported", "SQL is disabled, or the server ended before it was queried"
         )

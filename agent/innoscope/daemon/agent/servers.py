@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 #: Seconds for which a server that exited is still reported, with mysqld_up 0.
 _REMEMBER_S: Final = 3600.0
-#: Maximum number of exited servers to report. It is higher than the sensor's limit.
+#: Maximum number of exited servers to report, higher than the sensor's limit.
 _MAX_ENDED: Final = 64
-#: Number of threads for the SQL queries of all servers. A server that does not respond occupies one thread
-#: for ``sql.timeout_seconds``.
+#: Number of threads for the SQL queries of all servers.
+#: A server that does not respond occupies one thread for ``sql.timeout_seconds``.
 _SQL_THREADS: Final = 32
 _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 

@@ -26,7 +26,7 @@ _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-#: OpenSSL's modes by exporter-toolkit's types of client authentication. Its other types request a certificate
+#: OpenSSL's modes by exporter-toolkit's types of client authentication. The other types request a certificate
 #: without verifying it, which OpenSSL does not support.
 _CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
     "NoClientCert": ssl.CERT_NONE,

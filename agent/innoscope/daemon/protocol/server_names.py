@@ -34,8 +34,7 @@ class ServerNames:
         self._provisional: dict[DataDirectory, str] = {}  # names of servers that do not listen on a port yet
 
     def give(self, target: Target, taken: Collection[str], home: DataDirectory | None = None) -> str:
-        """Return the configured name, or the last server's name on the directory ``home``, or the server's
-        port.
+        """Return the configured name, else the name last used on ``home``, else the server's port.
 
         A server that does not listen on a port is named by its socket or data directory; call again when the
         server listens. The name is never one of ``taken``, the names of other running servers. If a port,

@@ -1,4 +1,4 @@
-"""The thread that pushes profiles. It merges snapshots into one profile per server and interval."""
+"""The thread that pushes profiles, after merging snapshots into one profile per server and interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Pause after the first failure, in seconds. It doubles with each failure, and its upper half is random.
+#: Pause after the first failure, in seconds. The pause doubles with each failure; its upper half is random.
 _FIRST_WAIT_S: Final = 1.0
 #: Maximum pause after a failure, in seconds.
 _MAX_WAIT_S: Final = 60.0

@@ -46,7 +46,7 @@ MAX_ENDED: Final = 16
 _END_S: Final = 0.5
 #: Maximum number of profile chunks in one reply, for all servers together.
 _MAX_CHUNKS: Final = 60
-#: First pause in seconds before a server that does not listen is identified again. It doubles each time.
+#: Pause in seconds before a server that does not listen is identified again; doubled after each attempt.
 _RETRY_S: Final = 2.0
 #: Longest pause in seconds before the next attempt to watch a server that could not be watched.
 _MAX_RETRY_S: Final = 60.0

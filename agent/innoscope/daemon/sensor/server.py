@@ -168,8 +168,8 @@ class SocketServer:
     def _admit(self, client: socket.socket, uid: int) -> bool:
         """Reserve a slot for the client, and return whether a slot was available.
 
-        If all slots are taken, disconnect the client that has been connected longest without sending a
-        request.
+        If all slots are taken, disconnect the client
+        that has been connected longest without sending a request.
         """
         with self._lock:
             if self._clients[uid] >= MAX_PER_USER:
@@ -265,8 +265,8 @@ def _has_listener(path: Path) -> bool:
 def _is_running(pid: int) -> bool:
     """Return whether the process is running and not exiting.
 
-    If a sensor was killed, the processes that detach its probes still hold its descriptors, including the
-    listening socket.
+    If a sensor was killed, the processes that detach its probes still hold its descriptors,
+    including the listening socket.
     """
     try:
         Path(f"/proc/{pid}/exe").readlink()

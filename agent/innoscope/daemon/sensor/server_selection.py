@@ -38,7 +38,7 @@ _MAX_LOGGED_OWNERS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A server's name, and whether the counters stored under that name are those of this server."""
+    """A server's name, and whether the counters stored under this name belong to this server."""
 
     name: str
     inherits: bool

@@ -180,7 +180,8 @@ class ServerSlot:
     def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
         """Return the outcomes of ``watch`` with continued counters; a "down" outcome if ``watch`` is None.
 
-        The caller must read ``watch`` and ``target`` together, because the server may be replaced meanwhile.
+        The caller must read ``watch`` and ``target`` together, because the server may be replaced at any
+        time.
         """
         if watch is None:
             return [down(target)]

@@ -39,9 +39,9 @@ _HEAD_BYTES: Final = 4096
 _PROFILE_BYTES: Final = 64 << 20
 _NS: Final = 1e9
 
-#: (whether the thread is a client's, wait class)
+#: (true for a client thread, wait class)
 Wait = tuple[bool, str]
-#: (whether the thread is a client's, wait class, innermost functions)
+#: (true for a client thread, wait class, innermost functions)
 Stack = tuple[bool, str, tuple[str, ...]]
 
 

@@ -33,7 +33,7 @@ class Capture:
     - ``evidence`` was collected during the incident.
     - ``before`` is the recorder's evidence from before the stall. It is kept separate from ``evidence``, so
       that it does not dilute the signals of the stall.
-    - ``verdict`` has the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
+    - ``verdict`` holds the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
       apply their own rules again.
     - ``status`` is the output of SHOW ENGINE INNODB STATUS without literals and rows.
     - ``variables`` are the server's variables without secrets.

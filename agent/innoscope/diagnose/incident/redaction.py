@@ -112,7 +112,7 @@ def _redacted(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _statement(lines: Sequence[str], begin: int, room: int) -> int:
-    """Return how many lines from ``begin`` belong to a statement.
+    """Return the number of lines from ``begin`` that belong to a statement.
 
     The statement ends before the first line of InnoDB's that is not inside a literal.
     """

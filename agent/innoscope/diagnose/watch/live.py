@@ -154,7 +154,7 @@ class LiveWatch:
 def _successor(target: Target, find: Callable[..., Target] = find_one) -> Target | None:
     """Return the server that now listens on the target's socket or port.
 
-    It is not marked as chosen by the user, because it may be another server, in a container.
+    The result is not marked as chosen by the user, because it may be another server, in a container.
     """
     try:
         found = find(None, target.socket, None if target.socket else target.port)

@@ -189,7 +189,7 @@ def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
 
 
 def names(evidence: Evidence) -> list[str]:
-    """Return the names to list for a server: those in PLAIN, its observed wait classes, and its gauges."""
+    """Return the names to list for a server: the names in PLAIN, observed wait classes, and gauges."""
     classes = sorted({wait for snapshot in evidence.snapshots for _, wait in snapshot.threads})
     gauges = sorted(
         {

@@ -18,14 +18,14 @@ _NAMED: Final = frozenset({"schema", "table"})
 #: Limits on the granted tickets read of one lock, and on the bytes of a key.
 _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
-#: Offset in a vtable symbol of the address that objects store. It follows offset-to-top and the RTTI pointer.
+#: Offset in a vtable symbol of the address that objects store, after offset-to-top and the RTTI pointer.
 _FUNCTIONS: Final = 16
 
 
 def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) -> list[Wait]:
     """Return a Wait for each thread that waits for a metadata lock.
 
-    The owners in a Wait are the threads that hold the lock, except those that also wait for it.
+    The owners in a Wait are the threads that hold the lock, except threads that also wait for it.
     """
     part = layout.metadata
     if part is None:

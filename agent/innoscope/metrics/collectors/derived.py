@@ -23,8 +23,8 @@ def derive(
 ) -> list[Sample]:
     """Return the samples derived from ``values``; samples without all their operands are omitted.
 
-    ``earlier`` is ``(time, values)`` of the previous collection, or None. Both times are seconds of the same
-    clock.
+    ``earlier`` is ``(time, values)`` of the previous collection, or None.
+    Both times are seconds of the same clock.
     """
     return [*_pool(values), *_read_ahead(values), *_checkpoint(values, earlier, now)]
 

@@ -1,6 +1,6 @@
 """Collect the server's process metrics from /proc: state, CPU time by kind of thread, memory, I/O.
 
-This also works for a server that is stopped or hangs.
+Collection also works for a server that is stopped or hangs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ProcessCollector:
         ]
 
     def _read_cpu(self, pid: int, stat: list[bytes]) -> None:
-        """Read CPU times if a read is due: those of all threads, or of the next batch if there are many."""
+        """Read CPU times if a read is due: of all threads, or of the next batch if there are many threads."""
         began = self._clock()
         if self._reading is None:
             if self._cpu_due is not None and began < self._cpu_due:
@@ -174,7 +174,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
         for tid in tids:
             try:
                 file = os.open(f"{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-            except OSError:  # exited meanwhile, or a kernel without schedstat
+            except OSError:  # the thread has exited, or the kernel has no schedstat
                 continue
             try:
                 found[int(tid)] = int(os.read(file, 64).split(None, 1)[0])

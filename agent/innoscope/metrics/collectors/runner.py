@@ -1,6 +1,6 @@
 """Run collectors in parallel, each with a timeout.
 
-Only this module adds success, duration and reason. It catches everything that a collector raises.
+Only the runner adds success, duration and reason. The runner catches everything that a collector raises.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def slow_kind(name: str) -> str:
 
 
 def explain(error: BaseException) -> tuple[str, str]:
-    """Return ``(reason, message)``; the reason is one of those in metrics.yaml."""
+    """Return ``(reason, message)``. The reason is one of the reasons in metrics.yaml."""
     if isinstance(error, InnoscopeError):
         words = f"{error.what} ({error.remedy})" if error.remedy else error.what
         if isinstance(error, CollectorFailed):

@@ -47,7 +47,7 @@ class SnapshotCallback(Protocol):
     def __call__(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
         """Process one snapshot, taken at Unix time ``taken_at``. A group is ``(kind, stack, thread ids)``.
 
-        The thread ids are those in the server's pid namespace.
+        The thread ids are ids in the server's pid namespace.
         """
 
 
@@ -215,8 +215,8 @@ class WaitsCollector:
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
         """Add an entry to the cache and return it.
 
-        The entry's key contains the id() of the frames, which stays valid because the cached stack references
-        them.
+        The entry's key contains the id() of the frames,
+        which stays valid because the cached stack references them.
         """
         if len(self._seen) >= _SEEN_KEPT:
             self._seen.clear()
@@ -241,8 +241,8 @@ class _Tally:
     def add(self, dump: Dump, now: float, seconds: float, longest_gap: float) -> None:
         """Add one snapshot, which took ``seconds``.
 
-        The seconds since the previous snapshot, at most ``longest_gap``, count for each thread of the new
-        snapshot.
+        The seconds since the previous snapshot, at most ``longest_gap``,
+        count for each thread of the new snapshot.
         """
         gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
         waits = dump.waits

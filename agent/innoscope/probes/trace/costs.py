@@ -29,8 +29,8 @@ _S: Final = 1e9
 class Cost:
     """CPU seconds that a busy server loses per call (``call_s``) and additionally per stack (``stack_s``).
 
-    ``weight`` is how many times a call counts in the budget. ``cpus`` is the number of CPUs that the server
-    may use.
+    ``weight`` is how many times a call counts in the budget.
+    ``cpus`` is the number of CPUs that the server may use.
     """
 
     call_s: float
@@ -49,7 +49,7 @@ class Cost:
         return (rate * self.call_s * self.weight + stacks * self.stack_s) / self.cpus
 
     def spent(self, hits: float, stacks: float, seconds: float) -> float:
-        """Return the CPU seconds that the trace costs in ``seconds``, at most those of all CPUs."""
+        """Return the CPU seconds that the trace costs in ``seconds``, at most the CPU seconds of all CPUs."""
         return min(hits * self.call_s + stacks * self.stack_s, seconds * self.cpus)
 
     def stacks_per_second(self, budget: float) -> float:

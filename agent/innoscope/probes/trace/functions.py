@@ -29,7 +29,7 @@ _GLOB: Final = frozenset("*?[")
 def choose(target: Target, function: str, catalog: Catalog | None = None) -> TracedFunction:
     """Return the function with all its live copies.
 
-    Raises NotTraceable (its remedy lists similar names, or says how to get symbols for a stripped server),
+    Raises NotTraceable (its remedy lists similar names, or shows how to get symbols for a stripped server),
     Ambiguous, NoSuchProcess or NoRights.
     """
     catalog = catalog or default_catalog()

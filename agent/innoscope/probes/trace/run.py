@@ -47,8 +47,7 @@ def run(
 
     ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if one is needed.
     Ctrl-C and the end of the server end the trace early; the end of the server sets ``TraceResult.error``.
-    Raises
-    TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
+    Raises TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """
     require_host_pids("trace a function")
     progress("looking for the function")

@@ -1,4 +1,4 @@
-"""Run a profile for a given time. It ends early on Ctrl-C or if the server exits."""
+"""Run a profile for a given time, ending early on Ctrl-C or if the server exits."""
 
 from __future__ import annotations
 

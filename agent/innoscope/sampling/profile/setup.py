@@ -30,7 +30,7 @@ _BUFFERED_S: Final = 0.25
 class Naming:
     """Options for symbolising stacks.
 
-    ``fetch`` downloads debug files for the mapped modules. It returns the files by build-id, and notes.
+    ``fetch`` downloads debug files for the mapped modules, and returns the files by build-id, and notes.
     """
 
     inlines: bool = False
