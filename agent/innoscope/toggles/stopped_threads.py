@@ -112,7 +112,7 @@ def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
 
 
 def _tracers(proc: ProcFs, server: int, tids: Iterable[int]) -> Iterable[Tracer]:
-    """Yield the tracing processes, except those that have exited since the sample."""
+    """Yield the tracing processes, except processes that have exited since the sample."""
     for tid in sorted(tids):
         with suppress(ProcessLookupError):
             pid = int(proc.status(tid)["Tgid"])

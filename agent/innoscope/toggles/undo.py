@@ -103,7 +103,7 @@ class _Undoing:
         self._conclude(begun, "done", reason)
 
     def _left(self) -> tuple[Step, ...]:
-        """Return the remaining writes, last step first. Raises Overtaken if a value was changed meanwhile."""
+        """Return the remaining writes, last step first. Raises Overtaken if a value has changed since."""
         left = []
         for step in reversed(self.entry.steps):
             now = self.writer.read(step)

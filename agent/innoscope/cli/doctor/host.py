@@ -127,7 +127,7 @@ def bpf(host: Host) -> Check:
 
 
 def perf(host: Host) -> Check:
-    """Take a perf event sample with registers and stack, the method for threads that run on a CPU."""
+    """Take a perf event sample of registers and stack, as is done for threads that run on a CPU."""
     tried = _try("probe_perf")
     if tried.works:
         return ok("perf events", tried.detail)

@@ -23,8 +23,8 @@ _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 0.6
 
 #: Shell script that runs the sensor, and terminates it when standard input is closed. The kernel closes the
-#: agent's end of the pipe when the agent exits. After dropping root, the agent is not permitted to signal
-#: the sensor; PDEATHSIG fails for the same reason.
+#: agent's end of the pipe even if the agent is killed. After dropping root, the agent is not permitted to
+#: signal the sensor; PDEATHSIG fails for the same reason.
 _GUARD: Final = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &

@@ -46,7 +46,7 @@ class NoLogin(NotOnThisServer):
 
 
 class LockedOut(NoLogin):
-    """The server reports "Too many connections" (1040), also on its extra ports if it has any."""
+    """The server reports "Too many connections" (1040), even on its extra ports if it has any."""
 
 
 class SqlWriter:
