@@ -42,7 +42,7 @@ class ReadingHistory:
     def read(self, patience_s: float) -> None:
         """Read all collectors once, and wait up to ``patience_s`` seconds for their results.
 
-        The results of slower collectors are returned by the next call.
+        The next call stores the results of slower collectors.
         """
         at = time.time()
         self._runner.start()

@@ -32,8 +32,8 @@ _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", 
 #: Maps to which BPF programs add entries. A map's index in this tuple is its key
 #: in the map ``dropped`` (probe.h).
 _FILLED_BY_PROGRAMS = ("files", "sites")
-#: Keys that count the entries that do not fit into the map ``files``. No server produces these keys. They
-#: are inserted before the map can be full.
+#: Keys that count the entries that do not fit into the maps ``files`` and ``sites``. No server produces these
+#: keys. They are inserted before the maps can be full.
 OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
 OTHER_SITE = struct.pack("=QQ", 0, 0)
 #: The kind that the BPF programs assume for threads without an entry in the map.

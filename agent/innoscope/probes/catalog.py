@@ -58,7 +58,7 @@ class Site(ServerEntry, frozen=True):
     libraries: tuple[str, ...] = field(default=(), name="library")  # prefixes of file names
     values: dict[str, Value] = field(default_factory=dict)
     feeds: tuple[str, ...] = ()  # metrics in addition to ``Probe.feeds``
-    absent: str | None = None  # reason why these servers have no such function
+    absent: str | None = None  # reason why no function is probed on these servers
     without: str | None = None  # the reason to report if the function is not found
     instead: str | None = None  # an alternative source if the function is absent or not found
 

@@ -38,8 +38,8 @@ def require_chosen(proc: ProcFs, target: Target) -> None:
 def in_container(proc: ProcFs, target: Target) -> bool:
     """Return whether the server is in a container.
 
-    A server in a container has another pid or user namespace, or is in a container's cgroup that does not
-    include us. Raises SqlFailed if the server has ended.
+    A server in a container has another pid or user namespace, or is in a container's cgroup that
+    this process is not in. Raises SqlFailed if the server has ended.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
         return True

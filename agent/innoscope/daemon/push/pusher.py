@@ -41,7 +41,7 @@ _MAX_CHUNKS: Final = 400
 _MAX_INTERVALS: Final = 1.5
 #: Number of responses with status 500 after which a profile is dropped.
 _MAX_ERRORS: Final = 30
-#: Maximum seconds between two checks for profiles that are due, because new servers can appear at any time.
+#: Maximum seconds between two checks for work, so that the first profile of a new server is not late.
 _SLEEP_S: Final = 5.0
 _HANGS_S: Final = 60.0
 

@@ -177,7 +177,7 @@ class Admission:
         return offered
 
     def _fairly(self, in_turn: Iterable[int], taken: Counter[str]) -> Iterator[int]:
-        """Yield the servers one by one; the next server is always of the tenant with the fewest slots."""
+        """Yield the servers one by one; each next server is of the tenant with the fewest slots."""
         waiting: defaultdict[str, list[int]] = defaultdict(list)
         for pid in in_turn:
             waiting[self._tenant(pid)].append(pid)
