@@ -80,7 +80,7 @@ def json_option(function: F) -> F:
 def source_options(function: F) -> F:
     """Add ``--no-sql`` and ``--no-probes``, passed as ``no_sql`` and ``no_probes``."""
     for option in (
-        click.option("--no-probes", is_flag=True, help="Attach no eBPF probes."),
+        click.option("--no-probes", is_flag=True, help="Do not attach eBPF probes."),
         click.option("--no-sql", is_flag=True, help="Do not connect to the server."),
     ):
         function = option(function)

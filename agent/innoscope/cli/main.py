@@ -30,35 +30,35 @@ _COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the shell completion scripts that 
 #: because startup must be fast.
 COMMANDS = {
     "diagnose": "Report what is wrong with a server, why, and what to do.",
-    "stacks": "Show where every thread of a server is, and what it waits for.",
-    "top": "Show the same live, once a second; --record keeps it in a file.",
-    "watch": "Wait for a stall and write it, and the minute before it, to an incident file.",
-    "profile": "Profile CPU time, or with --off-cpu the time that threads spend waiting.",
-    "trace": "Trace one function: its rate, its duration, its callers, its arguments.",
-    "diff": "Show what is new in a dump or an incident file since a healthy one.",
-    "replay": "Play back a file that `top --record` wrote.",
+    "stacks": "Show the stacks of all threads, and what they wait for.",
+    "top": "Show the stacks live, once a second; --record saves them.",
+    "watch": "Wait for a stall, and write it to an incident file.",
+    "profile": "Profile CPU time, or with --off-cpu waiting time.",
+    "trace": "Trace one function: call rate, latency, callers, arguments.",
+    "diff": "Compare two dumps, recordings or incident files.",
+    "replay": "Play back a recording of `top --record`.",
     "targets": "List the MySQL and MariaDB servers on this host.",
-    "doctor": "Check what works on this host, with the remedy for what does not.",
-    "toggle": "Change a setting of a live server: planned, checked, verified, undone.",
+    "doctor": "Check which features work on this host, with remedies.",
+    "toggle": "Change a setting of a live server, with checks and undo.",
     "unstick": "Resume a server that a debugger or signal left stopped.",
-    "probes": "List the eBPF probes, their state, their counts and their cost.",
+    "probes": "List the eBPF probes, their state, counts and cost.",
     "symbols": "Make and list symbol packs, for hosts without debug files.",
-    "agent": "Serve metrics to Prometheus, without any privilege.",
+    "agent": "Serve metrics to Prometheus, without privileges.",
     "sensor": "Run the agent's privileged half, on a Unix socket only.",
-    "self-profile": "Profile Innoscope's own processes, with py-spy.",
+    "self-profile": "Profile Innoscope's own processes with py-spy.",
 }
 
 _EPILOG = """\b
 Examples:
   sudo innoscope diagnose                 what is wrong with the only server on this host
-  sudo innoscope stacks                   all its busy threads, most frequent stack first
+  sudo innoscope stacks                   its busy threads, most frequent stack first
   sudo innoscope stacks -S /run/mysqld/mysqld.sock --by wait --queries
-  sudo innoscope top                      the same, live
-  innoscope targets                       which servers run here
+  sudo innoscope top                      its busy threads, live
+  innoscope targets                       the servers on this host
   sudo innoscope doctor                   why names or stacks are missing, and the remedy
 
 \b
-Times are given as 10 (seconds), 90s, 5m or 1h. Colours: only on a terminal, and not if NO_COLOR is set.
+Times are given as 10 (seconds), 90s, 5m or 1h. Output has colours only on a terminal without NO_COLOR.
 Exit codes: docs/cli.md.
 """
 
@@ -104,11 +104,11 @@ class LazyGroup(Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="innoscope")
-@click.option("--debug", is_flag=True, help="On an error, print the traceback too.")
+@click.option("--debug", is_flag=True, help="Also print the traceback of an error.")
 @click.pass_obj
 def cli(settings: Settings, debug: bool) -> None:
     """See inside a live MySQL or MariaDB server without stopping it."""
-    from innoscope import _native  # here, after get_command has checked that the core is built
+    from innoscope import _native  # imported after get_command has checked that the core is built
 
     settings.debug = debug
     logs.set_up_for_command(debug=debug)
@@ -178,7 +178,7 @@ def _complain(what: str, remedy: str | None, settings: Settings) -> None:
 
 
 def _show_usage(error: click.ClickException) -> None:
-    """Print click's message about an invalid command line. It may repeat arguments, so it is escaped."""
+    """Print click's message about an invalid command line, escaped because it may repeat arguments."""
     text = io.StringIO()
     error.show(file=text)
     console.block(text.getvalue(), err=True)

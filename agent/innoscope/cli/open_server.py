@@ -26,7 +26,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to take snapshots. ``debug_dirs`` are searched before the defaults; ``fetch`` allows debuginfod.
+    """Options for snapshots. ``debug_dirs`` are searched before the defaults; ``fetch`` allows debuginfod.
+
     ``repeated`` snapshots are limited in size; a single snapshot is complete.
     """
 
@@ -42,7 +43,9 @@ def debug_options(function: F) -> F:
     """Add ``--debug-dir`` and ``--no-debuginfod``, passed as ``debug_dirs`` and ``no_debuginfod``."""
     for option in (
         click.option(
-            "--no-debuginfod", is_flag=True, help="Download no debug files even if DEBUGINFOD_URLS is set."
+            "--no-debuginfod",
+            is_flag=True,
+            help="Do not download debug files, even if DEBUGINFOD_URLS is set.",
         ),
         click.option(
             "--debug-dir",
@@ -50,7 +53,7 @@ def debug_options(function: F) -> F:
             multiple=True,
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Search this folder for debug files too, laid out like /usr/lib/debug (may be repeated).",
+            help="Also search this folder for debug files, laid out like /usr/lib/debug (may be repeated).",
         ),
     ):
         function = option(function)
@@ -65,7 +68,7 @@ def method_options(function: F) -> F:
         type=click.Choice(["bpf", "ptrace"]),
         default="bpf",
         show_default=True,
-        help="How to copy stacks. ptrace stops each thread for microseconds; it is never chosen for you.",
+        help="How to copy stacks. ptrace stops each thread for microseconds; it is never used by default.",
     )
     return option(debug_options(function))
 

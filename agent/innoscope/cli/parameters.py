@@ -93,7 +93,7 @@ def completes(
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Return a completion function (``shell_complete=``) for the words, each with a description.
 
-    If the words cannot be read, it offers none, because errors cannot be shown during completion.
+    If the words cannot be read, no words are offered, because completion cannot show errors.
     """
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -118,14 +118,14 @@ def log_options(function: F) -> F:
             "--log.format",
             "log_format",
             type=click.Choice(logs.FORMATS),
-            help="Format of the log on standard error.  [default: logfmt]",
+            help="Log format on standard error.  [default: logfmt]",
         ),
         click.option(
             "--log-level",
             "--log.level",
             "log_level",
             type=click.Choice(logs.LEVELS),
-            help="Least severity that is logged.  [default: info]",
+            help="Lowest severity to log.  [default: info]",
         ),
     ):
         function = option(function)

@@ -18,8 +18,8 @@ from innoscope.common.errors import ExitCode, InnoscopeError, NoRights, NoSuchPr
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
-#: Matches a command line with one argument per line: Python's options, our module or script, our options, the
-#: command.
+#: Matches a command line with one argument per line:
+#: Python's options, our module or script, our options, the command.
 _OURS: Final = re.compile(r"(-[^cm\n].*\n)*(-m\ninnoscope\.cli\.main|(.*/)?innoscope)\n(-.*\n)*(?P<name>.+)")
 _TOP: Final = 20
 
@@ -82,7 +82,7 @@ def record(pid: int, seconds: float, options: list[str]) -> list[str]:
 
 
 def table(process: str, folded: list[str]) -> list[str]:
-    """Return a table of the functions with the most samples in which they are innermost, as lines of text."""
+    """Return the lines of a table of the functions that are innermost in the most samples."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in folded:

@@ -61,7 +61,7 @@ def format_options(function: F) -> F:
             "--output",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="Write to this file; it appears complete or not at all.",
+            help="Write to this file atomically.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
         click.option(
@@ -70,19 +70,19 @@ def format_options(function: F) -> F:
         click.option(
             "--full",
             is_flag=True,
-            help="Show the functions of the C library and the kernel that stacks end in, too (text).",
+            help="Also show functions of the C library and the kernel at the ends of stacks (text).",
         ),
         click.option(
             "-a",
             "--all",
             "show_all",
             is_flag=True,
-            help="Show idle stacks too (text; the other formats always have them).",
+            help="Also show idle stacks (text; the other formats always include them).",
         ),
         click.option(
             "--by",
             type=click.Choice(["stack", "wait", "thread"]),
-            help="Group threads by this (text).  [default: stack]",
+            help="Group threads by stack, wait class or thread (text).  [default: stack]",
         ),
     ):
         function = option(function)
@@ -104,7 +104,7 @@ def filter_options(function: F) -> F:
             "--grep",
             callback=_regex,
             metavar="REGEX",
-            help="Only threads with a function, name or statement that matches.",
+            help="Only threads whose functions, name or statement match.",
         ),
         click.option(
             "-w",
@@ -114,7 +114,7 @@ def filter_options(function: F) -> F:
             callback=_classes,
             shell_complete=completes(_class_names),
             metavar="CLASS",
-            help="Only threads of this wait class (may be repeated).",
+            help="Only threads in this wait class (may be repeated).",
         ),
     ):
         function = option(function)
@@ -124,9 +124,9 @@ def filter_options(function: F) -> F:
 def frame_options(function: F) -> F:
     """Add ``--inlines`` and ``--kernel``."""
     for option in (
-        click.option("--kernel", is_flag=True, help="Show the kernel's functions below the server's."),
+        click.option("--kernel", is_flag=True, help="Also show kernel functions."),
         click.option(
-            "--inlines", is_flag=True, help="Show inlined functions too (needs debug info; slower)."
+            "--inlines", is_flag=True, help="Also show inlined functions (needs debug info; slower)."
         ),
     ):
         function = option(function)

@@ -44,7 +44,7 @@ class Made:
 
 
 def make(origin: PackSource, step: Step, *, gdb: str = "gdb") -> Made:
-    """Make a pack from a file with symbols and, optionally, debug information. This takes seconds.
+    """Make a pack from a file with symbols and, optionally, debug information. The call takes seconds.
 
     Raise BadFile if the file is missing, is not an ELF file, or has no build-id or no symbols.
     """

@@ -212,7 +212,7 @@ def _step_text(step: Step) -> str:
 def _change(step: Step) -> str:
     """Format a change as ``56 → 0`` or ``OFF, as it is``; empty for a step without values.
 
-    If either value is a bool, both are shown as ON or OFF, also if the server reports 0 or 1.
+    If either value is a bool, both are shown as ON or OFF, even if the server reports 0 or 1.
     """
     if step.old is None or step.new is None:
         return ""

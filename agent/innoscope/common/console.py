@@ -1,7 +1,7 @@
 """Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
 
-All text is sanitized here. Only ``progress``, ``clear_progress`` and ``Coloured`` lines contain control
-characters.
+All text is sanitized here. Only ``progress``,
+``clear_progress`` and ``Coloured`` lines contain control characters.
 """
 
 from __future__ import annotations

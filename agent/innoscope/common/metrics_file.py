@@ -22,7 +22,7 @@ Kind = Literal["counter", "gauge", "histogram", "info"]
 #: All collectors; ``agent`` is for metrics of the agent itself.
 Source = Literal["probes", "memory", "sql", "waits", "process", "toggles", "agent"]
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
-#: Suffixes that exposition formats add to names, and those that OpenMetrics reserves.
+#: Suffixes that exposition formats add to names, and suffixes that OpenMetrics reserves.
 _SUFFIXES: Final = ("_total", "_count", "_sum", "_bucket", "_created")
 #: Units that are not base units (Prometheus: "use seconds, bytes, ratio").
 _BAD_UNITS: Final = re.compile(
@@ -45,7 +45,7 @@ class Declaration(Entry, frozen=True):
     own: bool = False
 
     def __post_init__(self) -> None:
-        """Check the rules that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raises ValueError."""
         if self.kind == "info" and not self.labels:
             raise ValueError("an info metric without labels says nothing")
         for label, bound in self.labels.items():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of observations in nanoseconds: ``buckets[i]`` counts those in [2**i, 2**(i+1)).
+    """Counts of observations in nanoseconds: ``buckets[i]`` counts observations in [2**i, 2**(i+1)).
 
     Buckets are not cumulative; ``total_ns`` is the sum of all observations.
     """
@@ -37,7 +37,7 @@ Value: TypeAlias = float | int | Histogram
 
 
 class Sample(NamedTuple):
-    """The current value of one series. This is a tuple for speed: a scrape creates hundreds per server.
+    """The current value of one series. A tuple is used for speed: a scrape creates hundreds per server.
 
     ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` are its label values in declared
     order, without ``server``. Counters are cumulative since the server or this process started.

@@ -60,8 +60,8 @@ def label(text: str, limit: int = LIMIT) -> str:
 def dumps(value: Any, **options: Any) -> str:
     r"""Return ``value`` as JSON without raw control characters or surrogates.
 
-    They become JSON escapes (``\u001b``, ``\udcff``), so a program reads back the original text. Printable
-    non-ASCII characters stay as they are.
+    Control characters and surrogates become JSON escapes (``\u001b``, ``\udcff``), so a program reads back
+    the original text. Printable non-ASCII characters stay as they are.
     """
     return json_text(json.dumps(value, ensure_ascii=False, **options))
 

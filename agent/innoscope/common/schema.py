@@ -81,7 +81,7 @@ def _yaml_line(text: str, keys: list[Any]) -> int | None:
 
 
 def _yaml_problem(error: Exception) -> str:
-    """Return what is wrong and where, without quoting the file, which may contain a password."""
+    """Return the error and its location, without quoting the file, which may contain a password."""
     mark = getattr(error, "problem_mark", None)
     grammar = isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError))
     words = re.split("['\"]", getattr(error, "problem", None) or "")[0].strip() if grammar else ""

@@ -1,4 +1,4 @@
-"""Supervise long-lived threads: restart those that fail; stop feeding the systemd watchdog if one hangs."""
+"""Supervise long-lived threads: restart failed threads; stop feeding the systemd watchdog if one hangs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Supervisor:
         notify("STOPPING=1")
 
     def check(self) -> list[str]:
-        """Restart threads that failed. Return the names of those that hang. Raises GaveUp."""
+        """Restart threads that failed. Return the names of threads that hang. Raises GaveUp."""
         now = time.monotonic()
         hung = []
         for task in list(self._tasks.values()):

@@ -42,7 +42,7 @@ class NamedEntry(Entry, frozen=True):
 
 
 def name_entries(entries: Mapping[str, NamedEntry]) -> None:
-    """Set ``name`` of all entries. Call it from ``__post_init__`` of the structure with the mapping."""
+    """Set ``name`` of all entries. Call this from ``__post_init__`` of the structure with the mapping."""
     for name, entry in entries.items():
         if entry.name:
             raise ValueError(f"{name}: unknown field `name`")

@@ -9,7 +9,7 @@ _RANGE: Final = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
 
 
 class VersionRange:
-    """The versions from ``first`` to all that begin with ``last``. If ``last`` is None, the range has no end.
+    """The versions from ``first`` to every version that begins with ``last``; no upper end if that is None.
 
     This class is not a dataclass, because msgspec would then expect a mapping instead of a string in files.
     """

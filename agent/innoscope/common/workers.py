@@ -147,7 +147,7 @@ class Workers:
             return sum(len(lane.threads) for lane in self._lanes.values())
 
     def close(self, wait_s: float = 0.0) -> None:
-        """End idle threads, and wait at most ``wait_s`` in total for the others.
+        """End idle threads, and wait at most ``wait_s`` in total for the busy threads.
 
         A stuck thread ends with its job or with the process.
         """
@@ -196,7 +196,7 @@ class Workers:
             lane.refused = False
 
     def _check_threads(self, lane: _Lane, now: float) -> list[Job]:
-        """Replace threads that died or are stuck. Return the jobs of those that died."""
+        """Replace threads that died or are stuck. Return the jobs of the threads that died."""
         dead = [thread for thread in lane.threads if not thread.is_alive()]
         lost = [job for job in map(lane.threads.pop, dead) if job is not None]
         stuck = [job for job in lane.threads.values() if job is not None and self._is_stuck(job, now)]

@@ -1,7 +1,7 @@
 """Find the owners of locks that other threads wait for, from the lock in memory, over SQL, or from stacks.
 
-Stacks are compared as follows: waiting threads share the functions through which they reached the lock, and
-a thread that is inside one of these functions but does not wait is the owner.
+Stacks are compared as follows. All waiters share the functions that request the lock. A thread that is inside
+one of these functions but does not wait is the owner.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Statement
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Off by default in MySQL 5.7. Locks that are already held do not appear.
+#: Off by default in MySQL 5.7. Locks that were acquired before the instrument is enabled do not appear.
 RECORD_METADATA_LOCKS: Final = (
     "UPDATE performance_schema.setup_instruments SET ENABLED='YES' WHERE NAME='wait/lock/metadata/sql/mdl'"
 )
-#: Wait classes of threads that cannot be the owner, because they do not work inside a critical section.
+#: Wait classes of threads that cannot own a lock, because such threads are not inside a critical section.
 _NOT_INSIDE: Final = frozenset(
     {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
 )
@@ -107,7 +107,7 @@ def _open_transactions(evidence: Evidence) -> list[Blocker]:
 
 
 def _no_holders(evidence: Evidence) -> str:
-    """Return why the server does not show who holds metadata locks."""
+    """Return the reason why the server does not list the holders of metadata locks."""
     missing = evidence.missing.get("sql.metadata_locks")
     if missing is not None:
         return f"performance_schema.metadata_locks: {missing.words}"
@@ -152,7 +152,7 @@ def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
-    """Return a function that finds the owners of latches for which threads in these wait classes wait."""
+    """Return a function that finds the owners of the latches that threads in these wait classes wait for."""
 
     def find(evidence: Evidence) -> list[Blocker]:
         if known := blocking_chains.blockers(evidence, *waits):

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from innoscope.diagnose.graph import Edge, Root
     from innoscope.memory.locks.held import HeldLock
 
-#: Maximum number of roots that are shown.
+#: Maximum number of roots to show.
 _SHOWN: Final = 2
-#: Minimum number of waiters of a root that is shown, as a share of the first root's waiters.
+#: A root is shown only if it has at least this share of the first root's waiters.
 _SHARE: Final = 0.2
 
 
@@ -24,9 +24,9 @@ _SHARE: Final = 0.2
 class Blocker:
     """A lock owner: its description, and its stack if known, innermost function first.
 
-    ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the lock that it holds, and
-    ``waiting`` is the number of threads that wait for it. ``through`` are the ids of the lock owners between
-    the waiters and this owner (docs/json.md).
+    ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the owned lock, and ``waiting`` is
+    the number of threads that wait for the lock. ``through`` lists the ids of the lock owners between the
+    waiters and this owner (docs/json.md).
     """
 
     words: str
@@ -66,7 +66,7 @@ def _blocker(root: Root, graph: Graph, evidence: Evidence) -> Blocker:
 
 
 def _who(node: int, graph: Graph) -> str:
-    """Return a name such as ``connection 42 (thread 1234, app@web1)``, without the parts that are unknown."""
+    """Return a name such as ``connection 42 (thread 1234, app@web1)``, omitting unknown parts."""
     statement = graph.statement(node)
     user = f"{statement.user}@{statement.host}" if statement and statement.user else ""
     thread = f"thread {node}" if node > 0 else ""
@@ -78,7 +78,7 @@ def _who(node: int, graph: Graph) -> str:
 
 
 def _in_turn(held: HeldLock | None) -> str:
-    """Return a remark if several threads held the lock in turn, because no single one is the cause."""
+    """Return a remark if several threads held the lock in turn, so that no single thread is the cause."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
 
@@ -98,7 +98,7 @@ def _activity(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
 
 
 def _common_functions(held: HeldLock, evidence: Evidence) -> set[str]:
-    """Return the functions on the stacks of most of the lock's waiters."""
+    """Return the functions that occur on the stacks of most waiters."""
     functions: Counter[str] = Counter()
     for seen in evidence.seen:
         if not set(seen.tids).isdisjoint(held.waiters):

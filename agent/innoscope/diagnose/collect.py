@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 #: Seconds between two readings of all metrics. Shorter intervals would put more load on the server.
 _EVERY_S: Final = 2.0
-#: Seconds to wait for the collectors of one reading.
+#: Maximum number of seconds to wait until all collectors have finished one reading.
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
-#: Minimum number of snapshots, because a single snapshot cannot give percentages.
+#: Minimum number of snapshots. A single snapshot cannot give percentages.
 _MIN_SNAPSHOTS: Final = 4
-#: Maximum extra seconds for reaching this minimum. Reading a server's symbols takes seconds on a busy host.
+#: Maximum extra seconds to reach _MIN_SNAPSHOTS. Loading a server's symbols takes seconds on a busy host.
 _MAX_EXTRA_S: Final = 20.0
 _MIN_ROUND_S: Final = 0.2
 #: Seconds between two progress reports.
@@ -50,26 +50,26 @@ _PROGRESS_EVERY_S: Final = 1.0
 _QUERY_AFTER: Final = 0.5
 #: Maximum age, in seconds, of the snapshot that provides the current number of row lock waiters.
 _RECENT_S: Final = 10.0
-#: Budget of the probes, as a share of the server's CPUs. It is lower than the agent's budget, because all
-#: sources run at the same time here, and together they must cost a server on two busy CPUs less than 3 %. The
-#: probes whose metrics no finding reads used 40 % of the first budget. Without them, the second budget is
-#: sufficient to attach the other probes as often.
+#: Probe overhead budgets, as shares of the server's CPUs: with all probes, and with only the probes that
+#: findings use. Both are lower than the agent's budget, because all sources run at the same time here and
+#: must together cost a server on two busy CPUs less than 3 %. Probes that no finding uses took 40 % of the
+#: first budget, so the second budget attaches the other probes equally often.
 _BUDGET_OF_ALL: Final = 0.004
 _BUDGET_OF_READ: Final = 0.0024
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources that may be used."""
+    """The sources that the collector may use."""
 
     sql: bool = True
     probes: bool = True
     defaults_file: str | None = None
     user: str | None = None
-    #: Also attach the probes whose metrics no finding reads, for an incident file with further metrics.
+    #: Also attach the probes that no finding uses, so that an incident file contains more metrics.
     all_probes: bool = True
-    #: Function that runs further queries, with the arguments ``connect(timeout in seconds)`` and the number
-    #: of row lock waiters.
+    #: Function that runs further queries. Its arguments are ``connect(timeout in seconds)``
+    #: and the number of row lock waiters.
     also: Callable[[Callable[[float], Connection], int], None] | None = None
 
 
@@ -124,7 +124,7 @@ class EvidenceCollector:
 
     @property
     def ready(self) -> bool:
-        """Return whether there is a snapshot, or an error that explains why there is none."""
+        """Return whether there is a snapshot, or an error that explains why there are no snapshots."""
         return bool(self._snapshots.history.since(0)) or self._snapshots.failure is not None
 
     def _continues(self, elapsed: float, seconds: float) -> bool:
@@ -254,9 +254,9 @@ class EvidenceCollector:
 
 
 def _with_remedy(missing: Missing, sql_answers: SqlAnswers) -> Missing:
-    """Return the error of a query that failed for the same reason, because it includes a remedy.
+    """Return the error of a query that failed for the same reason, because that error includes a remedy.
 
-    Returns ``missing`` unchanged if there is no such query.
+    Return ``missing`` unchanged if no query failed for the same reason.
     """
     same = (one for one in sql_answers.missing.values() if one.remedy and one.reason == missing.reason)
     query = next(same, None)

@@ -1,4 +1,4 @@
-"""Define the records of the observations of one server during a few seconds.
+"""Define the records that hold a few seconds of observations of one server.
 
 Every kind of evidence is optional. This module neither does I/O nor reads the clock.
 """
@@ -32,10 +32,10 @@ class MetricReadings:
 
 @dataclass(frozen=True, slots=True)
 class OnFile:
-    """The ``count`` of threads that read, wrote or synced one file, summed over all snapshots.
+    """The number of threads (``count``) that read, wrote or synced one file, summed over all snapshots.
 
-    ``wait`` is the wait class of these threads. ``path`` is relative to the data directory if the file is in
-    that directory.
+    ``wait`` is the wait class of these threads.
+    ``path`` is relative to the data directory if the file is in that directory.
     """
 
     wait: str
@@ -74,10 +74,10 @@ class Evidence:
     - ``readings`` are the metric values over time.
     - ``snapshots`` summarise the snapshots of all threads, and ``seen`` are the distinct stacks in them.
     - ``owners`` are the lock owners.
-    - ``answers`` has the rows that each SQL query returned, by column.
-    - ``host`` has the values that host.py read.
-    - ``missing`` maps each missing source to the reason. The sources are names of collectors, ``looks`` and
-      ``sql.QUESTION``.
+    - ``answers`` holds the rows that each SQL query returned, as mappings from column to value.
+    - ``host`` holds the host's counters that host.py read.
+    - ``missing`` maps each missing source to the reason.
+      Sources are collector names, ``looks`` (the snapshots) and ``sql.QUESTION``.
 
     The metadata ``key`` of a field is its key in incident files, if it differs from the field's name.
     """
@@ -176,7 +176,7 @@ def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
 
 
 def _minus(later: Histogram, earlier: Histogram) -> Histogram:
-    """Return the difference, at least 0, because estimates of duty-cycled probes can decrease slightly."""
+    """Return the difference, clamped at 0 because estimates of duty-cycled probes can decrease slightly."""
     missing = (0,) * (len(later.buckets) - len(earlier.buckets))
     buckets = tuple(
         max(0, after - before)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: User of a replica's own threads in the process list.
 _APPLIER: Final = "system user"
-#: States of these threads if they are idle, or wait for the source or for each other.
+#: States of applier threads that are idle, or that wait for the source or for another applier thread.
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
     r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
@@ -33,7 +33,7 @@ AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a query of questions.yaml. Raises Unknown if there is no answer to it."""
+    """Return the rows of a query of questions.yaml. Raises Unknown if the query has not been answered."""
     if question in evidence.answers:
         return evidence.answers[question]
     raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
@@ -52,7 +52,7 @@ def _oldest_transaction_seconds(evidence: Evidence) -> float:
 
 
 def _connections_ratio(evidence: Evidence) -> float:
-    """Return the maximum number of connections as a share of max_connections."""
+    """Return the peak number of connections as a share of max_connections."""
     have, limit = evidence.gauge("connections"), evidence.gauge("connections_limit")
     if not have or not limit or not limit[-1]:
         raise Unknown("sql", evidence.missing.get("sql"))
@@ -80,22 +80,21 @@ def _read_ahead_share(evidence: Evidence) -> float:
 
 
 def _random_read_ahead_share(evidence: Evidence) -> float:
-    """Return the pages of random read-ahead as a share of all pages read ahead."""
+    """Return the share of read-ahead pages that were read by random read-ahead."""
     return _ratio(_grown(evidence, "read_ahead_pages", "random"), _grown(evidence, "read_ahead_pages"))
 
 
 def _user_flushed_ratio(evidence: Evidence) -> float:
-    """Return the pages that clients' threads wrote themselves as a share of all pages written."""
+    """Return the share of written pages that client threads wrote themselves."""
     return _ratio(
         _grown(evidence, "flushed_pages_by_thread", "user"), _grown(evidence, "flushed_pages_by_thread")
     )
 
 
 def _page_read_seconds(evidence: Evidence) -> float:
-    """Return the mean wait for a page: waiting threads divided by pages read per second.
+    """Return the mean wait for a page read in seconds: waiting threads divided by pages read per second.
 
-    The result is in seconds. It is an underestimate if there is read-ahead, because no thread waits for pages
-    that are read ahead.
+    Read-ahead makes the result an underestimate, because no thread waits for pages that are read ahead.
     """
     if not evidence.snapshots:
         raise Unknown("looks", evidence.missing.get("looks"))
@@ -108,12 +107,12 @@ def _page_read_seconds(evidence: Evidence) -> float:
 
 
 def _free_page_wait_ratio(evidence: Evidence) -> float:
-    """Return the number of waits for a free page per page read, because each read needs a free page."""
+    """Return the number of waits for a free page, per page read. Each read needs a free page."""
     return _ratio(_grown(evidence, "free_block_waits"), _grown(evidence, "buffer_pool_pages_read"))
 
 
 def _pool_eaten_ratio(evidence: Evidence) -> float:
-    """Return the share of the buffer pool that locks or the adaptive hash index use instead of data."""
+    """Return the share of the buffer pool that holds locks or the adaptive hash index instead of data."""
     other, pages = evidence.gauge("buffer_pool_other_pages"), evidence.gauge("buffer_pool_pages")
     if not other or not pages or not pages[-1]:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -121,7 +120,7 @@ def _pool_eaten_ratio(evidence: Evidence) -> float:
 
 
 def _redo_capacity_seconds(evidence: Evidence) -> float:
-    """Return the seconds in which the redo log fills at the measured rate; infinite if the rate is 0."""
+    """Return the seconds needed to fill the redo log at the measured rate; infinite if the rate is 0."""
     limit, written = evidence.gauge("checkpoint_age_max_bytes"), evidence.change("redo_written_bytes")
     if not limit or written is None:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -139,8 +138,8 @@ def _history_growth(evidence: Evidence) -> float:
 def _deadlock_search_load(evidence: Evidence) -> float:
     """Return the seconds that threads spend searching for deadlocks, per second of observation.
 
-    Each row lock wait starts one search. The totals of the probe are estimates, because it is attached only
-    part of the time, but the mean duration of a search is measured. So this is the mean times the wait rate.
+    Each row lock wait starts one search. The probe is attached only part of the time, so its totals are
+    estimates, but its mean search duration is measured. The result is the mean duration times the wait rate.
     """
     searches, seconds = _last(evidence, "deadlock_searches"), _last(evidence, "deadlock_search_seconds")
     waits = evidence.change("row_lock_waits")
@@ -183,7 +182,7 @@ def _latches(evidence: Evidence) -> tuple[int, int, int]:
 
 
 def _runnable_threads(evidence: Evidence) -> float:
-    """Return the mean number of client threads that run or could run: they compute or spin."""
+    """Return the mean number of client threads that are running or runnable, including spinning threads."""
     if not evidence.snapshots or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     counts = evidence.threads(clients=True)
@@ -197,14 +196,14 @@ def _runnable_per_cpu(evidence: Evidence) -> float:
 
 
 def _runnable_share(evidence: Evidence) -> float:
-    """Return the client threads that run or could run as a share of the active ones."""
+    """Return the running and runnable client threads as a share of the active client threads."""
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
     return _ratio(_runnable_threads(evidence) * len(evidence.snapshots), active)
 
 
 def _blind(evidence: Evidence) -> float:
-    """Return 1 if snapshots were possible but none was completed in the time, else 0."""
+    """Return 1 if snapshots were possible but none completed within the observation time, else 0."""
     missing = evidence.missing.get("looks")
     return float(not evidence.snapshots and (missing is None or missing.reason == "timeout"))
 
@@ -243,7 +242,7 @@ def _opens_per_statement(evidence: Evidence) -> float:
 
 
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
-    """Return the client thread that was most often on a CPU, and the share of snapshots in which it was.
+    """Return the client thread that was most often on a CPU, and the share of snapshots that show it there.
 
     Returns ``(None, 0)`` if no client thread was on a CPU. Raises Unknown without snapshots.
     """
@@ -263,8 +262,8 @@ def _longest_runner_ratio(evidence: Evidence) -> float:
 def _longest_runner_seconds(evidence: Evidence) -> float:
     """Return the time for which the longest runner was on a CPU, in seconds.
 
-    This is the time from the first to the last snapshot that shows it on a CPU, limited to the age of its
-    statement.
+    This is the time from the first to the last snapshot that shows it on a CPU,
+    limited to the age of its statement.
     """
     tid, _ = longest_runner(evidence)
     if tid is None:
@@ -275,7 +274,7 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
 
 
 def appliers(evidence: Evidence) -> tuple[Statement, ...]:
-    """Return the statements of a replica's own threads, except of those that are idle (_AT_REST)."""
+    """Return the statements of a replica's applier threads, excluding idle threads (_AT_REST)."""
     return tuple(
         one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
     )

@@ -40,7 +40,7 @@ class Root:
     """The lock owner at the end of a chain of waiting threads.
 
     The owner does not wait for a known thread, or it waits for a thread of the chain (``cycle``). ``waiting``
-    is the number of threads that wait for the owner directly or indirectly. ``path`` has the edges of the
+    is the number of threads that wait for the owner directly or indirectly. ``path`` lists the edges of the
     most frequent chain, from a waiter to the root.
     """
 
@@ -71,7 +71,7 @@ class Graph:
         return self._statements.get(node)
 
     def roots(self, waits: Iterable[str]) -> list[Root]:
-        """Return the roots that threads in these wait classes wait for, those with most waiters first."""
+        """Return the roots that threads in these wait classes wait for, most waiters first."""
         classes = set(waits)
         starts = {edge.waiter for edges in self._out.values() for edge in edges if edge.wait in classes}
         found: Counter[int] = Counter()

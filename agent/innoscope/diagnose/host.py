@@ -10,7 +10,7 @@ from typing import Final
 #: Indexes among the fields of /proc/PID/stat after the command's closing parenthesis.
 _MAJOR_FAULTS, _USER_TICKS, _SYSTEM_TICKS = 9, 11, 12
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
-#: Index of these times among the numbers of the first line of /proc/stat.
+#: Indexes of the idle and iowait times among the numbers in the first line of /proc/stat.
 _IDLE, _IOWAIT = 3, 4
 #: A memory limit of at least this number of bytes means "no limit": cgroup v1 reports a number near 2^63.
 _UNLIMITED: Final = 1 << 60
@@ -30,13 +30,13 @@ class Host:
         - ``server_cpus``: number of CPUs that the server uses
         - ``cpus``: number of CPUs on which the server may run
         - ``cpu_busy_ratio``: share of the CPU time of all CPUs of the host that was used
-        - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which some
+        - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which a
           process of the host waited for a CPU, for storage or for memory (/proc/pressure)
-        - ``throttled_ratio``: share of the CPU quota's periods in which the server's control group, or one
-          that contains it, had used up the quota and was stopped until the next period
-        - ``group_io_limited``: 1 if such a control group limits reads or writes (io.max), else 0
-        - ``group_memory_ratio``: its current memory use as a share of its limit
-        - ``major_faults``, ``swapped_in``: numbers per second
+        - ``throttled_ratio``: share of the CPU quota's periods in which the server's control group, or an
+          ancestor of it, had used up the quota and was stopped until the next period
+        - ``group_io_limited``: 1 if the server's control group or an ancestor limits I/O (io.max), else 0
+        - ``group_memory_ratio``: memory use of the server's control group as a share of its limit
+        - ``major_faults``, ``swapped_in``: faults and pages per second
         """
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()
@@ -68,7 +68,7 @@ class Host:
         return {"group_io_limited": float(any(_text(file).strip() for file in files))} if files else {}
 
     def _folders(self, controller: str) -> list[Path]:
-        """Return the folders of the server's control group for a controller and of all that contain it."""
+        """Return the folders of the server's control group for a controller, and of the group's ancestors."""
         for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and controller not in controllers.split(","):
@@ -116,7 +116,7 @@ class Host:
         return found | self._quota()
 
     def _quota(self) -> dict[str, float]:
-        """Return the counters of the group that was throttled most, of those with a CPU quota."""
+        """Return the counters of the most throttled group that has a CPU quota."""
         found: list[tuple[float, float]] = []
         for folder in self._folders("cpu"):
             stat = dict(line.split() for line in _text(folder / "cpu.stat").splitlines())

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Number of innermost functions that may be part of the lock's implementation.
+#: Number of innermost functions to search for functions of the lock's implementation.
 _LOCK: Final = 9
 #: Number of callers of the lock's implementation that are compared with the patterns.
 _CALLERS: Final = 2
-#: Maximum number of latches that are reported.
+#: Maximum number of latches to report.
 _TOLD: Final = 3
 #: Minimum share of the waiting threads for a latch to be reported.
 _SHARE: Final = 0.1
@@ -43,7 +43,7 @@ class Latch(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of latches.yaml."""
 
     version: Literal[1]
     latches: tuple[Latch, ...]

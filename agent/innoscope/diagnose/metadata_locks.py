@@ -1,4 +1,4 @@
-"""Read the metadata locks that ``performance_schema.metadata_locks`` reports: who waits for whom."""
+"""Find the holders and waiters of metadata locks in rows of ``performance_schema.metadata_locks``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A metadata lock: its holder, its type, and the connections that wait for it, also behind others."""
+    """A metadata lock: its holder, its type, and the connections that wait for it directly or indirectly."""
 
     connection: int
     type: str
@@ -39,7 +39,7 @@ class Held:
 
 
 def held_locks(rows: Iterable[Mapping[str, str]]) -> list[Held]:
-    """Return the granted locks for which others wait, except of holders that wait for the same lock."""
+    """Return granted locks that connections wait for, unless the holder also waits for the same lock."""
     by_lock: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         if row["connection"].isdigit():
@@ -60,8 +60,8 @@ def _held(lock: str, requests: Iterable[Mapping[str, str]]) -> Iterable[Held]:
 def _conflict(granted: str, requested: str) -> bool:
     """Return whether a request may have to wait for a granted lock.
 
-    For objects, this is assumed of every lock: a reader that waits does so behind an exclusive request, which
-    waits for all holders.
+    A lock on an object is assumed to conflict with every request: a reader that waits is queued behind an
+    exclusive request, which waits for all holders.
     """
     return granted != requested or granted not in _SELF_COMPATIBLE
 

@@ -40,9 +40,9 @@ class ReadingHistory:
         self._succeeded: set[str] = set()
 
     def read(self, patience_s: float) -> None:
-        """Read all collectors once, and wait up to ``patience_s`` seconds for their outcomes.
+        """Read all collectors once, and wait up to ``patience_s`` seconds for their results.
 
-        The next call reads the outcomes of slower collectors.
+        The next call stores the results of slower collectors.
         """
         at = time.time()
         self._runner.start()

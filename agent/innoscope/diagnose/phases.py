@@ -44,7 +44,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 def _share(evidence: Evidence, patterns: Iterable[str]) -> float:
     """Return the mean number of threads per snapshot that were in a matching function, at most 1.
 
-    Raises Unknown if there were none.
+    Raises Unknown if no thread was in a matching function.
     """
     count = sum(
         seen.count

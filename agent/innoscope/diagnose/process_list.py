@@ -25,7 +25,7 @@ _OTHER: Final = "other"
 
 
 class States(Entry, frozen=True):
-    """The whole file states.yaml: wait classes by COMMAND, and by patterns of STATE."""
+    """The contents of states.yaml: wait classes by COMMAND, and by patterns of STATE."""
 
     version: Literal[1]
     commands: dict[str, str]

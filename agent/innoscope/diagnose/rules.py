@@ -105,7 +105,7 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of findings.yaml."""
 
     version: Literal[1]
     findings: dict[str, Rule]

@@ -48,7 +48,7 @@ _NS: Final = 1e9
 class Signals:
     """Compute signals from an ``Evidence`` object, each at most once.
 
-    ``unexplained`` has the wait classes for the signals ``unexplained.*``.
+    ``unexplained`` holds the wait classes for the signals ``unexplained.*``.
     """
 
     def __init__(self, evidence: Evidence, unexplained: frozenset[str] = frozenset()) -> None:
@@ -83,7 +83,7 @@ class Signals:
 
 
 def is_signal(name: str) -> bool:
-    """Return whether the name is the name of a signal: its kind, and its metric or fact, must exist."""
+    """Return whether the name is a signal whose kind and whose metric or fact exist."""
     kind, _, rest = name.partition(".")
     if kind == UNEXPLAINED:
         return rest in ("threads", "share")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two snapshots.
 INTERVAL_S: Final = 0.5
-#: Minimum pause between snapshots, as a multiple of the duration of the last one. Because of it, servers with
-#: 10,000 threads are sampled less often.
+#: Minimum pause between snapshots, as a multiple of the last snapshot's duration. Servers with 10,000 threads
+#: are therefore sampled less often.
 _PAUSE_FACTOR: Final = 20
 #: Seconds until the next attempt after a failure.
 _RETRY_S: Final = 5.0
@@ -48,7 +48,7 @@ _FILE_CALLS: Final = descriptors.file_calls()
 class SnapshotLoop:
     """Take a snapshot every ``interval_s`` seconds until closed, and store it in ``history``.
 
-    ``open_engine`` creates the sampling engine. It is called on the background thread, because it takes time.
+    ``open_engine`` creates the sampling engine. The call is slow, so it runs on the background thread.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class SnapshotLoop:
             return before
 
     def _note_owners(self, dump: Dump) -> None:
-        """Record the lock owners. Call this immediately after the snapshot, because owners change."""
+        """Record the lock owners. Call this immediately after the snapshot, because owners change quickly."""
         with self._owners_lock:
             if self._lock_owners is not None:
                 self._lock_owners.note(dump)

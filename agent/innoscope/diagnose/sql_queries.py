@@ -32,7 +32,7 @@ _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_sta
 
 
 class ServerQuery(ServerEntry, frozen=True, kw_only=True):
-    """The statement of a question for a range of servers.
+    """The SQL statement of a question for a range of server versions.
 
     ``named`` maps the server's column names to our names. Without ``named``, the answer must have exactly the
     columns of the question, in the same order.
@@ -64,7 +64,7 @@ class Question(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of questions.yaml."""
 
     version: Literal[1]
     questions: dict[str, Question]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of functions of a stack that are shown.
 _FUNCTIONS: Final = 7
-#: Findings with at least the first score are marked as urgent, those below the second score as remarks.
+#: Minimum score of an urgent finding, and the score below which a finding is only a remark.
 _URGENT, _REMARK = 75, 40
 VERSION: Final = 1
 
@@ -129,7 +129,7 @@ class _Toggles(Entry, frozen=True, forbid_unknown_fields=False):
 def _toggles() -> dict[str, tuple[str, str]]:
     """Return the title and risk of each toggle.
 
-    They are read directly from the file, because diagnostic code must not import code that changes servers.
+    The toggles are read directly from the file: diagnostic code must not import code that changes servers.
     """
     toggles = read_yaml(catalog_path("toggles.yaml"), _Toggles).toggles
     return {name: (toggle.title, toggle.risk) for name, toggle in toggles.items()}

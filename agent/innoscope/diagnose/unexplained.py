@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.rules import Rule
 
-#: Wait classes of threads that work: nothing blocks them.
+#: Wait classes of threads that are working, not blocked.
 _WORKING: Final = frozenset({"on_cpu", "runnable", "spin"})
-#: A class that only findings below their thresholds cover is unexplained from these sizes on: the mean number
-#: of threads, and their share of the active threads.
+#: Minimum size of an unexplained wait class that findings below their thresholds cover: mean number of
+#: threads, and share of the active threads.
 _THREADS, _SHARE = 2.0, 0.3
 
 
 def unexplained(evidence: Evidence, rules: Iterable[Rule], reported: Collection[Rule]) -> frozenset[str]:
     """Return the wait classes in which client threads wait although no finding in ``reported`` covers them.
 
-    A class that another of the ``rules`` covers is left out if few threads are in it: then that rule has
-    decided that there is no problem.
+    A wait class with few threads is omitted if another of the ``rules`` covers it, because that rule
+    has found no problem.
     """
     counts = evidence.threads(clients=True)
     snapshots = max(len(evidence.snapshots), 1)

@@ -60,9 +60,9 @@ class Verdict:
     """The result of all rules.
 
     - ``checked`` is the number of rules that could be evaluated.
-    - ``cannot_tell`` names the rules that lack a source, ``not_applicable`` those that need values which this
-      server does not have.
-    - ``blind`` is whether there were no snapshots of the threads. Then a stall may have gone unnoticed.
+    - ``cannot_tell`` names the rules that lack a source. ``not_applicable`` names the rules that need a value
+      which this server does not have.
+    - ``blind`` is true if there were no snapshots of threads, so a stall may have gone unnoticed.
     """
 
     findings: tuple[Finding, ...]
@@ -74,12 +74,12 @@ class Verdict:
 
     @property
     def nothing_wrong(self) -> bool:
-        """Return whether there are no findings and the threads were seen."""
+        """Return whether there are no findings although snapshots of threads were available."""
         return not self.findings and not self.blind
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
-    """Apply the rules, by default those of the catalog. The same evidence always gives the same verdict."""
+    """Apply the rules, by default the installed ones. The same evidence always gives the same verdict."""
     every = tuple(default_rules() if rules is None else rules)
     last = [rule for rule in every if any(name.startswith(f"{UNEXPLAINED}.") for name in rule.signals)]
     signals = Signals(evidence)

@@ -32,7 +32,7 @@ class Source(ServerEntry, frozen=True):
     settled: bool = False
 
     def __post_init__(self) -> None:
-        """Check the rules that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raises ValueError."""
         if sum(map(bool, (self.paths, self.symbol, self.status, self.variable))) != 1:
             raise ValueError("needs exactly one of paths, symbol, status, variable")
         if (self.symbol is None) != (self.kind is None):
@@ -47,7 +47,7 @@ class Source(ServerEntry, frozen=True):
 
 
 class StatusTable(Entry, frozen=True):
-    """How to find and read the table of status variables. ``types`` is ``{flavour: {type code: type}}``."""
+    """Location and format of the table of status variables. ``types`` is ``{flavour: {type code: type}}``."""
 
     prefix: str
     anchors: tuple[str, ...]
@@ -62,7 +62,7 @@ class StatusTable(Entry, frozen=True):
 
 
 class VariableTable(Entry, frozen=True):
-    """How to find the table of system variables."""
+    """The location of the table of system variables."""
 
     prefix: str
     anchors: tuple[str, ...]

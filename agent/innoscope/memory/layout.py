@@ -3,8 +3,8 @@
 Without debug information, a symbol pack supplies both (``target.symbols.packs``).
 
 Reading 300 MB of debug information takes one or two seconds, so the result is cached by build-id.
-Addresses are not cached, because they differ between processes, and reading a symbol table takes only
-milliseconds.
+Addresses are not cached, because they differ between processes,
+and reading a symbol table takes only milliseconds.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def learn(
     Raises NotRead if reading the server's debug information failed recently. Reading is retried later.
 
     ``paths`` begin with a variable, ``types`` with a type. Paths of variables that the server does not have
-    are ignored. All others are looked up in the cache, then in the debug information.
+    are ignored. All other paths are looked up in the cache, then in the debug information.
     """
     files = dict(debug.files)
     with reading_files(target.pid):

@@ -19,8 +19,8 @@ Number = int | float
 
 #: Maximum elements behind a pointer, because the maximum of innodb_buffer_pool_instances is 64.
 _MOST_ELEMENTS: Final = 64
-#: Limit on the bytes from the first to the last element of a term: four times the size of 64 buffer pools
-#: in MySQL 5.6.
+#: Limit on the bytes from the first to the last element of a term:
+#: four times the size of 64 buffer pools in MySQL 5.6.
 SPAN: Final = 288 << 10
 #: Maximum number of bytes per read.
 _PART: Final = 4 << 20

@@ -32,7 +32,7 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 class Term:
     """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
 
-    ``length`` is the term of the number of elements, if the debug information does not contain this number.
+    ``length`` is the term with the number of elements, if debug information does not contain this number.
     """
 
     base: int
@@ -42,7 +42,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PlannedValue:
-    """How one value is computed: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
+    """The computation of one value: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
 
     value: str
     terms: tuple[Term, ...]
@@ -50,7 +50,7 @@ class PlannedValue:
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
-    #: True for a copy that only SHOW STATUS updates. If it is 0, it was never updated.
+    #: True for a copy that only SHOW STATUS updates. A copy that is 0 was never updated.
     settled: bool
 
 
@@ -65,7 +65,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The values that can be read from one server, and those that cannot."""
+    """The values that can be read from one server, and the values that cannot be read."""
 
     readings: tuple[PlannedValue, ...]
     absent: tuple[Absent, ...]
@@ -165,7 +165,7 @@ def make(
 ) -> Plan:
     """Return the plan for one server.
 
-    ``status`` and ``variables`` search the server's tables. They are called only if a value needs them.
+    ``status`` and ``variables`` are functions that search the server's tables if a value needs them.
     """
     maker = _Planner(target, catalog, layout, status, variables)
     readings, absent = [], []

@@ -59,7 +59,7 @@ class StatusValue:
 
 
 class MemoryReader:
-    """Reads values from one server. The first read finds the addresses of the values, which takes seconds.
+    """Reads values from one server. The first read finds the addresses of the values, which can take seconds.
 
     Later reads take 0.1 ms. ``cache`` is the cache folder (default: ``cache_folder()``), ``debug`` has the
     locations of debug files. All methods raise NoSuchProcess, NoRights, NotRead if a limit is exceeded, or

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of bytes per read.
 _PIECE: Final = 1 << 20
-#: Limit on the bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file
-#: has 250 KB.
+#: Limit on the bytes read from /proc/PID/maps, as in the core (limits.rs).
+#: With 1,000 connections, this file has 250 KB.
 _MAPS: Final = 8 << 20
 #: Limit on the number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024
@@ -53,8 +53,8 @@ class Region:
 class Image:
     """The executable as mapped into the process, relocated by the dynamic linker.
 
-    Use an object immediately and in one thread, because its CPU time is limited. Methods raise NotRead if a
-    limit is exceeded.
+    Use an object immediately and in one thread, because its CPU time is limited.
+    Methods raise NotRead if a limit is exceeded.
     """
 
     def __init__(self, pid: int) -> None:
@@ -86,7 +86,7 @@ class Image:
         return found
 
     def slots(self, addresses: Sequence[int]) -> list[int]:
-        """Return the addresses of pointers to these addresses, those in writable regions first."""
+        """Return the addresses of pointers to these addresses, starting with those in writable regions."""
         needles = [address.to_bytes(8, "little") for address in addresses]
         found: list[int] = []
         if not needles:

@@ -26,8 +26,8 @@ _MOST: Final = 400
 
 #: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and scope in newer MySQL.
 _SHOW: Final = struct.Struct("<QQII")
-#: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then fields that depend on
-#: the type.
+#: struct st_mysql_sys_var: flags, name, comment, check, update, value,
+#: default, then fields that depend on the type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
 #: Bits of ``flags``: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
 _TYPE_MASK, _UNSIGNED, _PER_SESSION, _OPTION_ONLY = 0x7F, 0x80, 0x100, 0x400

@@ -80,8 +80,8 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 def families(series: Iterable[Series]) -> list[Family]:
     """Return one family per metric, in the order of their first series.
 
-    All label values are sanitized here, because a single value that is not valid UTF-8 would make the whole
-    exposition fail.
+    All label values are sanitized here, because a single value
+    that is not valid UTF-8 would make the whole exposition fail.
     """
     found: dict[str, Family] = {}
     for one in series:

@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 #: Limit on the dropped series that are stored in order to count each series only once.
 _MAX_DROPPED: Final = 10_000
-#: Values of the label ``reason`` of a failed collector. An outcome's ``reason`` begins with one of them and
-#: a colon.
+#: Values of the label ``reason`` of a failed collector.
+#: An outcome's ``reason`` begins with one of them and a colon.
 REASONS: Final = frozenset(
     {"timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error"}
 )

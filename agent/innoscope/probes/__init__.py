@@ -1,1 +1,1 @@
-"""Select, place, attach and read uprobes, safely and within a cost budget."""
+"""Choose, locate, attach and read uprobes, safely and within a cost budget."""

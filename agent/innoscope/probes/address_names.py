@@ -9,14 +9,14 @@ from innoscope import _native
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: sizeof(pthread_mutex_t) in glibc on x86-64. The server's own mutex types start with a
-#: pthread_mutex_t.
+#: sizeof(pthread_mutex_t) in glibc on x86-64.
+#: The server's own mutex types start with a pthread_mutex_t.
 _MUTEX_BYTES = 40
 _LONGEST_PATH = 256
 
 
 def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
-    """Return ``(name, address in the process)`` of the server's LOCK_* variables that can hold a mutex."""
+    """Return ``(name, address in the process)`` of the server's LOCK_* variables that can be mutexes."""
     mutexes = [
         (found.symbol, found.address)
         for found in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])

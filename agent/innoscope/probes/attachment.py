@@ -29,13 +29,14 @@ _LOG = logging.getLogger(__name__)
 #: Number of words in ``struct histogram`` of probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
 _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", "dropped")
-#: Maps that the programs fill themselves. Their indexes are the keys of the map ``dropped`` in probe.h.
+#: Maps to which BPF programs add entries. A map's index in this tuple is its key
+#: in the map ``dropped`` (probe.h).
 _FILLED_BY_PROGRAMS = ("files", "sites")
-#: Keys under which entries that do not fit into a map are counted. No server produces these keys. They are
-#: inserted before the map can be full.
+#: Keys that count the entries that do not fit into the maps ``files`` and ``sites``. No server produces these
+#: keys. They are inserted before the maps can be full.
 OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
 OTHER_SITE = struct.pack("=QQ", 0, 0)
-#: The kind of thread that the programs assume without a map entry.
+#: The kind that the BPF programs assume for threads without an entry in the map.
 _USER = THREADS.index("user")
 #: Maps that only some probes need, as (probes, key size in bytes, value size in words).
 _OPTIONAL = {
@@ -47,7 +48,7 @@ _OPTIONAL = {
 
 @dataclass(slots=True)
 class Point:
-    """One probe whose function was found. ``probes`` are attached; ``problem`` says why attaching failed."""
+    """One probe whose function was found. ``probes`` are attached uprobes; ``problem`` is an attach error."""
 
     index: int
     placed: Placed
@@ -67,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class MapContents:
-    """The raw contents of all maps. Counts start when the maps are created."""
+    """The raw contents of all maps. Counts accumulate from the creation of the maps."""
 
     at: float  # time.monotonic()
     counters: list[int]
@@ -116,7 +117,7 @@ class Attachment:
             self._maps = self._open_maps()
             self._insert_other_keys()
             self.count_in(target.pid)
-        except BaseException:  # the caller does not get an object to close
+        except BaseException:  # the caller gets no object that it could close
             self._loaded.close()
             raise
 
@@ -171,7 +172,7 @@ class Attachment:
         return self._maps.get(name)
 
     def attach(self, points: Iterable[Point] | None = None) -> None:
-        """Attach these probes (default: all). If the kernel refuses a probe, its ``problem`` says why."""
+        """Attach these probes (default: all). ``problem`` of a refused probe is the reason."""
         for point in self.points if points is None else points:
             if not point.attached:
                 self._attach(point)
@@ -191,7 +192,7 @@ class Attachment:
         except InnoscopeError as error:
             self.detach([point])
             point.problem = error.what
-        except BaseException:  # a probe must not stay half attached
+        except BaseException:  # a probe must not stay partly attached
             self.detach([point])
             raise
         else:
@@ -234,7 +235,7 @@ class Attachment:
             for _, probe in probes:
                 probe.detach()
         for point, probe in probes:
-            with suppress(ValueError):  # another thread detached it as well
+            with suppress(ValueError):  # another thread has already removed the probe
                 point.probes.remove(probe)
 
     def disable(self) -> None:
@@ -260,7 +261,7 @@ class Attachment:
         """Set the kinds of all threads that are not client threads: tid → index in ``c_source.THREADS``.
 
         Threads that are no longer listed have exited; their entries are deleted. If the map is full, the
-        remaining threads count as clients and in ``dropped``.
+        remaining threads count as clients and are counted in ``dropped``.
         """
         table = self._map("thread_kinds")
         wanted = {tid: kind for tid, kind in kinds.items() if kind != _USER}
@@ -288,7 +289,7 @@ class Attachment:
         return len(self._kinds)
 
     def dropped(self) -> dict[str, int]:
-        """Return how often an entry did not fit into a map, for each map that grows with the server."""
+        """Return the number of entries that did not fit into each map that grows with the server."""
         by_programs = self._map("dropped").array(len(_FILLED_BY_PROGRAMS))
         found = {name: count for name, [count] in zip(_FILLED_BY_PROGRAMS, by_programs, strict=True)}
         return {"thread_kinds": self._dropped_kinds} | {

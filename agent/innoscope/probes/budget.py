@@ -1,9 +1,10 @@
-"""Decide what share of the time each probe may be attached.
+"""Compute the share of the time for which each probe may be attached.
 
-The decision is a pure function, which the governor calls every second. The cost of a probe is the number of
-its hits times the cost of one hit on this host. While the total is within the budget, all probes
-stay attached. Beyond it, the hottest probes get a duty, the share of the time that they are attached, so
-that each of them costs the same. The other probes stay attached.
+The result is a pure function of its inputs; the governor calls it every second. The cost of a probe is the
+number of its hits times the cost of one hit on this host. While the total cost is within the budget, all
+probes stay attached. If the total exceeds the budget, each of the hottest probes gets a duty, which is the
+share of the time for which the probe is attached, so that these probes all cost the same.
+The other probes stay attached.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Minimum duty. Below it, a probe does not give a useful rate, so it is detached.
+#: Minimum duty. A probe with a lower duty does not give a useful rate, so it is detached.
 MIN_DUTY = 0.001
 #: A duty is only increased by at least this factor, to avoid oscillation.
 _SLACK = 1.25
@@ -39,7 +40,7 @@ def duties(
 ) -> dict[str, float]:
     """Return the duty of each probe, from 0 (detached) to 1 (always attached).
 
-    ``budget`` is a share of the CPU time of ``cpus`` CPUs. ``now`` has the current duties.
+    ``budget`` is a share of the CPU time of ``cpus`` CPUs. ``now`` holds the current duties.
     """
     ceiling = _ceiling([load.cost for load in loads.values()], budget * cpus)
     decided = {}

@@ -1,7 +1,7 @@
 """Compile C to BPF code in a child process, and cache the result.
 
-``import bcc`` takes 70 MB and a compilation 120 MB. That is too much for a daemon, so each compilation runs
-in a child process that then exits. Together they take 0.7 s of CPU time. The result is
+``import bcc`` takes 70 MB of memory and a compilation takes 120 MB. That is too much for a daemon, so each
+compilation runs in a short-lived child process. Import and compilation take 0.7 s of CPU time. The result is
 cached, so that a busy server does not lose this time whenever a tool starts.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: Maximum seconds of a compilation. It takes about a second of CPU time, but far longer on a loaded host.
+#: Timeout of a compilation in seconds. It takes about 1 s of CPU time, but far longer on a loaded host.
 _TIMEOUT_S: Final = 60.0
 #: Lock held during a compilation, so that only one compiler runs at a time on a host with many servers.
 _ONE_AT_A_TIME: Final = threading.Lock()
@@ -39,7 +39,7 @@ class BccMissing(InnoscopeError):
 
 
 def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compiled:
-    """Return the code of these programs and the maps that they use, from the cache if possible.
+    """Return the code of these programs and the maps that the code uses, from the cache if possible.
 
     Raises BccMissing, NoRights (bcc creates the maps, which needs CAP_BPF and CAP_PERFMON, or root) or
     KernelUnable with the compiler's message.

@@ -66,7 +66,7 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     for index, (probe, _) in enumerate(used):
         yield f"#define POINT_{probe.name} {index}"
         yield f"#define HAVE_{probe.name}"
-    # A program may test whether it runs inside a call of a function that is not probed. POINTS never matches.
+    # A program may test for a call of a function that is not probed. POINTS is the index of no probe.
     yield from (f"#define POINT_{name} POINTS" for name in queried if name not in present)
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 #: Number of calls; the median is used.
 _CALLS = 201
 #: A busy server loses more than the duration of a hit, because the hit disturbs branch predictors, the thread
-#: may lose its CPU, and other threads spin for the thread's locks. Paired measurements with and without
-#: probes found 3 to 5 times as much (docs/performance.md).
+#: may lose its CPU, and other threads spin for the thread's locks. In paired measurements with and without
+#: probes, the loss was 3 to 5 times the duration of a hit (docs/performance.md).
 BUSY_FACTOR = 4.0
 #: Seconds after which the cost is measured again, because a virtual machine may migrate to another host.
 _VALID_S: Final = 86_400
@@ -47,7 +47,7 @@ class Programs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HitCost:
-    """Nanoseconds that a busy server loses per hit.
+    """The CPU time in nanoseconds that a busy server loses per hit.
 
     An entry probe costs ``entry_ns``, or ``stepped_ns`` if the kernel cannot emulate the function's first
     instruction. A return probe costs ``return_ns`` in addition to the entry.
@@ -58,7 +58,7 @@ class HitCost:
     return_ns: float
 
     def of(self, at: Sequence[str], places: Sequence[Function]) -> float:
-        """Return the seconds per call of a function with these probes; the most expensive place counts."""
+        """Return the seconds per call of a function with these probes, for its most expensive copy."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
         # A return probe also needs a breakpoint at the entry, which an entry probe shares.
         on_return = self.return_ns if LEAVE in at else 0.0

@@ -1,4 +1,4 @@
-"""Explain a missing CAP_SYS_ADMIN, which uprobes by perf events need but the sensor's unit does not have."""
+"""Explain a missing CAP_SYS_ADMIN, which perf-event uprobes need but the sensor's unit does not grant."""
 
 from __future__ import annotations
 

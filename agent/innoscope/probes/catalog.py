@@ -35,7 +35,7 @@ class Value(Entry, frozen=True):
     labels: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the rules that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raises ValueError."""
         places = (self.arg, self.result, self.label, self.number)
         if sum(place is not None for place in places) != 1:
             raise ValueError("needs exactly one of arg, result, label, is")
@@ -49,7 +49,7 @@ class Value(Entry, frozen=True):
 
 
 class Site(ServerEntry, frozen=True):
-    """Where a probe attaches on some servers. ``at`` and ``returns`` default to those of the probe."""
+    """The functions to probe on some servers. ``at`` and ``returns`` default to the values of the probe."""
 
     at: tuple[_At, ...] = ()
     returns: str | None = None
@@ -58,7 +58,7 @@ class Site(ServerEntry, frozen=True):
     libraries: tuple[str, ...] = field(default=(), name="library")  # prefixes of file names
     values: dict[str, Value] = field(default_factory=dict)
     feeds: tuple[str, ...] = ()  # metrics in addition to ``Probe.feeds``
-    absent: str | None = None  # why there is nothing to attach to
+    absent: str | None = None  # reason why no function is probed on these servers
     without: str | None = None  # the reason to report if the function is not found
     instead: str | None = None  # an alternative source if the function is absent or not found
 
@@ -87,7 +87,7 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
     limit: _Positive | None = None
     weight: _Positive = 1
     check: Check | None = None
-    asks: tuple[str, ...] = ()  # other probes; the programs test whether they run inside a call of one
+    asks: tuple[str, ...] = ()  # other probes: the BPF program tests whether it runs inside a call of one
 
     def __post_init__(self) -> None:
         """Complete the sites, and check their values. Raises ValueError."""

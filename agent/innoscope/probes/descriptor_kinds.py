@@ -1,4 +1,4 @@
-"""Classify the server's file descriptors, and remember the kinds of closed ones."""
+"""Classify the server's file descriptors, and remember the kinds of closed descriptors."""
 
 from __future__ import annotations
 

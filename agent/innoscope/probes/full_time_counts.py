@@ -27,7 +27,7 @@ class Totals:
     def add(self, contents: MapContents, scales: Mapping[str, float]) -> None:
         """Add the increase since the last call.
 
-        ``scales`` has the extrapolation factors of metrics whose probes are on a duty cycle.
+        ``scales`` maps each metric whose probes are on a duty cycle to its extrapolation factor.
         """
         last = self._last
         self._last = contents

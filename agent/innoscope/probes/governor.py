@@ -27,30 +27,31 @@ _LOG = logging.getLogger(__name__)
 #: The default budget, as a share of the CPU time that the server may use.
 DEFAULT_BUDGET = 0.01
 _TICK_S = 1.0
-#: Seconds until the first decision. It comes early, because a hot function must not stay probed for a second.
+#: Seconds until the first decision: short, because a hot function must not stay probed for a second.
 _FIRST_TICK_S = 0.1
 #: Minimum seconds over which a rate is computed.
 _ENOUGH_S = 0.05
-#: Minimum share of the expected rate that remains at the next tick.
+#: At each tick, the expected rate decreases at most to this share of its previous value.
 _MEMORY = 0.85
-#: Minimum seconds of a window, the time in which a probe on a duty cycle counts, and of a whole cycle. They
-#: are limited because attaching and detaching also cost the server time.
+#: Minimum seconds of a window, which is the part of a duty cycle in which the probe counts, and of a whole
+#: cycle. Shorter times would cost the server more, because attaching and detaching also take time.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
-#: Minimum detached time per cycle in seconds, in addition to the duration of the last detaching.
+#: Minimum detached time per cycle in seconds, in addition to the duration of the last detach.
 _SPARE_S = 0.2
-#: Maximum duty. With a higher one, the pause would be shorter than the time that detaching takes.
+#: Maximum duty. With a higher duty, the pause would be shorter than the time that detaching takes.
 _MAX_DUTY = 0.95
 #: Seconds after which a detached or refused probe is attached again for one window.
 _RETRY_S = 60.0
-#: The thread ticks every second. After this many seconds without a tick, it hangs in the kernel or has died.
+#: Maximum seconds between two ticks, which normally happen every second.
+#: An overdue thread has died or hangs in the kernel.
 OVERDUE_S = 5.0
 #: Maximum seconds that ``close`` and ``stop`` wait for the thread.
 _JOIN_S = 5.0
 
 
 class Governor:
-    """Owns an attachment: attaches its probes, and detaches those that cost too much. Thread-safe.
+    """Own an attachment: attach its probes, and detach probes that cost too much. Thread-safe.
 
     The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
     An overdue tick has the same effect: ``probes.guard`` compares ``beat_at``, the time when the thread last
@@ -154,7 +155,7 @@ class Governor:
         """Return whether everything must be detached now.
 
         Also restarts a dead thread, which then starts with the pause after a failure. The guard calls this
-        method. It takes no lock, because the thread may hang while it holds one.
+        method. It takes no lock, because a hanging thread may hold the lock.
         """
         if self._stop.is_set():
             return False
@@ -165,7 +166,7 @@ class Governor:
         return self.failures.why is not None and self.attachment.attached
 
     def refresh(self) -> None:
-        """Update the totals now, for readers that need newer numbers than those of the last tick."""
+        """Update the totals now, for readers that need newer numbers than the last tick provided."""
         with self._lock:
             self._account(self.attachment.read(), time.monotonic())
 
@@ -196,7 +197,7 @@ class Governor:
                     self.beat_at = time.monotonic()
                     self._resume()
                 self._govern()
-            except BaseException as error:  # also a panic of the core, because probes must always be detached
+            except BaseException as error:  # also a panic of the native core: probes must always be detached
                 self._fail(error)
 
     def _govern(self) -> None:
@@ -247,7 +248,7 @@ class Governor:
         return min(cycled, default=float("inf"))
 
     def _switch(self, now: float) -> list[State]:
-        """Advance the duty cycles: attach what is due, and return the probes to detach."""
+        """Advance the duty cycles: attach the probes that are due, and return the probes to detach."""
         ending = []
         for state in self._states.values():
             if state.duty >= 1 or state.point.problem or now < state.switch_at:
@@ -267,10 +268,10 @@ class Governor:
     def _begin_window(self, state: State, due: float | None = None) -> None:
         """Begin a window. The duty is the share of the cycle that the window and the detaching after it take.
 
-        On a busy host, the window begins later than ``due``. Its hits are extrapolated to the delay too.
+        On a busy host, the window begins later than ``due``. The window's hits then also represent the delay.
         """
         state.window_start = time.monotonic()
-        self._account(self.attachment.read(), state.window_start)  # earlier hits have another factor
+        self._account(self.attachment.read(), state.window_start)  # earlier hits have a different factor
         if state.duty <= 0:
             state.scale, state.pause, state.switch_at = 1.0, 0.0, state.window_start + _WINDOW_S
             return
@@ -364,7 +365,7 @@ class Governor:
         state.new_hits += new_hits
         if state.attached_s >= _ENOUGH_S:
             state.rate = state.new_hits / state.attached_s
-            # One quiet window is not a reason to raise the duty.
+            # A single window with few hits must not raise the duty.
             state.expected = max(state.rate, _MEMORY * state.expected)
             state.attached_s, state.new_hits = 0.0, 0
         spent = new_hits * state.hit_cost

@@ -36,7 +36,7 @@ class Failures:
 
     @property
     def pause_s(self) -> float | None:
-        """Return the seconds until the retry, or None if there will be none."""
+        """Return the seconds until the retry, or None if no retry is planned."""
         return None if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
 
     def __str__(self) -> str:

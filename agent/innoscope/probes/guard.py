@@ -73,11 +73,11 @@ class Guard:
                 try:
                     if governor.check(time.monotonic()):
                         self._start_detaching(key, governor)
-                except BaseException as error:  # also a panic of the core; continue with the other governors
+                except BaseException as error:  # also a panic of the native core; continue with the others
                     _LOG.critical("guard of probes failed", extra={"error": repr(error)})
 
     def _start_detaching(self, key: int, governor: Governor) -> None:
-        """Detach on a separate thread. The kernel may block it, but other governors must still be watched."""
+        """Detach on a separate thread: the kernel may block it, and other governors must still be watched."""
         before = self._detaching.get(key)
         if before is not None and before.is_alive():
             return

@@ -1,4 +1,4 @@
-"""Load BPF programs and maps, which exist in the kernel as long as their descriptors are open."""
+"""Load BPF programs and maps, which the kernel keeps while their descriptors are open."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Loaded:
 def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) -> Loaded:
     """Compile these programs, unless they are cached, and load them as uprobe programs with their maps.
 
-    Raises BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable with the message of the
-    compiler or verifier.
+    Raises BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable
+    with the message of the compiler or verifier.
     """
     try:
         return load(build_cache.compile_cached(text, programs, maps))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: Suffixes of function copies. ``.cold`` is not among them, because it marks a part without the entry point.
 _COPY: Final = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv)\.\d+)*")
-#: The rest of a mangled symbol after the name: parameters, then suffixes of copies.
+#: The part of a mangled symbol after the name: parameters, then suffixes of copies.
 _PARAMETERS: Final = re.compile(r"[^.]*" + _COPY.pattern)
 
 

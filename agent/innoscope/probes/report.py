@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)  # not frozen, for speed: a scrape creates thirty per server
 class ProbeReport:
-    """The status of one probe. ``reason`` says why it is not attached, ``note`` what its numbers omit."""
+    """The status of one probe: ``reason`` is why it is not attached, ``note`` what its numbers omit."""
 
     probe: str
     family: str

@@ -1,6 +1,6 @@
 """Compare probes with the server's own counters, to detect dead or partly inlined function copies.
 
-After link-time optimisation, only some of the calls may go through the copy that has the symbol. The number
+After link-time optimisation, only some of the calls may go through the copy with the symbol. The number
 of references to the copy does not show this, but the server's own counter of the same event does.
 """
 
@@ -22,14 +22,14 @@ FLOOR: Final = 0.9
 
 @dataclass(slots=True)
 class _Baseline:
-    """Both counts at the start of the comparison."""
+    """The counts of the probe and of the server at the start of the comparison."""
 
     probe: float
     server: float
 
 
 class SelfTest:
-    """Compares the metrics of probes that have a ``check`` in the catalog with the server's counters."""
+    """Compare the metrics of probes that have a ``check`` in the catalog with the server's counters."""
 
     def __init__(self, probes: Iterable[Probe]) -> None:
         self._checks = {probe.name: probe.check for probe in probes if probe.check}
@@ -37,7 +37,7 @@ class SelfTest:
         self._notes: dict[str, str] = {}
 
     def compare(self, probed: Mapping[str, float], server: Mapping[str, float]) -> dict[str, str]:
-        """Return a note for each probe that under-counts; ``probed`` is by metric, ``server`` by counter.
+        """Return a note for each under-counting probe. ``probed`` is keyed by metric, ``server`` by counter.
 
         A counter that is unavailable (no SQL, no layout) is not compared. Notes remain until the
         probe is compared again.

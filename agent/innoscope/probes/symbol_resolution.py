@@ -1,4 +1,4 @@
-"""Find the functions of probes in one server, or the reason why one cannot be probed."""
+"""Find the functions to probe in one server, and explain why a function cannot be probed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CACHE: Final = Cache("places", 128)
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A probe and all copies of its function. ``note`` says what the probe's numbers omit."""
+    """A probe and all copies of its function. ``note`` names what the probe's numbers omit."""
 
     probe: Probe
     site: Site
@@ -52,9 +52,9 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The probes of one server that were found or are missing. ``build_id`` identifies the executable.
+    """The probes of one server, found or missing. ``build_id`` identifies the executable.
 
-    ``problem`` says why a better source of symbols could not be used.
+    ``problem`` is the reason why a better source of symbols could not be used.
     """
 
     placed: tuple[Placed, ...]
@@ -101,8 +101,8 @@ class _Files:
     def places(self, site: Site) -> tuple[_native.CodeFile, tuple[Function, ...]]:
         """Return the site's file and all copies of its functions, without duplicate addresses.
 
-        Of several libraries, the first one that has the functions is used. Raises NativeError (elf) if none
-        of them is mapped.
+        If the site lists several libraries, the first one with the functions is used. Raises NativeError
+        (elf) if none of the libraries is mapped.
         """
         if not site.libraries:
             return self.main, self._places(_MAIN, self.main, site)
@@ -210,7 +210,7 @@ def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile)
 def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
     """Remove dead copies: link-time optimisation left their symbols, but nothing calls them.
 
-    A probe without any other copy becomes Missing.
+    A probe whose function has no live copy becomes Missing.
     """
     own = [(place.address, place.size) for each in placed if not each.site.libraries for place in each.places]
     counts = _cached(files.main, own, lambda: files.main.references(own))

@@ -85,7 +85,7 @@ def kind_of(link: str) -> str:
 
 
 def kinds(pid: int, descriptors: Iterable[int], proc: str = "/proc") -> dict[int, str]:
-    """Return the kind of each descriptor. Omit those that are closed or not readable."""
+    """Return the kind of each descriptor. Omit descriptors that are closed or not readable."""
     found = {}
     for number in set(descriptors):
         try:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from innoscope._native import Frame, Look, ModuleInfo, RawThread
     from innoscope.target.model import Query, Target
 
-#: Maximum cached wait classes, in addition to two per thread. Beyond it, the cache is cleared, so that memory
-#: use stays bounded.
+#: Maximum number of cached wait classes, in addition to two per thread. When the cache exceeds this size, it
+#: is cleared, so that memory use stays bounded.
 SPARE_WAITS = 64
 #: Maximum stack bytes per snapshot for callers that take many snapshots: 4,500 threads of 14 KB each.
 MOST_BYTES = 64_000_000
@@ -42,11 +42,11 @@ class NativeProcess(Protocol):
 
 
 class Engine:
-    """Takes snapshots of one server. Not thread-safe.
+    """Take snapshots of one server. Not thread-safe.
 
-    One snapshot copies at most ``most_bytes`` of stacks. Beyond that, stacks are cut, those of
-    different threads in each snapshot. ``debug_files`` maps build-ids to downloaded debug files.
-    ``debug_dirs`` are searched before /usr/lib/debug. Raises only InnoscopeError.
+    One snapshot copies at most ``most_bytes`` of stacks. Beyond this limit, stacks are truncated; each
+    snapshot truncates the stacks of different threads. ``debug_files`` maps build-ids to downloaded debug
+    files. ``debug_dirs`` are searched before /usr/lib/debug. Raises only InnoscopeError.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Engine:
 
     @classmethod
     def of(cls, target: Target, process: NativeProcess, classifier: Classifier) -> Engine:
-        """Return an engine for something other than a live process (tests, replays)."""
+        """Return an engine for a process that is not live, for tests and replays."""
         engine = cls.__new__(cls)
         engine._set_up(target, process, classifier)
         return engine
@@ -173,7 +173,7 @@ class Engine:
         )
 
     def _notes(self, snapshot: Look) -> tuple[str, ...]:
-        """Return the core's messages about degraded results, and those about missing function names."""
+        """Return the native core's messages about degraded results, and a note on missing function names."""
         notes = [*snapshot.notes]
         if all(raw.state in _STOPPED for raw in snapshot.threads):
             notes.append(
@@ -185,7 +185,7 @@ class Engine:
 
 
 def attach_queries(dump: Dump, queries: Mapping[int, Query]) -> Dump:
-    """Return the dump with each thread's query attached. ``queries`` are by ``ns_tid``."""
+    """Return the dump with each thread's query attached. The keys of ``queries`` are ``ns_tid`` values."""
     threads = tuple(
         replace(thread, query=queries[thread.ns_tid]) if thread.ns_tid in queries else thread
         for thread in dump.threads

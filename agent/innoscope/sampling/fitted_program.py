@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from innoscope._native import Process
 
-#: At most 8 files. Each kernel build has two: with and without the kernel's part of stacks.
+#: At most 8 files. Each kernel build has two: one with and one without kernel stacks.
 _CACHE: Final = Cache("fitted", 8)
 #: Header of an ELF note: size of the name, size of the contents, type (elf.h).
 _HEAD: Final = struct.Struct("=III")
@@ -22,7 +22,7 @@ _BUILD_ID: Final = (3, b"GNU\0")
 
 
 def open_process(opened: Callable[[bytes | None], Process], *, kernel: bool) -> Process:
-    """Return the process that ``opened`` creates from the cached program, or from None if nothing is cached.
+    """Return the process that ``opened`` creates from the cached program, or from None without a cache hit.
 
     A newly fitted program is written to the cache.
     """

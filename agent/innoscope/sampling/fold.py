@@ -68,7 +68,7 @@ class Group:
 
     @property
     def marks(self) -> str:
-        """Return why the stack is doubtful: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``, or several marks."""
+        """Return the marks of a doubtful stack: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``, or several."""
         found = [(trust, number) for trust in DOUBTFUL if (number := self.trust[trust])]
         return " ".join(
             f"[{trust}]" if number == self.count else f"[{number} of {self.count} {trust}]"
@@ -94,7 +94,7 @@ class Group:
 
 
 class Fold:
-    """Folds dumps. Two stacks are equal if their functions and their wait classes are equal."""
+    """Fold dumps. Two stacks are equal if their functions and their wait classes are equal."""
 
     def __init__(self) -> None:
         self._stacks: dict[Key, Group] = {}
@@ -114,7 +114,7 @@ class Fold:
             self._last[thread.tid] = thread
 
     def put(self, thread: Thread, number: int) -> None:
-        """Count ``number`` for a thread, in a unit other than threads."""
+        """Add ``number`` to the count of a thread's stack, in a unit other than threads."""
         key = (thread.wait, tuple([frame.label for frame in thread.frames]))
         _into(self._stacks, key, thread, number)
         _into(self._threads.setdefault(thread.tid, {}), key, thread, number)
@@ -185,7 +185,7 @@ def fold(dumps: Iterable[Dump], by: str = "stack") -> list[Group]:
 
 
 class Filter:
-    """Selects threads by their wait class and by a regular expression."""
+    """Select threads by their wait class and by a regular expression."""
 
     def __init__(self, waits: Collection[str] = (), grep: str | None = None) -> None:
         self._waits = frozenset(waits)
@@ -196,7 +196,7 @@ class Filter:
         return bool(self._waits or self._grep)
 
     def keeps(self, thread: Thread) -> bool:
-        """Return whether the thread's class is selected, and a frame, the name or the statement matches."""
+        """Return whether the thread's class is selected, and a frame, its name or its statement matches."""
         if self._waits and thread.wait not in self._waits:
             return False
         if self._grep is None or self._found(thread.comm):

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Number of functions on a waiting thread's stack, from the lock outwards, that may be the protected section.
+#: Maximum number of lock callers on a waiting thread's stack that may belong to the protected section.
 _SECTION_DEPTH: Final = 4
-#: Maximum functions in a displayed call path.
+#: Maximum number of functions in a displayed call path.
 _MAX_SHOWN: Final = 4
 #: Functions that are on the stack of every server thread and therefore do not identify a section.
 _EVERYWHERE: Final = frozenset(
@@ -25,7 +25,7 @@ _EVERYWHERE: Final = frozenset(
 
 
 def protected_functions(waiting: Iterable[ObservedStack]) -> set[str]:
-    """Return the functions through which at least half of the waiting threads reached their lock."""
+    """Return the functions through which at least half of the waiting threads requested their lock."""
     weights: Counter[str] = Counter()
     total = 0
     for stack in waiting:
@@ -36,7 +36,7 @@ def protected_functions(waiting: Iterable[ObservedStack]) -> set[str]:
 
 
 def own_functions(functions: tuple[str, ...]) -> list[str]:
-    """Return the server's own functions next to the lock, without libraries and the lock itself."""
+    """Return the server's own functions nearest to the lock, without library functions and lock functions."""
     own = [name for name in functions if not _is_lock(name) and "+0x" not in name]
     return [name for name in own[:_SECTION_DEPTH] if name not in _EVERYWHERE]
 

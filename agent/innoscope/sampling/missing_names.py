@@ -1,4 +1,4 @@
-"""Report that functions of the server have no names, with the command that installs symbols."""
+"""Report server functions without names, and the command that installs their symbols."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def missing_names(
         return ()
     info = next((module for module in modules() if Path(module.path).name == main), None)
     if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
-        return ()  # no source has more names; functions such as _start have none
+        return ()  # no symbol source has more names; functions such as _start never have names
     return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
 
 

@@ -16,7 +16,7 @@ __all__ = ["Dump", "Frame", "Thread", "Trust"]
 
 
 class Trust(StrEnum):
-    """How reliable the stack of one thread is (docs/architecture.md, "Trust")."""
+    """The reliability of one thread's stack (docs/architecture.md, "Trust")."""
 
     EXACT = "exact"  # the thread did not run while its stack was copied
     ON_CPU = "on_cpu"  # the thread was running; a perf event sampled its registers and stack

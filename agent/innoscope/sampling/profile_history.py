@@ -21,9 +21,9 @@ SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
 #: Maximum distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
 MAX_STACKS: Final = 2_000
-#: Share of MAX_STACKS that remains after the rarest stacks are dropped, so that dropping is rarely needed.
+#: Share of MAX_STACKS that is kept when the rarest stacks are dropped, so that dropping is rarely needed.
 _REMAINING: Final = 3 / 4
-#: Frames that replace dropped stacks. Threads with a dropped stack count here, so that totals stay correct.
+#: Frames that replace dropped stacks. Threads with a dropped stack are counted here, so totals stay correct.
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
@@ -137,8 +137,8 @@ class ProfileHistory:
     def since(self, cursor: int, most: int = 60) -> tuple[int, list[Chunk]]:
         """Return ``(new cursor, chunks finished since cursor, oldest first)``. Cursor 0 means all chunks.
 
-        At most ``most`` chunks are returned; call again until none are left. Cursors stay valid across
-        restarts.
+        At most ``most`` chunks are returned; call again until none are left.
+        Cursors stay valid across restarts.
         """
         with self._lock:
             found = [sealed for sealed in self._sealed if sealed.number > cursor][:most]
@@ -235,7 +235,7 @@ class _Open:
 
 
 def _replace(counts: Counter[int], replacements: Mapping[int, int]) -> int:
-    """Move the counts of stacks to their replacements. Return how many stacks were replaced."""
+    """Move the counts of stacks to their replacements. Return the number of replaced stacks."""
     present = replacements.keys() & counts.keys()
     for number in present:
         counts[replacements[number]] += counts.pop(number)
@@ -258,7 +258,7 @@ def merged(chunks: list[Chunk]) -> Chunk:
 
 
 def report(target: Target, chunk: Chunk) -> Report:
-    """Return a report for the renderers of ``innoscope stacks``. It cannot be grouped by thread."""
+    """Return a report for the renderers of ``innoscope stacks``, which cannot be grouped by thread."""
     result = Report(target)
     result.snapshots, result.method = chunk.snapshots, "bpf"
     result.started_at, result.ended_at = chunk.start, chunk.end

@@ -42,7 +42,7 @@ _CUT_OFF = "the last line is incomplete (the recorder was killed or the disk was
 
 
 class _Lines(Protocol):
-    """A file that is read line by line, compressed or not."""
+    """A file that is read line by line, whether compressed or not."""
 
     def readline(self, size: int, /) -> bytes:
         """Return at most ``size`` bytes of the next line."""
@@ -50,7 +50,7 @@ class _Lines(Protocol):
 
 
 class Recorder:
-    """Writes a recording. It never overwrites an existing file."""
+    """Write a recording. An existing file is never overwritten."""
 
     def __init__(self, path: Path, *, interval_s: float) -> None:
         """Create ``path``, readable by its owner only, and write the header."""
@@ -118,8 +118,8 @@ def _line(value: dict[str, Any]) -> str:
 class Recording:
     """A recording opened for reading. Each snapshot is parsed on demand.
 
-    Opening reads the file once to build an index, and checks each line roughly. ``times`` are the snapshots'
-    times in Unix seconds.
+    Opening reads the file once to build an index, and checks each line superficially.
+    ``times`` are the snapshots' times in Unix seconds.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Parser:
-    """Converts schema 1 documents to records. Equal frames or stacks become one object, as in the engine."""
+    """Convert schema 1 documents to records. Equal frames or stacks become one object, as in the engine."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, Frame] = {}

@@ -22,7 +22,7 @@ Key = tuple[str, str, tuple[str, ...]]
 
 #: Maximum distinct stacks returned for one period. Each takes a few kilobytes in an incident file.
 MAX_STACKS: Final = 2_000
-#: Maximum distinct stacks stored for all snapshots. Beyond it, threads are counted only by wait class.
+#: Maximum distinct stacks stored for all snapshots. Beyond this, threads are counted only by wait class.
 _MAX_STORED_STACKS: Final = 8_000
 #: Maximum thread ids stored per stack.
 TIDS_KEPT: Final = 50
@@ -46,7 +46,7 @@ class ObservedStack:
 class SnapshotSummary:
     """One snapshot, taken at Unix time ``at``: the number of threads of each ``(kind, wait class)``.
 
-    ``running`` has the ids of the client threads on a CPU.
+    ``running`` holds the ids of the client threads on a CPU.
     """
 
     at: float
@@ -76,7 +76,7 @@ class SnapshotHistory:
         self._next = 0
 
     def add(self, summary: SnapshotSummary, threads: Mapping[Key, Sequence[int]]) -> None:
-        """Add a snapshot; ``threads`` has the thread ids of each stack. Times must not decrease."""
+        """Add a snapshot; ``threads`` maps each stack to its thread ids. Times must not decrease."""
         with self._lock:
             stored = [(self._number(key), tids) for key, tids in threads.items() if self._has_room(key)]
             stacks = array("I", (number for number, _ in stored))
@@ -107,7 +107,7 @@ class SnapshotHistory:
     def between(
         self, begin: float, end: float
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
-        """Return the snapshots of a period, both ends included, and their stacks, most frequent first."""
+        """Return the snapshots of a period, inclusive of both ends, and their stacks, most frequent first."""
         with self._lock:
             entries = [entry for entry in self._entries if begin <= entry.summary.at <= end]
             counts: Counter[int] = Counter()

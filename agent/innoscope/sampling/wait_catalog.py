@@ -44,7 +44,7 @@ class Rule(Entry, frozen=True):
     files: frozenset[str] = field(default=frozenset(), name="file")
 
     def __post_init__(self) -> None:
-        """Check the rules that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raises ValueError."""
         if not any((self.frames, self.also, self.leaf, self.comm, self.syscalls, self.files)):
             raise ValueError("has no condition")
         if unknown := self.syscalls - SYSCALLS:
@@ -65,7 +65,7 @@ class Catalog(Entry, frozen=True):
     lists: Any = None
 
     def __post_init__(self) -> None:
-        """Check that all classes that the rules and the code use exist. Raises ValueError."""
+        """Check that the classes used by the rules and by the code exist. Raises ValueError."""
         for name in sorted(_REQUIRED - self.classes.keys()):
             raise ValueError(f"class {name} is missing")
         for number, rule in enumerate(self.rules):

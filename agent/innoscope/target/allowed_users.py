@@ -1,7 +1,7 @@
 """Decide which processes are servers, by the name of the executable and the user ids of the process.
 
 Any local user can name a program ``mysqld``, and root in a container can run one as root. So each user id
-of a process (real, effective, saved, file system) must be allowed for the place where the process runs:
+of a process (real, effective, saved, file system) must be allowed in the environment of the process:
 
 * on this host: ``mysql``, ``mariadb``, root, configured users, and our own user if we are not root;
 * in a container (another pid namespace, our user namespace): ``container_uids``;
@@ -40,7 +40,7 @@ VARIABLE: Final = "INNOSCOPE_SERVERS_CONFIG"
 _MAX_SERVERS: Final = 64
 _MAX_UID: Final = (1 << 32) - 2
 _MAX_BYTES: Final = 1 << 16
-#: A uid that is not mapped into our user namespace appears as this (kernel.overflowuid).
+#: The uid that the kernel shows for every uid outside our user namespace (kernel.overflowuid).
 _OVERFLOW: Final = 65534
 _EXPLAINED: Final = "packaging/servers.toml explains all keys"
 #: ``"low"`` or ``"low-high"``.
@@ -77,7 +77,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A process with a server's name that the rule rejects. Nothing else about it was read."""
+    """A process with a server's name that the rule rejects. No further data of the process was read."""
 
     pid: int
     name: str
@@ -106,7 +106,7 @@ def load(path: str | None = None) -> Rule:
 
 
 def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
-    """Return None if the process's user is allowed, else the owner and how to allow it.
+    """Return None if the process's user is allowed to run a server, else the owner and a remedy.
 
     Reads /proc/PID/status, and the link of the user namespace if the uid alone does not decide.
     """
@@ -151,7 +151,7 @@ def _entry(key: str, uid: int) -> str:
 def _is_ourselves(uids: frozenset[int]) -> bool:
     """Return whether the process runs as our own user. False if we run as root or as the overflow uid.
 
-    The overflow uid may be any user.
+    The overflow uid may stand for any user.
     """
     own = os.getuid()
     return own not in (0, _OVERFLOW) and os.geteuid() == own and uids == {own}

@@ -38,8 +38,8 @@ def require_chosen(proc: ProcFs, target: Target) -> None:
 def in_container(proc: ProcFs, target: Target) -> bool:
     """Return whether the server is in a container.
 
-    A server in a container has another pid or user namespace, or the cgroup of a container that we are not
-    in. Raises SqlFailed if the server has ended.
+    A server in a container has another pid or user namespace, or is in a container's cgroup that
+    this process is not in. Raises SqlFailed if the server has ended.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
         return True
@@ -52,9 +52,9 @@ def in_container(proc: ProcFs, target: Target) -> bool:
 def chosen_by(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
     """Return whether naming this socket path or port chooses the server.
 
-    For a server of this host, it always does. For a server in a container, the socket path (or without one,
-    the port) must lead to the server from here. The path that the server reports is not trusted, because it
-    can be any path in the container's file system.
+    Naming a server of this host always chooses the server. For a server in a container, the socket path (or
+    without one, the port) must reach the server from here. The path that the server reports is not trusted,
+    because it can be any path in the container's file system.
     """
     try:
         if not in_container(proc, target):

@@ -77,7 +77,7 @@ def _our_ids(proc: ProcFs) -> list[str]:
 def require_host_pids(action: str, path: str = "/proc/self/ns/pid") -> None:
     """Raise KernelUnable in a container with its own pid namespace, because BPF programs use host pids.
 
-    ``action`` is what the error message says cannot be done, such as ``profile``.
+    ``action`` is the refused action for the error message, such as ``profile``.
     """
     if os.stat(path).st_ino != FIRST_PID_NAMESPACE:  # noqa: PTH116
         raise KernelUnable(

@@ -1,6 +1,6 @@
 """Read accounts from option files, as the mysql client does.
 
-Passwords are read only from option files. They are never taken from a command line or passed on one.
+Passwords are read only from option files, and never taken from a command line or passed on one.
 """
 
 from __future__ import annotations

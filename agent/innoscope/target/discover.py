@@ -41,7 +41,7 @@ class Scan:
     """The result of ``scan``.
 
     ``servers`` are the pids of all servers, including those in containers, in ascending order.
-    ``ignored`` are processes that only have a server's name.
+    ``ignored`` are processes that have a server's name but are not accepted as servers.
     """
 
     servers: tuple[int, ...]
@@ -65,7 +65,7 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
 
 
 def identify(proc: ProcFs, pid: int) -> Target:
-    """Return what is known about one server without SQL. Raises ProcessLookupError if the server ends.
+    """Return the properties of one server, without SQL. Raises ProcessLookupError if the server ends.
 
     Fields that the kernel does not let us read stay empty, so an unprivileged user still gets a list.
     """
@@ -121,10 +121,10 @@ def find_one(
 
     Root may name any user's server by ``pid``. Raises NoTarget (none or several match), NoSuchProcess,
     NotAServer (also if the owner is not allowed), BadFile (servers.toml), and NoRights if the kernel does not
-    let us inspect the server. With ``readable=False``, such a server is returned with the fields that are
-    known.
+    let us inspect the server. With ``readable=False``,
+    such a server is returned with the fields that are known.
 
-    ``Target.chosen`` is set if ``pid`` names the server, or if ``socket`` or ``port`` leads to it from here.
+    ``Target.chosen`` is set if ``pid`` names the server, or if ``socket`` or ``port`` reaches it from here.
     """
     proc = proc or ProcFs()
     target = _choose(proc, pid, socket, port)
@@ -233,7 +233,7 @@ def _same_file(wanted: str, named: str, seen: str) -> bool:
 
 
 def none_found(ignored: Sequence[Ignored]) -> NoTarget:
-    """Return the error for a host without servers. It lists the ignored processes."""
+    """Return the error for a host without servers, which lists the ignored processes."""
     if not ignored:
         return NoTarget(
             "no mysqld or mariadbd is running on this host",

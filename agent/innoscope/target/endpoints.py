@@ -61,7 +61,7 @@ def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
 
 
 def listens(proc: ProcFs, target: Target) -> bool:
-    """Return whether the server really listens on the target's socket. An option is not proof."""
+    """Return whether the server really listens on the target's socket, which an option does not prove."""
     try:
         inodes = proc.socket_inodes(target.pid)
         return any(
@@ -95,7 +95,7 @@ def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | 
 
 
 def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
-    """Make ``--socket`` absolute. It is relative to the data directory, the server's current directory."""
+    """Make ``--socket`` absolute. The base is the data directory, which is the server's current directory."""
     if path is None or path.startswith("/"):
         return path
     try:
@@ -116,7 +116,7 @@ def datadir(proc: ProcFs, pid: int, arguments: Sequence[str], root: str) -> str 
 
 
 def strip_root(path: str, root: str) -> str:
-    """Convert a path as we see it to one as seen by a process with that root directory."""
+    """Convert a path in our file system to the path that a process with that root directory sees."""
     if root != "/" and (path + "/").startswith(root + "/"):
         return path.removeprefix(root) or "/"
     return path

@@ -36,7 +36,7 @@ _CLOSED = re.compile(
     re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
-#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens would end differently.
+#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens may end differently.
 _RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")
@@ -45,8 +45,8 @@ _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+"
 def fingerprint(statement: str) -> str:
     """Remove literals: ``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
-    Strings, numbers and comments are removed, and lists of values become one ``(…)``. Identifiers are kept,
-    but sanitized.
+    Strings, numbers and comments are removed, and lists of values become one ``(…)``.
+    Identifiers are kept, but sanitized.
     """
     parts: list[str] = []
     for match in _TOKEN.finditer(statement[:_LONGEST]):

@@ -1,4 +1,4 @@
-"""Safely read files that another user may have created (regular files, within their root, limited)."""
+"""Safely read files that another user may have created: regular files only, within their root, limited."""
 
 from __future__ import annotations
 

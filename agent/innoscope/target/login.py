@@ -112,7 +112,7 @@ class LocalConnection(Connection):
 
 
 class _Rejected:
-    """Rejects authentication that would send the password in clear text or in a weak form."""
+    """Reject authentication that would send the password in clear text or in a weak form."""
 
     def __init__(self, _connection: object) -> None:
         pass

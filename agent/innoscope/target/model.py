@@ -1,4 +1,4 @@
-"""Define the identity of a server process, and what SQL reports about its threads."""
+"""Define the identity of a server process, and the data that SQL reports about its threads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Target:
     """One running mysqld or mariadbd.
 
     ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot). Together with the pid it identifies
-    the process uniquely. Paths are those in the server's file system; ``root`` is the prefix that leads to
-    them from here.
+    the process uniquely. Paths are in the server's file system;
+    ``root`` is the root directory of that file system as this process sees it.
     """
 
     pid: int
@@ -28,7 +28,7 @@ class Target:
     port: int | None
     datadir: str | None
     threads: int
-    root: str  # "/", or the chroot as seen from here
+    root: str  # "/", or the chroot as this process sees it
     container: str | None  # short container id, or the namespaces that differ from ours ("mnt,pid,user")
     symbols: str  # source of names: symtab, debug-file, symbol-pack, debugdata, dynsym or none
     #: True if the user named this process. If False, SQL is not used for a server in a container (choice.py).
@@ -47,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What SQL reports about a thread. ``digest_text`` contains no literals."""
+    """The data that SQL reports about a thread. ``digest_text`` contains no literals."""
 
     connection_id: int
     user: str | None

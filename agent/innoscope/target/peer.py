@@ -1,4 +1,4 @@
-"""Check which process is at the other end of a connection: credentials are sent only to the server."""
+"""Check which process is at the other end of a connection, to send credentials only to the server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def listener(path: str) -> int | None:
 def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -> None:
     """Raise SqlFailed unless the other end of this connection, on this host, is a socket of the target.
 
-    Call it after the greeting, because the server has accepted the connection by then. If the target's
+    Call this after the greeting, when the server must have accepted the connection. If the target's
     descriptors are not readable, the socket must belong to the target's user.
     """
     found = proc.tcp_owner("self", wire.getsockname()[:2], wire.getpeername()[:2])

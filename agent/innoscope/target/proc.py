@@ -1,4 +1,4 @@
-"""Read /proc: processes, their executables and users, and where they listen.
+"""Read /proc: processes, their executables, users and listening sockets.
 
 The root is a parameter, so tests can use an artificial tree. All methods raise ProcessLookupError if the
 process ends while it is read, PermissionError if the kernel denies access, and nothing else.
@@ -163,11 +163,11 @@ class ProcFs:
         return path.removesuffix(" (deleted)"), path.endswith(" (deleted)")
 
     def cwd(self, pid: int) -> str:
-        """Return the current directory as seen from here (/proc/PID/cwd)."""
+        """Return the current directory as this process sees it (/proc/PID/cwd)."""
         return self._link(pid, "cwd")
 
     def root_of(self, pid: int) -> str:
-        """Return the root directory as seen from here: ``/`` or a chroot (/proc/PID/root)."""
+        """Return the root directory as this process sees it: ``/`` or a chroot (/proc/PID/root)."""
         return self._link(pid, "root")
 
     def namespaces(self, pid: int | str) -> dict[str, str]:
@@ -191,7 +191,7 @@ class ProcFs:
         for descriptor in descriptors:
             try:
                 target = os.readlink(descriptor)  # noqa: PTH115, thousands of them
-            except OSError:  # closed meanwhile
+            except OSError:  # the descriptor has been closed
                 continue
             if target.startswith("socket:["):
                 inodes.add(int(target[8:-1]))
@@ -233,7 +233,7 @@ class ProcFs:
     def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
         """Return ``(uid, inode)`` of the other end of a connection; None if that end is not on this host.
 
-        ``ours`` and ``theirs`` are the addresses from our side; the other end has them swapped.
+        ``ours`` and ``theirs`` are the addresses as our side sees them; the other end has them swapped.
         """
         wanted = _address(theirs), _address(ours)
         for name in ("net/tcp", "net/tcp6"):
@@ -249,7 +249,7 @@ class ProcFs:
             return file.read(most)
 
     def _link(self, pid: int, name: str) -> str:
-        """Read a link. This must be fast, because each process on the host is read every two seconds."""
+        """Read a link. Speed matters, because each process on the host is read every two seconds."""
         try:
             return os.readlink(self.path(pid, name))  # noqa: PTH115
         except OSError as error:

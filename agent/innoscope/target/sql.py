@@ -1,4 +1,4 @@
-"""Connect to a server over SQL, and read what its threads are doing.
+"""Connect to a server over SQL, and read the statements that its threads are executing.
 
 Each step has a timeout, and no statement here can wait for a metadata lock.
 """
@@ -61,7 +61,8 @@ _PROCESSLIST = _Source(
 )
 
 #: By flavour, newest generation first. The first entry whose version is not newer than the server's is used.
-#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has one. A failed attempt costs only parsing.
+#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has one.
+#: A failed attempt is cheap: parsing only.
 _SOURCES: Mapping[str, tuple[tuple[tuple[int, ...], _Source], ...]] = {
     "mysql": (((5, 7), _PERFORMANCE_SCHEMA), ((), _PROCESSLIST)),
     "mariadb": (((), _PROCESSLIST),),
@@ -78,8 +79,9 @@ def connect(
 ) -> Connection:
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
-    Nothing is sent to any other process that listens there. ``timeout`` is in seconds, for connecting and for
-    each complete response. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
+    Nothing is sent to another process that listens on the socket or port. ``timeout`` is in seconds, for
+    connecting and for each complete response.
+    Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
     """
     proc = proc or ProcFs()
     choice.require_chosen(proc, target)
@@ -137,7 +139,7 @@ def _to_target(
 ) -> Connection:
     """Prepare a login to a server on this host or in a container. The caller then checks the server's socket.
 
-    That check is sufficient to verify a server on this host. A server in a container must have
+    The check of the socket is sufficient to verify a server on this host. A server in a container must have
     been chosen, and gets the password itself only if a certificate verifies it.
     """
     choice.require_chosen(proc, target)
@@ -275,7 +277,7 @@ def queries(target: Target, conn: Connection) -> dict[int, Query]:
 
 
 def _sees_only_itself(conn: Connection, found: Mapping[int, Query]) -> bool:
-    """Return whether the account lacks PROCESS: others are connected, but only its own thread is visible."""
+    """Return whether the account lacks PROCESS: others are connected, but only our own thread is visible."""
     own: int = conn.thread_id()  # type: ignore[no-untyped-call]
     if [query.connection_id for query in found.values()] != [own]:
         return False

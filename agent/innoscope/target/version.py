@@ -1,8 +1,8 @@
 """Detect the flavour and version of a server without SQL.
 
-This also works while a server starts, hangs or refuses connections. The version is in its memory, in the
-global variable ``server_version`` (a char array in MySQL and MariaDB), and in the read-only data of its
-executable.
+Detection also works while a server starts, hangs or refuses connections. The version is in its memory, in the
+global variable ``server_version`` (a char array in MySQL and MariaDB),
+and in the read-only data of its executable.
 """
 
 from __future__ import annotations

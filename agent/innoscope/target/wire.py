@@ -1,6 +1,6 @@
 """Provide the socket below an SQL connection, which limits the rows, bytes and time of each response.
 
-PyMySQL has timeouts for single reads only, so a server that sends a row now and then can block us forever.
+PyMySQL has timeouts for single reads only, so a server that sends rows very slowly can block us forever.
 PyMySQL also stores all rows. Here each whole response has a deadline, and packets are counted as they arrive.
 """
 
@@ -31,7 +31,7 @@ _HEADER: Final = struct.Struct("<HBB")
 _MAX_GREETING: Final = 4096
 _ERROR: Final = 0xFF
 _PROTOCOL: Final = b"\x0a"
-#: Bytes after the version: thread id, 8 bytes of the nonce, capabilities (two parts), others, 10 reserved.
+#: Bytes after the version: thread id, 8 bytes of the nonce, two parts of capabilities, others, 10 reserved.
 _FIXED: Final = 31
 #: Offset of the nonce's length, bytes of the nonce before it, and minimum bytes of the nonce after it.
 _NONCE_LENGTH: Final = 20

@@ -80,7 +80,7 @@ def allowed(backend: Backend, toggle: Toggle) -> str:
 def spoken(backend: Backend, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
     """Return the toggle's value for display, such as ``off``, ``on (40)``, ``200`` or ``mixed (1, 0)``.
 
-    ``raws`` has the current value of each assignment. If one of them was not read (None), return ``unknown``.
+    ``raws`` has the current value of each assignment. If a value was not read (None), return ``unknown``.
     """
     pairs = [pair for pair in zip(backend.assignments, raws, strict=True) if pair[0].bound is None]
     if any(raw is None for _, raw in pairs):

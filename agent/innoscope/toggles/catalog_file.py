@@ -220,7 +220,7 @@ class _Toggle(Entry, frozen=True):
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of toggles.yaml."""
 
     version: Literal[1]
     toggles: Annotated[dict[_Name, _Toggle], Meta(min_length=1)]
@@ -231,7 +231,7 @@ class File(Entry, frozen=True):
 
 
 def _check_memory(name: str, variable: str | None, flavour: str, last: tuple[int, ...]) -> None:
-    """Raise ValueError if writing this symbol is known to do harm, independently of the rest of the entry."""
+    """Raise ValueError if writing this symbol is known to be harmful, whatever else the entry contains."""
     if NEVER_RAW.fullmatch(name) or NEVER_RAW.fullmatch(variable or ""):
         raise ValueError(f"{name} must never be written to memory")
     if name in _ONLY_BELOW:

@@ -58,7 +58,7 @@ def _sources(toggle: Toggle, target: Target) -> Iterator[_Source]:
 def _readable(generation: Generation) -> Iterator[Backend]:
     """Yield the backends that can read the value.
 
-    If only the memory backend can change it but system variables show it, yield an SQL backend for reading.
+    For a value that only the memory backend can change but that system variables show, yield an SQL backend.
     """
     for backend in generation.backends:
         if backend.kind in generation.never:

@@ -127,8 +127,8 @@ def _failed(
 ) -> None:
     """Restore the old values of the attempted steps, and journal the failure.
 
-    Raises ChangeFailed if a value could not be restored, or if a write was attempted and ``error`` is not an
-    interrupt.
+    Raises ChangeFailed if a value could not be restored,
+    or if a write was attempted and ``error`` is not an interrupt.
     """
     what = error.what if isinstance(error, InnoscopeError) else f"{type(error).__name__}: {error}"
     if not attempted or (isinstance(error, Refused) and len(attempted) == 1):

@@ -33,8 +33,8 @@ _PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "LANG")
 def arm(entry: Entry, account: Account, state: Path) -> None:
     """Schedule the undo of ``entry`` at the time ``entry.until``. Raises Refused if this fails.
 
-    Call this before the entry is journalled. If the journal does not contain the entry at ``entry.until``,
-    nothing is undone.
+    Call this before the entry is journalled.
+    If the journal does not contain the entry at ``entry.until``, nothing is undone.
     """
     if entry.until is None:
         return

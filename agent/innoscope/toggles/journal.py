@@ -102,7 +102,7 @@ class Journal:
         self._append(lines.note_line(ident, time.time(), text))
 
     def problem(self) -> tuple[str, str] | None:
-        """Return the reason why the journal cannot be read or written, and the remedy; None if it can.
+        """Return the reason why the journal cannot be read or written, and the remedy; None if it is usable.
 
         Creates the folder and an empty journal if they are missing.
         """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Setting
 
-#: Sizes of numbers in bytes, all of which the processor reads and writes atomically.
+#: Sizes in bytes of numbers that the processor reads and writes atomically.
 _SIZES: Final = (1, 2, 4, 8)
 #: Types of the server's own table of variables -> (kind, bytes).
 _TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {

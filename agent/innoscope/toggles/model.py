@@ -66,9 +66,10 @@ class Assignment:
 
     ``values`` maps the toggle's words (on, off, a choice) to the values to write. Without ``values``, the
     toggle's number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these
-    servers. ``bound`` marks another variable that limits the toggle's variable: "raise" means that it is only
-    raised to the number, "lower" that it is only lowered. It is a separate step, so that undo can restore it.
-    ``to`` is the number of such a variable if it is not the toggle's.
+    servers. ``bound`` marks another variable that limits the toggle's variable: with "raise", the other
+    variable is only raised to the number, with "lower" it is only lowered. A bound variable has its own step,
+    so that undo can restore it. ``to`` is the number for a bound variable
+    if it differs from the toggle's number.
     """
 
     setting: Setting
@@ -82,7 +83,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The settings by which a backend, sql or memory, sets the toggle on one generation of servers."""
+    """The settings that one backend, sql or memory, changes for the toggle on one generation of servers."""
 
     kind: str
     assignments: tuple[Assignment, ...] = ()
@@ -121,7 +122,7 @@ class Toggle:
 
     name: str
     title: str
-    what: str  # for a DBA: what it does and when to use it
+    what: str  # for a DBA: the toggle's effect, and when to use it
     risk: Risk
     domain: Domain
     generations: tuple[Generation, ...]

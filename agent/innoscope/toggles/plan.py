@@ -40,7 +40,7 @@ def plan(
     """Plan setting the toggle to a value, and run the checks. Nothing is written.
 
     The backends are tried in the order of the catalog, or of ``backends`` if given. Raises NotOnThisServer,
-    or Refused if the value is invalid or no backend works. If there is only one backend, raises its error.
+    or Refused if the value is invalid or no backend works. With only one backend, its error is raised.
     """
     deps = deps or Dependencies()
     toggle = find_toggle(deps.toggles(), toggle_name)
@@ -77,7 +77,7 @@ def plan(
 def _candidates(
     generation: Generation, asked: Sequence[str] | None, passed: list[tuple[str, str]]
 ) -> Iterator[Backend]:
-    """Yield the backends to try, and add the others to ``passed``, with the reasons."""
+    """Yield the backends to try, and add the rejected backends to ``passed``, with the reasons."""
     for kind in asked or dict.fromkeys(backend.kind for backend in generation.backends):
         backends = [backend for backend in generation.backends if backend.kind == kind]
         if kind in generation.never:

@@ -41,7 +41,7 @@ class Tracer:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStates:
-    """The number of a server's threads, how many a signal or a tracer has stopped, and the tracers."""
+    """The number of a server's threads, the numbers stopped by signals and by tracers, and the tracers."""
 
     threads: int
     stopped: int
@@ -112,7 +112,7 @@ def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
 
 
 def _tracers(proc: ProcFs, server: int, tids: Iterable[int]) -> Iterable[Tracer]:
-    """Yield the tracing processes, except those that have exited since the sample."""
+    """Yield the tracing processes, except processes that have exited since the sample."""
     for tid in sorted(tids):
         with suppress(ProcessLookupError):
             pid = int(proc.status(tid)["Tgid"])

@@ -49,8 +49,8 @@ def undo(
 
     ``which`` is the id of a change or the name of a toggle. By default, the last change that may be in force
     is undone, or the last one of ``target`` if given. If the change is unfinished, the current values show
-    which steps were written, and only these are undone. Raises Refused (Overtaken if a retry cannot succeed)
-    and ChangeFailed.
+    which steps were written, and only these are undone.
+    Raises Refused (Overtaken if a retry cannot succeed) and ChangeFailed.
     """
     deps = deps or Dependencies()
     entry = _choose(deps.journal.entries(), target, which)
@@ -103,7 +103,7 @@ class _Undoing:
         self._conclude(begun, "done", reason)
 
     def _left(self) -> tuple[Step, ...]:
-        """Return the remaining writes, last step first. Raises Overtaken if a value was changed meanwhile."""
+        """Return the remaining writes, last step first. Raises Overtaken if a value has changed since."""
         left = []
         for step in reversed(self.entry.steps):
             now = self.writer.read(step)
@@ -227,7 +227,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
         )
     if target is None:
         try:
-            # A server in a container can be changed over SQL only if the user chose it, so the user did.
+            # Over SQL, a server in a container is changed only if the user chose this server.
             target = replace(identify(ProcFs(), server.pid), chosen=entry.backend == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot identify server {server.pid}: {error}", remedy="run it as root") from error

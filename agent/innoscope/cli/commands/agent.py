@@ -29,9 +29,9 @@ Examples:
   innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
 
 \b
-Run by hand as root, it starts a sensor if none answers, and then drops all privileges. There is no option
-for a password: accounts are in option files. SIGHUP reloads the web configuration.
-Keys: packaging/agent.toml. Exit codes: docs/cli.md.
+If you run the agent manually as root, it starts a sensor unless one is running, and then drops all
+privileges. There is no password option: accounts are in option files. SIGHUP reloads the web configuration.
+Configuration keys: packaging/agent.toml. Exit codes: docs/cli.md.
 """
 
 
@@ -41,21 +41,26 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
     "config_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Configuration (TOML).",
+    help="Configuration file (TOML).",
 )
-@click.option("--check", is_flag=True, help="Check the configuration and end.")
-@click.option("--push-once", is_flag=True, help="Push one profile of each server, as [push] says, and end.")
+@click.option("--check", is_flag=True, help="Check the configuration and exit.")
 @click.option(
-    "--web.listen-address", "listen", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1:9977]"
+    "--push-once", is_flag=True, help="Push one profile of each server as configured in [push], and exit."
 )
 @click.option(
-    "--web.telemetry-path", "telemetry", metavar="PATH", help="Where the metrics are.  [default: /metrics]"
+    "--web.listen-address",
+    "listen",
+    metavar="ADDRESS",
+    help="Address to listen on.  [default: 127.0.0.1:9977]",
+)
+@click.option(
+    "--web.telemetry-path", "telemetry", metavar="PATH", help="URL path of the metrics.  [default: /metrics]"
 )
 @click.option(
     "--web.config.file",
     "web_file",
     metavar="FILE",
-    help="TLS, users and headers, in the format of exporters.",
+    help="TLS, users and headers, in the format of Prometheus exporters.",
 )
 @click.option(
     "--sensor-socket",
@@ -80,10 +85,10 @@ def command(
     web_file: str | None, sensor: str | None, defaults_file: str | None, log_level: str | None,
     log_format: str | None,
 ) -> None:  # fmt: skip
-    """Serve metrics of all servers of this host to Prometheus, without any privilege.
+    """Serve metrics of all servers on this host to Prometheus, without privileges.
 
-    It queries the servers over SQL, and the sensor for what needs privileges. It keeps the last hour of
-    stacks.
+    The agent queries the servers over SQL, and gets data that needs privileges from the sensor. The agent
+    also stores the stacks of the last hour.
     """
     found = configuration.load(config_file) if config_file else configuration.Config()
     found = configuration.changed(found, {

@@ -36,19 +36,19 @@ _PATIENCE_S = 2.0  # progress is shown if collecting takes longer
 
 _EPILOG = """\b
 Examples:
-  innoscope diagnose                        collect evidence for 10 s on the only server, then report
+  innoscope diagnose                        collect evidence from the only server for 10 s, then report
   innoscope diagnose --pid 4242 --seconds 30
   innoscope diagnose --no-sql               for a server that hangs or refuses connections
   innoscope diagnose --no-probes            snapshots, memory and SQL only
   innoscope diagnose --json | jq -r '.findings[0].name'
   innoscope diagnose --save stall.innoscope
-                                            write it to a file too, without secrets and literals
+                                            also write the evidence to a file, without secrets or literals
   innoscope diagnose stall.innoscope        the same findings, on any machine
   innoscope diagnose stall.innoscope --show status
   innoscope diagnose stall.innoscope --show folded | flamegraph.pl > stall.svg
 
 \b
-Exit codes: 0 nothing wrong, 18 there are findings, 21 there are none, but the threads were not seen,
+Exit codes: 0 no findings, 18 there are findings, 21 no findings but also no snapshots of the threads,
 3 no or several servers, 4 the server exited, 5 not a server, 9 a damaged file, 12 the file could not be
 written.  More: docs/diagnose.md; JSON: docs/json.md.
 """
@@ -59,15 +59,15 @@ _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
 @click.command("diagnose", epilog=_EPILOG)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @target_options
-@seconds_option(1, 600, "How long to collect evidence, 1s to 10m.")
+@seconds_option(1, 600, "Time to collect evidence, 1s to 10m.")
 @source_options
 @sql_options
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write all evidence to this file too, readable by you only; in a folder, under a name of its own. "
-    "An existing file is never overwritten.",
+    help="Also write all evidence to this file, readable only by you. If FILE is a folder, a file name is "
+    "generated. An existing file is never overwritten.",
 )
 @click.option(
     "--show",
@@ -81,13 +81,13 @@ def command(
     seconds: float, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None,
     save: Path | None, show: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Report what is wrong with a server, why, and what to do about it, after some seconds of evidence.
+    """Collect evidence for a few seconds, and report what is wrong with a server, why, and what to do.
 
-    The sources are stacks, probes, memory, SQL and /proc, as far as each is available; nothing is stopped or
-    changed.
+    Evidence comes from stacks, probes, memory, SQL and /proc, if they are available.
+    The server is neither stopped nor changed.
 
-    FILE is an incident file that --save or `innoscope watch` wrote. Then no server is needed: the rules of
-    this version are applied to the evidence in it.
+    FILE is an incident file written by --save or by `innoscope watch`. With FILE, no server is needed: the
+    rules of this version are applied to the evidence in the file.
     """
     if file is not None:
         _only_for_a_server(context, file)

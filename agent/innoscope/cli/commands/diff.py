@@ -1,4 +1,4 @@
-"""``innoscope diff``: show what has changed since a healthy time."""
+"""``innoscope diff``: show the differences from a healthy time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from innoscope.diagnose.incident.files import load
 _EPILOG = """\b
 Examples:
   innoscope diff healthy.innoscope stall.innoscope
-                                        two files of `innoscope diagnose --save FILE`
+                                        two files written by `innoscope diagnose --save FILE`
   innoscope diff stall.innoscope        a stall and the minute before it, from `innoscope watch`
   innoscope diff monday.json now.json   dumps of `innoscope stacks --count 20 --output FILE --json`
   innoscope diff hour.rec stall.innoscope --json | jq -r '.stacks[0].functions[]'
 
 \b
 What is reported:
-  threads    the mean number of threads in a snapshot, by wait class and by stack, differs by one thread, by
-             30 %, and by four standard errors: few or varying snapshots show less
-  metrics    a rate or level is twice as high, or half, in every sample; the mean is 20 or more
+  threads    the mean number of threads per snapshot, by wait class and by stack, differs by at least one
+             thread, 30 % and four standard errors: few or varying snapshots show fewer differences
+  metrics    a rate or level has at least doubled or halved in every sample; means need 20 or more events
   variables, findings   any difference, if both files have them; this version's rules are applied to both
 
 \b
@@ -50,11 +50,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @json_option
 def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
-    """Show what is new, grown or gone in B since A: findings, waits, stacks, metrics, variables.
+    """Show what has appeared, changed or disappeared from A to B.
 
-    Each is an incident file, a dump of `innoscope stacks --json`, a recording of `innoscope top --record`, or
-    JSON of the agent's /api/stacks. Without B, A is an incident file that holds the time before the stall.
-    Numbers of threads are means of all snapshots, so one snapshot and twenty can be compared.
+    Findings, wait classes, stacks, metrics and variables are compared. A and B are incident files, dumps
+    (`innoscope stacks --json`), recordings (`innoscope top --record`) or JSON from the agent's /api/stacks.
+    Without B, A must be an incident file that contains the time before the stall. Thread counts are means
+    over all snapshots, so a single snapshot can be compared with twenty.
     """
     if b is None:
         capture = load(a)

@@ -25,9 +25,9 @@ def command(
     user: str | None,
     as_json: bool,
 ) -> None:
-    """Check what works on this host and its servers, with the remedy for what does not.
+    """Check which features work on this host and its servers, and print remedies for those that do not.
 
-    Without --pid, --socket or --port all servers are checked. Nothing is changed and nothing is stopped.
+    Without --pid, --socket or --port, all servers are checked. Nothing is changed or stopped.
 
     \b
     Examples:

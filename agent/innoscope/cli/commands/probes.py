@@ -1,4 +1,4 @@
-"""``innoscope probes``: list the available uprobes, where they can be attached, and what they cost."""
+"""``innoscope probes``: list the uprobes, the functions to which they attach, and their cost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _family_option(function: F) -> F:
 
 @click.group("probes", cls=Group)
 def command() -> None:
-    """List the eBPF probes: the function each one attaches to on a server, its state, its cost.
+    """List the eBPF probes: the function that each probe attaches to, its state and its cost.
 
     \b
     Examples:
@@ -67,7 +67,9 @@ def command() -> None:
 def list_probes(
     pid: int | None, socket: str | None, port: int | None, families: tuple[str, ...], as_json: bool
 ) -> None:
-    """List the function each probe would attach to, or why it cannot; nothing is attached.
+    """List the functions that the probes would attach to.
+
+    If a probe cannot be attached, the reason is shown instead. This command attaches nothing.
 
     \b
     Examples:
@@ -87,10 +89,10 @@ def list_probes(
         console.lines(table(_LIST, list(_list_rows(placement)), width=terminal_width()))
 
 
-@command.command("measure", short_help="Attach probes for some seconds and show what they cost.")
+@command.command("measure", short_help="Attach probes for a few seconds and show their cost.")
 @target_options
 @_family_option
-@seconds_option(0.1, 86_400, "How long to keep the probes attached, at most 24h.")
+@seconds_option(0.1, 86_400, "Time to keep the probes attached, at most 24h.")
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
     help="Maximum cost of all probes together, as a share of the CPUs that the server may use.",
@@ -105,7 +107,7 @@ def measure(
     budget: float,
     as_json: bool,
 ) -> None:
-    """Attach probes to one server for some seconds, and show the hits and the cost of each.
+    """Attach probes to one server for a few seconds, and show the hits and the cost of each probe.
 
     The probes are detached at the end.
 
@@ -137,7 +139,9 @@ def measure(
 )
 @json_option
 def status(path: str | None, as_json: bool) -> None:
-    """Show what the running sensor has attached to each server: hits and cost, or why not and the remedy.
+    """Show the state, hits and cost of the sensor's probes.
+
+    If a probe is not attached, the reason and a remedy are shown instead.
 
     \b
     Examples:

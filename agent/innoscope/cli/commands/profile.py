@@ -1,4 +1,4 @@
-"""``innoscope profile``: sample for a few seconds what uses CPU time, or what threads wait for."""
+"""``innoscope profile``: sample the CPU time or the waiting time of a server, by stack, for a few seconds."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _PATIENCE_S = 2.0  # progress is shown if profiling takes longer
 
 _EPILOG = """\b
 Examples:
-  innoscope profile                             10 s of the only server's CPU time, most frequent stack first
+  innoscope profile                             10 s of CPU time of the only server, top stacks first
   innoscope profile --format html -o cpu.html   a flame graph
-  innoscope profile --by wait                   by what the threads are busy with
+  innoscope profile --by wait                   CPU time by wait class
   innoscope profile --off-cpu --seconds 30      what the threads wait for, with exact times
   innoscope profile --off-cpu --wait fsync_redo --by thread
-  innoscope profile --pid 4242 --seconds 600    a crash recovery or a shutdown; Ctrl-C ends it early
+  innoscope profile --pid 4242 --seconds 600    a crash recovery or shutdown; Ctrl-C ends the profile early
   innoscope profile -f pprof -o cpu.pb.gz && go tool pprof -top cpu.pb.gz
 
 \b
@@ -51,12 +51,14 @@ Exit codes: 3 no or several servers, 4 the server ended (what was collected is p
 @click.command("profile", epilog=_EPILOG)
 @target_options
 @click.option("--off-cpu", is_flag=True, help="Profile blocked and runnable time instead of CPU time.")
-@seconds_option(0.1, 86_400, "How long, at most 24h; Ctrl-C ends it early and prints what was collected.")
+@seconds_option(
+    0.1, 86_400, "Duration, at most 24h; Ctrl-C ends the profile early and prints the result so far."
+)
 @click.option(
     "--frequency",
     type=click.IntRange(min=1, max=9999),
     metavar="HZ",
-    help="Samples a second of each CPU.  [default: 99]",
+    help="Samples per second on each CPU.  [default: 99]",
 )
 @format_options
 @filter_options
@@ -69,13 +71,13 @@ def command(
     waits: tuple[str, ...], grep: str | None, limit: int | None, inlines: bool, kernel: bool,
     debug_dirs: tuple[Path, ...], no_debuginfod: bool,
 ) -> None:  # fmt: skip
-    """Profile CPU time, or with --off-cpu the time that threads spend waiting, over some seconds.
+    """Profile CPU time for a few seconds, or with --off-cpu the time that threads spend waiting.
 
-    It needs no SQL and works during startup, crash recovery and shutdown. Nothing is stopped: the kernel
-    copies registers and stacks of the server's threads as they run, or as they go to sleep.
+    Profiling needs no SQL, and works during startup, crash recovery and shutdown. Nothing is stopped: the
+    kernel copies registers and stacks of the server's threads while they run or when they go to sleep.
 
-    The text hides idle stacks unless --all, --wait or --grep asks for them; with --off-cpu, lines begin at
-    the first function of the server (--full: at the C library's).
+    The text format hides idle stacks unless --all, --wait or --grep selects them. With --off-cpu, stacks
+    start at the innermost function of the server (with --full, at that of the C library).
     """
     form = chosen_format(form, as_json, by, output)
     if off_cpu and frequency is not None:

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 @click.option(
     "--at",
     metavar="TIME",
-    help="Begin at HH:MM[:SS] (local time), an ISO date and time, +SECONDS after the start or -SECONDS "
+    help="Start at HH:MM[:SS] (local time), an ISO date and time, +SECONDS after the start or -SECONDS "
     "before the end.",
 )
-@click.option("--summary", is_flag=True, help="Print a summary, as without a terminal.")
+@click.option("--summary", is_flag=True, help="Print a summary even on a terminal.")
 def command(file: Path, at: str | None, summary: bool) -> int:
-    """Play FILE, written by `innoscope top --record FILE`.
+    """Play back a recording written by `innoscope top --record FILE`.
 
     Space plays and pauses, ← and → step, [ and ] jump 10 seconds, + and - change the speed; ? lists all keys.
-    Without a terminal a summary is printed: wait classes over time, the most frequent stacks and statements;
-    with --at, the snapshot at that time.
+    Without a terminal, a summary is printed: wait classes over time, and the most frequent stacks and
+    statements. With --at, the snapshot at that time is printed instead.
 
     \b
     Examples:
-      innoscope replay hour.rec.gz                      play it
-      innoscope replay hour.rec.gz --at 14:05           begin there
-      innoscope replay hour.rec.gz --at -30             begin 30 seconds before the end
+      innoscope replay hour.rec.gz                      play the recording
+      innoscope replay hour.rec.gz --at 14:05           start at that time
+      innoscope replay hour.rec.gz --at -30             start 30 seconds before the end
       innoscope replay hour.rec.gz --summary | less
 
     \b

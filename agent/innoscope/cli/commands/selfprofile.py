@@ -27,25 +27,25 @@ Exit codes: 3 no agent or sensor runs, or several do, 4 no such process, 5 not a
 
 @click.command("self-profile", epilog=_EPILOG)
 @click.option("--sensor", is_flag=True, help="Profile the sensor instead of the agent.")
-@click.option("-p", "--pid", type=click.IntRange(1), help="Profile this process of Innoscope's.")
-@seconds_option(1, 3600, "How long to sample, in whole seconds, at most 1h.")
+@click.option("-p", "--pid", type=click.IntRange(1), help="Profile the Innoscope process with this id.")
+@seconds_option(1, 3600, "Duration of sampling in whole seconds, at most 1h.")
 @click.option(
     "-f", "--format", "form", type=click.Choice(("text", "flamegraph", "speedscope", "raw")),
-    default="text", show_default=True, help="Output format; all but text are py-spy's own.",
+    default="text", show_default=True, help="Output format; py-spy writes all formats except text.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write to this file; it appears complete or not at all.",
+    help="Write to this file atomically.",
 )  # fmt: skip
 @click.option("--idle", is_flag=True, help="Include waiting threads.")
 @click.option("--native", is_flag=True, help="Include C frames; this pauses the process for each sample.")
 def command(
     sensor: bool, pid: int | None, seconds: float, form: str, output: Path | None, idle: bool, native: bool
 ) -> None:
-    """Profile the agent, or the sensor, with py-spy.
+    """Profile the agent or the sensor with py-spy.
 
-    py-spy reads the process's memory from outside and does not pause it, unless --native asks for it. For
-    servers there is `innoscope stacks`.
+    py-spy reads the memory of the process from outside, and pauses the process only with --native. To
+    profile a server, use `innoscope profile`.
     """
     if pid is not None and sensor:
         raise click.UsageError("--pid or --sensor, not both")

@@ -34,11 +34,11 @@ Examples:
   innoscope sensor --sensor-socket /tmp/i/sensor.sock    your own servers, as far as your privileges allow
 
 \b
-It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH
-(probes on kernels without links for uprobes: CAP_SYS_ADMIN). packaging/systemd has a unit that gives it
-just these.
-It opens no port, speaks no SQL and writes to no server. SIGTERM ends it. If it is killed, only the
-file of its socket remains, which the next sensor replaces. Exit codes: docs/cli.md.
+The sensor needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and
+CAP_DAC_READ_SEARCH. Probes also need CAP_SYS_ADMIN on kernels without uprobe links. The unit in
+packaging/systemd grants only these capabilities. The sensor opens no port, uses no SQL and writes to no
+server. SIGTERM ends it. If the sensor is killed, only its socket file remains, which the next sensor
+replaces. Exit codes: docs/cli.md.
 """
 
 
@@ -80,23 +80,23 @@ def _is_place(text: str) -> bool:
     default=DEFAULT_SOCKET,
     show_default=True,
     metavar="PATH",
-    help="Where to listen.",
+    help="Path of the socket to listen on.",
 )
-@click.option("--group", metavar="GROUP", help="Let members of this group connect, not only root.")
+@click.option("--group", metavar="GROUP", help="Also let members of this group connect, not only root.")
 @click.option(
     "--server",
     "names",
     multiple=True,
     callback=_names,
     metavar="NAME=WHERE",
-    help="Name the server with this pid or this socket NAME (may be repeated).",
+    help="Give the name NAME to the server with this pid or socket (may be repeated).",
 )
 @click.option(
     "--only",
     multiple=True,
     callback=_places,
     metavar="WHERE",
-    help="Watch only the server with this pid or this socket (may be repeated).",
+    help="Watch only the server with this pid or socket (may be repeated).",
 )
 @click.option(
     "-i",
@@ -115,14 +115,14 @@ def _is_place(text: str) -> bool:
     multiple=True,
     metavar="NAME",
     shell_complete=completes(_families),
-    help="Attach only this family of probes (may be repeated): innoscope probes list.",
+    help="Attach only this family of probes (may be repeated); see `innoscope probes list`.",
 )
 @click.option(
     "--budget",
     type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
-    help="Most that a server's probes may cost, as a share of the CPUs that it may use.",
+    help="Maximum cost of a server's probes, as a share of the CPUs that the server may use.",
 )
 @log_options
 def command(
@@ -137,9 +137,10 @@ def command(
     log_format: str | None,
     log_level: str | None,
 ) -> int:
-    """Run the privileged half of the agent: observe all servers of this host, on a Unix socket only.
+    """Run the privileged half of the agent, which observes all servers on this host.
 
-    It finds servers that start, follows restarts, and never stops, traces or changes one.
+    The agent reaches the sensor over a Unix socket. The sensor detects servers that start or restart, and
+    never stops, traces or changes a server.
     """
     logs.set_up(log_format or "logfmt", log_level or "info")
     log = logging.getLogger("innoscope.daemon.sensor")

@@ -32,10 +32,10 @@ _PATIENCE_S = 2.0  # progress is shown if the snapshots take longer
 _EPILOG = """\b
 Examples:
   innoscope stacks                              the only server on this host, most frequent stack first
-  innoscope stacks --all --full                 idle stacks too, from the C library's functions on
-  innoscope stacks --by wait                    what they wait for, with the three top stacks of each class
-  innoscope stacks --wait row_lock --queries    who waits for a row, and in which statement
-  innoscope stacks --grep btr_cur               stacks that have such a function
+  innoscope stacks --all --full                 also idle stacks, with functions of the C library
+  innoscope stacks --by wait                    by wait class, with the three top stacks of each class
+  innoscope stacks --wait row_lock --queries    threads that wait for a row lock, with their statements
+  innoscope stacks --grep btr_cur               stacks with a function whose name contains btr_cur
   innoscope stacks --count 60 --interval 1 --format html --output minute.html
   innoscope stacks --format pprof -o stacks.pb.gz && go tool pprof -top stacks.pb.gz
 
@@ -55,13 +55,11 @@ Wait classes: docs/waits.md; JSON: docs/json.md.
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of snapshots; Ctrl-C prints those that were taken.",
+    help="Number of snapshots; Ctrl-C ends early and prints the snapshots taken so far.",
 )
 @click.option("-i", "--interval", type=Duration(0.01), help="Time between snapshots.  [default: 1s]")
 @filter_options
-@click.option(
-    "-q", "--queries", is_flag=True, help="Query the server for the statement that each thread runs."
-)
+@click.option("-q", "--queries", is_flag=True, help="Show the statement of each thread, queried over SQL.")
 @sql_options
 @frame_options
 @method_options
@@ -72,11 +70,11 @@ def command(
     user: str | None, inlines: bool, kernel: bool, method: str, debug_dirs: tuple[Path, ...],
     no_debuginfod: bool,
 ) -> None:  # fmt: skip
-    """Show where every thread of a server is, without stopping it.
+    """Show the stacks of all threads of a server, without stopping the server.
 
-    The first line says how many threads wait for what, how far the stacks can be trusted, and that nothing
-    was stopped. Then comes one line per stack, most threads first, from the first function of the server.
-    Idle stacks are hidden unless --all, --wait or --grep asks for them.
+    The first line has the number of threads in each wait class, the quality of the stacks, and a note that
+    nothing was stopped. One line per stack follows, most threads first, starting at the innermost function
+    of the server. Idle stacks are hidden unless --all, --wait or --grep selects them.
     """
     form = chosen_format(form, as_json, by, output)
     if interval is not None and count == 1:
@@ -104,8 +102,8 @@ def command(
 
 
 def _asker(target: Target, defaults_file: str | None, user: str | None) -> Callable[[], Mapping[int, Query]]:
-    """Return a function that returns the statements. It connects when it is first called."""
-    from innoscope.target import sql  # here: PyMySQL takes 40 ms and 8 MB, for --queries only
+    """Return a function that queries the statements, and that connects on its first call."""
+    from innoscope.target import sql  # only for --queries: PyMySQL takes 40 ms and 8 MB
 
     connection: list[Any] = []
 

@@ -32,43 +32,58 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group("symbols", cls=Group)
 def command() -> None:
-    """Symbol packs: the names of one build in half a megabyte, for hosts without its debug files.
+    """Make and check symbol packs, which replace debug files on hosts where the server is stripped.
+
+    A pack has the function names and variable addresses of one server build, in about half a megabyte.
 
     \b
     Examples:
-      innoscope symbols export --file mariadbd.debug     where the debug file is: makes BUILD-ID.pack
-      innoscope symbols export --pid 4242                of a running server that has its names
-      sudo install -D -m 644 *.pack -t /etc/innoscope/symbols.d      where it is not
-      innoscope symbols list                             the packs of this host, and which servers they fit
-      innoscope symbols check FILE                       whether it would be taken, and why not
+      On a host that has the debug file:
+        innoscope symbols export --file mariadbd.debug   make BUILD-ID.pack from a debug file
+        innoscope symbols export --pid 4242              make a pack for a running server
+      On a host without the debug file:
+        sudo install -D -m 644 *.pack -t /etc/innoscope/symbols.d
+        innoscope symbols list                           list this host's packs and the matching servers
+        innoscope symbols check FILE                     check whether a pack would be accepted
 
     \b
-    Exit codes: 9 for a file that is damaged, not trusted or of another build, 12 when the pack cannot be
-    written. All: docs/cli.md; what a pack has and who believes it: docs/symbols.md.
+    Exit codes: 9 a pack or file is damaged, not trusted or of another build, 12 the pack cannot be written.
+    All: docs/cli.md. Contents of a pack, and which packs are trusted: docs/symbols.md.
     """
 
 
 @command.command("export")
 @target_options
 @click.option(
-    "--file", "file", type=_FILE, metavar="FILE", help="Make it of this file, not of a running server."
+    "--file",
+    "file",
+    type=_FILE,
+    metavar="FILE",
+    help="Make the pack from this file instead of a running server.",
 )
 @click.option(
     "-o", "--output", metavar="PATH", default=".",
-    help="Where to write it: a file or a folder (made, if it ends with /).  [default: BUILD-ID.pack here]",
+    help="File or folder to write to (a folder ending with / is created).  [default: ./BUILD-ID.pack]",
 )  # fmt: skip
-@click.option("--server", metavar="TEXT", help="What the pack says it is of, if the file does not tell.")
+@click.option(
+    "--server",
+    metavar="TEXT",
+    help="Flavour and version to store in the pack, if they cannot be read from the file.",
+)
 @click.option(
     "--debug-dir", "debug_dirs", multiple=True, metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Look for the debug file there too, laid out like /usr/lib/debug (may be repeated).",
+    help="Also search this folder for the debug file, laid out like /usr/lib/debug (may be repeated).",
 )  # fmt: skip
 @json_option
 def export(
     pid: int | None, socket: str | None, port: int | None, file: Path | None, output: str,
     server: str | None, debug_dirs: tuple[Path, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Make a pack of a debug file, or of the one that is found for a running server.
+    """Make a pack from a debug file, or for a running server.
+
+    For a running server, the file with the most symbols is used:
+    the executable, its debug file, or a file from debuginfod.
 
     \b
     Examples:
@@ -96,7 +111,7 @@ def export(
 @click.argument("file", type=_FILE)
 @json_option
 def show(file: Path, as_json: bool) -> None:
-    """Show which build a pack is of, what it contains, and who made it.
+    """Show the server build, the contents and the origin of a pack.
 
     \b
     Examples:
@@ -113,7 +128,7 @@ def show(file: Path, as_json: bool) -> None:
 @command.command("list")
 @json_option
 def list_packs(as_json: bool) -> None:
-    """List the packs of this host, and the running servers that each one fits.
+    """List this host's packs and the running servers that match.
 
     \b
     Examples:
@@ -135,9 +150,11 @@ def list_packs(as_json: bool) -> None:
 @target_options
 @json_option
 def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
-    """Check that a pack is complete, trusted, and of the build of a server.
+    """Check that a pack is valid and matches a server.
 
-    Without --pid, --socket or --port, report which of the running servers it fits.
+    A valid pack is complete and trusted. It matches a server if both have the same build-id.
+
+    Without --pid, --socket or --port, list the running servers that the pack matches.
 
     \b
     Examples:

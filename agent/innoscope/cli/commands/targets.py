@@ -26,9 +26,9 @@ _RIGHT = frozenset({"PID", "THREADS", "PORT"})
 def command(as_json: bool) -> None:
     """List the MySQL and MariaDB servers on this host, including those in containers and chroots.
 
-    SYMBOLS says where function names will come from: symtab (the server's own), debug-file, symbol-pack,
-    debugdata, dynsym (exported names only) or none. Processes named like a server whose user is not allowed
-    are listed as ignored, with what to put into /etc/innoscope/servers.toml.
+    SYMBOLS is the source of function names: symtab (the server's own), debug-file, symbol-pack, debugdata,
+    dynsym (exported names only) or none. Processes with a server's name but with a user that is not allowed
+    are listed as ignored, with the entry to add to /etc/innoscope/servers.toml.
 
     \b
     Examples:

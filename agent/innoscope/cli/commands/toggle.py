@@ -72,7 +72,7 @@ def command() -> None:
 
     \b
     Exit codes: 14 refused (nothing was written), 15 not supported on this server, 16 the change failed (see
-    `toggle history`), 8 SQL failed, 6 no privileges. All: docs/cli.md; more: docs/toggles.md.
+    `toggle history`), 8 SQL failed, 6 no privileges. All: docs/cli.md. More: docs/toggles.md.
     """
 
 
@@ -104,16 +104,16 @@ def list_toggles(
         console.line(f"note: {refused}")
 
 
-@command.command("show", short_help="Show what a toggle does, its current value and its backends.")
+@command.command("show", short_help="Show a toggle's effect, current value and backends.")
 @click.argument("name", shell_complete=completes(_names))
 @server_options
 def show(
     name: str, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show what a toggle does and when to use it, and its current value and backends on this server.
+    """Show a toggle's effect and when to use it, and its current value and backends on this server.
 
-    Backends that must not be used on this server are listed with the reason.
+    Backends that must not be used on this server are listed with a reason.
 
     \b
     Examples:
@@ -139,8 +139,8 @@ def plan(
 ) -> None:  # fmt: skip
     """Show what `set` would change, without changing it.
 
-    The plan has the old and new value of each setting, for memory also the address, side effects, and the
-    results of the checks.
+    The plan lists the old and new value of each setting (with its address for the memory backend), side
+    effects, and the results of the checks.
 
     \b
     Examples:
@@ -167,10 +167,10 @@ def plan(
     "--for",
     "seconds",
     type=Duration(1),
-    help="Undo it automatically after this time: 90s, 10m, 2h, 1d.",
+    help="Undo the change automatically after this time: 90s, 10m, 2h, 1d.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Dangerous toggles need --confirm instead.")
-@click.option("--confirm", metavar="NAME", help="Confirm a dangerous toggle by giving its name here.")
+@click.option("--confirm", metavar="NAME", help="Confirm a dangerous toggle with its name.")
 @click.option("--why", metavar="TEXT", help="Reason for the change, for the journal.")
 @backend_option
 @server_options
@@ -181,12 +181,12 @@ def set_toggle(
 ) -> None:  # fmt: skip
     """Show the plan, ask for confirmation, and make the change.
 
-    The change is journalled before it is made, and verified afterwards. The output has the command that
-    undoes it.
+    The change is journalled before it is made, and verified afterwards. The output includes the command
+    that undoes the change.
 
     \b
-    Harmless and careful toggles ask y/N, which --yes answers. Dangerous toggles ask for the toggle's name,
-    which --confirm NAME answers. Without a terminal and without these options, nothing is changed.
+    Harmless and careful toggles ask y/N; --yes answers yes. Dangerous toggles ask for the toggle's name;
+    --confirm NAME answers. Without a terminal and without these options, nothing is changed.
 
     \b
     Examples:
@@ -237,11 +237,13 @@ def undo(
         _show(words.undone_lines(entry))
 
 
-@command.command("history", short_help="Show who changed what, when and why.")
+@command.command("history", short_help="Show all changes: who made them, when and why.")
 @target_options
 @json_option
 def history(pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
-    """Show who changed what, when and why, and the result; newest first, for all servers or one.
+    """Show all changes, newest first: who made each change, when, why, and its result.
+
+    Without --pid, --socket or --port, the changes of all servers are shown.
 
     \b
     Examples:

@@ -28,8 +28,8 @@ _EPILOG = """\b
 Examples:
   sudo innoscope top                                    the only server on this host
   sudo innoscope top --pid 4242 --interval 500ms
-  sudo innoscope top --record hour.rec.gz --seconds 1h  keep all snapshots; without a terminal, no screen
-  innoscope replay hour.rec.gz                          play them back
+  sudo innoscope top --record hour.rec.gz --seconds 1h  save all snapshots; without a terminal, no screen
+  innoscope replay hour.rec.gz                          play back the recording
 
 \b
 Exit codes: 3 no or several servers, 4 the server ended, 5 not a server, 6 no privileges, 7 the kernel does
@@ -79,8 +79,8 @@ def command(
 ) -> int:
     """Show wait classes, the most frequent stacks and their statements, live.
 
-    The server is never stopped. The key ? lists all keys. With --record and without a terminal there is no
-    screen: snapshots are recorded until --seconds are over, Ctrl-C, or the server ends.
+    The server is never stopped. Press ? for a list of all keys. With --record and without a terminal, there
+    is no screen: snapshots are recorded until --seconds have passed, Ctrl-C is pressed, or the server exits.
     """
     screen = sys.stdin.isatty() and sys.stdout.isatty()
     if not screen and record is None:

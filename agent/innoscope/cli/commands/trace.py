@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 _PATIENCE_S: Final = 1.0  # progress is shown if tracing takes longer
 
 _EPILOG = """\b
-FUNCTION is a probe of the catalog (innoscope probes list), else a function of the server: its symbol, its
-qualified name, or a glob that matches only one.
+FUNCTION is a probe in the catalog (innoscope probes list), or else a function of the server: its symbol,
+its qualified name, or a glob that matches only one function.
 
 \b
 Examples:
-  innoscope trace redo_write                             calls a second, and how long they take
-  innoscope trace buf_LRU_get_free_block --callers       who allocates from the buffer pool?
+  innoscope trace redo_write                             calls per second, and their latency
+  innoscope trace buf_LRU_get_free_block --callers       which code allocates from the buffer pool
   innoscope trace ha_innobase::open --seconds 60 --json
-  innoscope trace buf_flush_batch --arg 1 --bits 32      which kinds of batch, how often
+  innoscope trace buf_flush_batch --arg 1 --bits 32      the number of calls for each kind of batch
   innoscope trace fsync --callers --format html -o fsync.html
-  innoscope trace row_search_for_mysql --force           too hot: 5 s, and what the server lost
+  innoscope trace row_search_for_mysql --force           a function that is too hot, for 5 s
 
 \b
-Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended (with its output so far),
-6 no privileges, 7 the kernel does not support it, 14 too hot, 15 no such function here.  More: docs/trace.md.
+Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended (results so far are printed),
+6 no privileges, 7 the kernel does not support it, 14 too hot, 15 function not found.  More: docs/trace.md.
 """
 
 
@@ -58,32 +58,40 @@ def _probes() -> Mapping[str, str]:
 @click.command("trace", epilog=_EPILOG)
 @click.argument("function", shell_complete=completes(_probes))
 @target_options
-@click.option("-c", "--callers", is_flag=True, help="Show the stacks that call it, most frequent first.")
+@click.option(
+    "-c", "--callers", is_flag=True, help="Show the stacks that call the function, most frequent first."
+)
 @click.option(
     "-a", "--arg", "argument", type=click.IntRange(0, 5), metavar="N",
-    help="Show the values of this integer or pointer argument, from 0 (a method's 0 is its object).",
+    help="Show the values of integer or pointer argument N, from 0 (a method's object is argument 0).",
 )  # fmt: skip
 @click.option(
     "--bits", type=click.Choice(["8", "16", "32", "64"]), default="64", show_default=True,
-    help="The width of that argument.",
+    help="Width of this argument.",
 )  # fmt: skip
 @seconds_option(
-    0.1, 600, "How long.  [default: 10s, at most 10m; with --force 5s, at most 30s]", default=None
+    0.1, 600, "Duration.  [default: 10s, at most 10m; with --force 5s, at most 30s]", default=None
 )
-@click.option("--no-latency", is_flag=True, help="Attach no return probe: calls are counted, not timed.")
+@click.option(
+    "--no-latency", is_flag=True, help="Do not attach a return probe: calls are counted, not timed."
+)
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
-    help="Most that it may cost, as a share of the CPUs that the server may use.",
+    help="Maximum cost, as a share of the CPUs that the server may use.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Trace although it is too hot; report what the server lost.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Trace a function that is too hot, and report the server's loss of throughput.",
+)
 @click.option(
     "-f", "--format", "form", type=click.Choice(FORMATS),
-    help="Output format; tree, folded, speedscope, pprof and html are of --callers.  [default: text]",
+    help="Output format; tree, folded, speedscope, pprof and html need --callers.  [default: text]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write to this file; it appears complete or not at all.",
+    help="Write to this file atomically.",
 )  # fmt: skip
 @click.option("-l", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N stacks (text).")
 @sql_options
@@ -92,11 +100,11 @@ def command(
     bits: str, seconds: float | None, no_latency: bool, budget: float, force: bool, form: str | None,
     as_json: bool, output: Path | None, limit: int | None, defaults_file: str | None, user: str | None,
 ) -> None:  # fmt: skip
-    """Trace one function for some seconds: how often it is called, how long it takes, by whom, with what.
+    """Trace one function for a few seconds: its call rate, latency, callers and argument values.
 
-    A function that is called too often is tried for some milliseconds and refused, with its rate, its cost
-    and an alternative. Ctrl-C ends early and prints what was collected. Nothing is stopped, and no probe
-    stays behind.
+    If a function is called too often, the trace is refused after a trial of a few milliseconds, and the call
+    rate, the cost and an alternative are shown. Ctrl-C ends the trace early and prints the results so far.
+    Nothing is stopped, and no probe remains attached.
     """
     form = _format(form, as_json, callers, output)
 

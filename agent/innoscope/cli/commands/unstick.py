@@ -30,8 +30,8 @@ server. Ending one that only reads does not."""
 _EPILOG = """\b
 Examples:
   sudo innoscope unstick                          a server stopped by a signal, or by a gdb that was killed
-  sudo innoscope unstick --pid 4242 --end-tracer  end the debugger that holds it, after asking
-  sudo innoscope unstick --pid 4242 --watch 3     kill any debugger that stops it for longer than 3 s
+  sudo innoscope unstick --pid 4242 --end-tracer  kill the debugger that holds the server, after asking
+  sudo innoscope unstick --pid 4242 --watch 3     kill any debugger that stops the server for over 3 s
 
 Exit codes: docs/cli.md.
 """
@@ -39,22 +39,23 @@ Exit codes: docs/cli.md.
 
 @click.command("unstick", epilog=_EPILOG)
 @target_options
-@click.option("--end-tracer", is_flag=True, help="End the debugger: SIGTERM, then SIGKILL after 0.25 s.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before a debugger is ended.")
+@click.option("--end-tracer", is_flag=True, help="Kill the debugger: SIGTERM, then SIGKILL after 0.25 s.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before killing a debugger.")
 @click.option(
     "--watch",
     "patience",
     type=Duration(1),
-    help="Until Ctrl-C: kill any debugger that stops the server for longer, without asking.",
+    help="Until Ctrl-C, kill any debugger that stops the server for longer than TIME, without asking.",
 )
 @json_option
 def command(
     pid: int | None, socket: str | None, port: int | None, end_tracer: bool, yes: bool,
     patience: float | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Resume a server that a debugger or signal left stopped: say who holds it, and see that it answers.
+    """Resume a server that a debugger or signal left stopped, and verify that it answers.
 
-    It needs neither SQL nor symbols. A debugger is ended only when you say so.
+    The processes that trace the server are listed. Neither SQL nor symbols are needed. A debugger is killed
+    only with --end-tracer or --watch.
     """
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
@@ -91,7 +92,7 @@ def _watch(target: Target, patience: float, as_json: bool) -> None:
 
 
 def _show_found(target: Target, found: ThreadStates, as_json: bool) -> None:
-    """Print how many threads are stopped, and which processes trace the server."""
+    """Print the number of stopped threads, and the processes that trace the server."""
     if as_json:
         return
     runs = "nothing to do; it is traced, and runs" if found.tracers else "nothing to do, all threads run"

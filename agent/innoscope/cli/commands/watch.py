@@ -45,11 +45,11 @@ Examples:
   innoscope watch --trigger 'share.row_lock>0.5' --trigger 'checkpoint_age_ratio>0.9' --dir /var/tmp/stalls
   innoscope watch --trigger 'response_time>200ms' --for 5 --once
   innoscope watch --trigger finding:flushing_storm --json
-  innoscope watch --list                    the names that rules may use, with their values now
+  innoscope watch --list                    the names that rules may use, with their current values
 
 \b
-A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME.  The file also has the
-time before the stall; `innoscope diagnose FILE` reads it anywhere.
+A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME. The file also contains
+the time before the stall. `innoscope diagnose FILE` reads the file on any machine.
 Exit codes: 0 the file was written (--once), 2 no such rule, 3 no or several servers, 5 not a server,
 6 no privileges, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
 """
@@ -78,7 +78,7 @@ def _rules() -> Mapping[str, str]:
     multiple=True,
     metavar="RULE",
     shell_complete=completes(_rules),
-    help="What to wait for; any one of several.",
+    help="Condition that starts a capture (may be repeated; one is enough).",
 )
 @click.option(
     "--for",
@@ -86,23 +86,23 @@ def _rules() -> Mapping[str, str]:
     type=Duration(0, 300),
     default="3s",
     show_default=True,
-    help="How long a rule must hold, at most 5m.",
+    help="Time for which a rule must hold, at most 5m.",
 )
-@seconds_option(1, 300, "How long to continue once it does, 1s to 5m.")
+@seconds_option(1, 300, "Length of the capture after that, 1s to 5m.")
 @click.option(
     "--before",
     "before_s",
     type=Duration(0, 600),
     default="1m",
     show_default=True,
-    help="How much of the time before the stall goes into the file, at most 10m.",
+    help="Time before the stall that the file includes, at most 10m.",
 )
 @click.option(
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Where to write files.  [default: the current folder]",
+    help="Folder for incident files.  [default: the current folder]",
 )
 @click.option(
     "--max",
@@ -118,18 +118,18 @@ def _rules() -> Mapping[str, str]:
     metavar="SIZE",
     default="200M",
     show_default=True,
-    help="Total size of files to keep.",
+    help="Total size of files to keep; the oldest are removed first.",
 )
 @click.option(
     "--cooldown",
     type=Duration(1),
     default="5m",
     show_default=True,
-    help="Pause after a file was written.",
+    help="Pause after a file has been written.",
 )
-@click.option("--once", is_flag=True, help="End after the first file.")
+@click.option("--once", is_flag=True, help="Exit after the first file.")
 @click.option(
-    "--list", "listing", is_flag=True, help="Show the names that rules may use, with their values now."
+    "--list", "listing", is_flag=True, help="Show the names that rules may use, with their current values."
 )
 @source_options
 @sql_options
@@ -139,10 +139,10 @@ def command(
     seconds: float, before_s: float, folder: Path, most: int, max_bytes: int, cooldown: float, once: bool,
     listing: bool, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Wait for a stall of one server, and write it and the time before it to an incident file.
+    """Wait for a stall of one server, and write the stall and the time before it to an incident file.
 
-    All threads are sampled and all numbers read once a second, in a bounded amount of memory; nothing is
-    stopped or changed. If the server restarts, the command waits for it.
+    All threads are sampled and all metrics are read once a second, in a bounded amount of memory. Nothing is
+    stopped or changed. If the server restarts, the command waits for the new process.
     """
     if not rules and not listing:
         raise click.UsageError("nothing to wait for: add a rule, such as --trigger 'threads_running>50'")

@@ -127,7 +127,7 @@ def bpf(host: Host) -> Check:
 
 
 def perf(host: Host) -> Check:
-    """Take a perf event sample with registers and stack, the method for threads that run on a CPU."""
+    """Take a perf event sample of registers and stack, as is done for threads that run on a CPU."""
     tried = _try("probe_perf")
     if tried.works:
         return ok("perf events", tried.detail)
@@ -153,7 +153,7 @@ def uprobes(host: Host) -> Check:
 
 
 def ptrace(host: Host) -> Check:
-    """Test the fallback method, ptrace, on a child process. It stops each thread."""
+    """Test ptrace on a child process. This fallback method stops each thread."""
     tried = _try("probe_ptrace")
     if tried.works:
         return ok("ptrace fallback", tried.detail)

@@ -38,7 +38,7 @@ _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
 def examine(target: Target, account: Account, proc: ProcFs | None = None) -> list[Check]:
-    """Run all checks of one server. If the server exits meanwhile, the access check fails."""
+    """Run all checks of one server. If the server exits during the checks, the access check fails."""
     proc = proc or ProcFs()
     checks = [_state(proc, target), _executable(target)]
     try:

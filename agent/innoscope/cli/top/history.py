@@ -51,7 +51,7 @@ class History:
         return _carried(parts, self._longest_gap(columns))
 
     def _longest_gap(self, columns: int) -> int:
-        """Return how many columns a gap of 1.5 median intervals spans; longer gaps are missing data."""
+        """Return the number of columns in a gap of 1.5 median intervals; longer gaps are missing data."""
         times = [taken_at for taken_at, _ in self._snapshots]
         gaps = sorted(after - before for before, after in pairwise(times))
         if not gaps:
@@ -87,7 +87,7 @@ def _level(value: int, highest: int) -> int:
 
 
 def bar(value: int, highest: int, columns: int) -> str:
-    """Return a bar of up to ``columns`` characters in steps of 1/8. It is empty only if the value is 0."""
+    """Return a bar of up to ``columns`` characters in steps of 1/8. Only the bar of 0 is empty."""
     if value <= 0 or highest <= 0:
         return ""
     eighths = max(1, round(value / highest * columns * 8))

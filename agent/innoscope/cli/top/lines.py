@@ -80,7 +80,7 @@ def headline(dump: Dump, columns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of a line and its parts. They are the same for all lines, so that columns are aligned."""
+    """Widths of a line and its parts, which are equal for all lines, so that columns are aligned."""
 
     line: int
     name: int  # the wait class, as wide as the widest label shown

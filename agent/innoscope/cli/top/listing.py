@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item of one or more lines. It can be selected unless ``key`` is None."""
+    """An item of one or more lines. Items can be selected unless ``key`` is None."""
 
     key: str | None
     lines: tuple[str, ...]
@@ -57,7 +57,7 @@ class Listing(ScrollView, can_focus=True):
 
     @property
     def items(self) -> list[Item]:
-        """The items that are shown."""
+        """Return the items that are shown."""
         return self._items
 
     @property

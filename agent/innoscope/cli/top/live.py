@@ -27,7 +27,7 @@ class SnapshotTaken(Message):
 
 
 class TopApp(StacksApp):
-    """The live view. It exits after ``duration_s`` seconds, if set."""
+    """The live view, which exits after ``duration_s`` seconds if set."""
 
     TITLE = "innoscope top"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "freeze", "Freeze", priority=True)]

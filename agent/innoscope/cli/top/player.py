@@ -1,4 +1,4 @@
-"""The state of a replay: its position, its speed, and whether it is playing. It performs no output."""
+"""The state of a replay: its position, its speed, and whether it is playing. This module writes no output."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parse_moment(text: str, first: float, last: float) -> float:
     """Return the Unix time that ``text`` means in a recording from ``first`` to ``last`` (Unix times).
 
     ``HH:MM[:SS]`` is the first such local time after the start; ``+S`` means seconds after the start, ``-S``
-    seconds before the end. Anything else must be an ISO date and time. Raise InnoscopeError if it is not.
+    seconds before the end. Other texts must be an ISO date and time. Raise InnoscopeError otherwise.
     """
     try:
         moment = _moment(text, first, last)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Query, Target
 
-RETRY_S = 5.0  # pause after a failure; doubled after each further one, up to MAX_RETRY_S
+RETRY_S = 5.0  # pause after a failure; doubled after each further failure, up to MAX_RETRY_S
 MAX_RETRY_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Run a sensor as a child process of an agent that is started by hand as root.
+"""Run a sensor as a child process of an agent that was started manually as root.
 
 The sensor exits when the agent exits.
 """
@@ -17,14 +17,14 @@ from innoscope.daemon.protocol.client import SensorClient, SensorDown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds within which the sensor must accept connections after its start.
+#: Timeout in seconds for the sensor to accept connections after its start.
 _START_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 0.6
 
 #: Shell script that runs the sensor, and terminates it when standard input is closed. The kernel closes the
-#: agent's end of the pipe however the agent exits. After dropping root, the agent is not permitted to signal
-#: the sensor; PDEATHSIG fails for the same reason.
+#: agent's end of the pipe even if the agent is killed. After dropping root, the agent is not permitted to
+#: signal the sensor; PDEATHSIG fails for the same reason.
 _GUARD: Final = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -49,7 +49,7 @@ def answers(path: str) -> bool:
 
 
 class OwnSensor:
-    """A sensor that runs as a child process. It exits when ``end`` is called or when the agent exits."""
+    """A sensor that runs as a child process, until ``end`` is called or the agent exits."""
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self._path = path

@@ -64,7 +64,7 @@ class Scrape:
 
 
 class _SensorCollector:
-    """Queries the sensor. It has a collector's interface, so that a Runner can call it with a timeout."""
+    """Query the sensor through the interface of a collector, so that a Runner can apply a timeout."""
 
     name = "sensor"
 
@@ -214,7 +214,7 @@ class Gatherer:
 
 
 def _failed_outcomes(server: ObservedServer, seconds: float) -> tuple[Outcome, ...]:
-    """Return a failed outcome for each of the sensor's collectors, so that none is missing in the metrics."""
+    """Return a failed outcome for each of the sensor's collectors, so that the metrics include each one."""
     if server.target is None:
         return ()
     names = server.collectors or _DEFAULT_COLLECTORS

@@ -26,7 +26,7 @@ class Web(schema.Entry, frozen=True):
     """The HTTP server."""
 
     listen_address: str = "127.0.0.1:9977"
-    #: Path of the metrics. It must not be ``/``, which serves the live page.
+    #: URL path of the metrics; not ``/``, which serves the live page.
     telemetry_path: Annotated[str, Meta(pattern="^/.")] = "/metrics"
     config_file: str | None = None
 
@@ -57,7 +57,7 @@ class Stacks(schema.Entry, frozen=True):
 
 
 class Own(schema.Entry, frozen=True):
-    """CPU budget of the agent, as a share of one core. The agent logs a warning above it; 0 disables this."""
+    """CPU budget of the agent, as a share of one core. Higher use is logged as a warning; 0 disables this."""
 
     cpu_budget: Annotated[float, Meta(ge=0, le=1)] = 0.05
     window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60

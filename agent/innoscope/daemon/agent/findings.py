@@ -1,4 +1,4 @@
-"""Serve the findings of a server. They are computed on request from the evidence of the last minute."""
+"""Serve a server's findings, which are computed on request from the evidence of the last minute."""
 
 from __future__ import annotations
 

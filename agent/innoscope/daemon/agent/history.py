@@ -29,12 +29,12 @@ METRICS: Final = (
     "checkpoint_age_bytes",
     "checkpoint_age_max_bytes",
 )
-#: Significant digits of the values in responses. More are not visible in a chart; /metrics has exact values.
+#: Significant digits of the values in responses. A chart cannot show more digits; /metrics has exact values.
 _DIGITS: Final = 5
 
 
 class Ring:
-    """Stores time series as named columns. It uses 4 bytes per value, and 8 bytes per row for the time.
+    """Stores time series as named columns, with 4 bytes per value, and 8 bytes per row for the time.
 
     Rows older than ``span_s`` seconds are dropped. ``missing`` is stored if a row has no value for a column.
     """
@@ -46,7 +46,7 @@ class Ring:
 
     @property
     def newest(self) -> float:
-        """Unix time of the last row; 0 if there is none."""
+        """Return the Unix time of the last row; 0 if there are no rows."""
         return self._at[-1] if self._at else 0.0
 
     @property
@@ -101,7 +101,7 @@ class History:
         self._servers: dict[str, _ServerHistory] = {}
 
     def add_profiles(self, server: str, chunks: Iterable[Chunk]) -> None:
-        """Add a row for each chunk. Its time is the start of the chunk's ten-second interval."""
+        """Add a row for each chunk. The row's time is the start of the chunk's ten-second interval."""
         for chunk in chunks:
             threads: Counter[str] = Counter()
             for stack, count in chunk.counts.items():

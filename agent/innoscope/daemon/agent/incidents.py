@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-#: Name of the index file, which has the server, trigger and first finding of each incident file. If the index
+#: Name of the index, which lists the server, trigger and first finding of each incident file. If the index
 #: is lost, the list contains only the names, times and sizes of the incident files.
 _INDEX: Final = "incidents.json"
 _MAX_INDEX_BYTES: Final = 1 << 20

@@ -56,16 +56,16 @@ _SNAPSHOTS_S: Final = 2.0
 _MAX_SCRAPE_AGE: Final = 0.9
 #: Seconds without a heartbeat after which a thread counts as hung.
 _HANGS_S: Final = 60.0
-#: The same for the polling thread, in addition to the pause between two polls.
+#: Hang timeout of the polling thread in seconds, in addition to the pause between two polls.
 _POLL_HANGS_S: Final = 90.0
 #: M_ARENA_MAX in malloc.h.
 _M_ARENA_MAX: Final = -8
-#: Maximum number of malloc's heaps. By default each connection's thread has its own heap, which keeps the
+#: Maximum number of malloc heaps. By default each connection's thread has its own heap, which keeps the
 #: memory of a response even after the response was sent.
 _HEAPS: Final = 2
 #: Maximum seconds at shutdown for sending the remaining profiles.
 _LAST_PUSH_S: Final = 3.0
-#: Maximum seconds after that for the exit of all threads.
+#: Maximum seconds to wait afterwards until all threads have exited.
 _END_S: Final = 0.5
 
 
@@ -233,9 +233,9 @@ def run(config: Config) -> None:
 def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if none is running, then drop all privileges.
 
-    The agent switches to an unprivileged user if that user can read the option files, and if the agent starts
-    the sensor itself, because then the socket belongs to that user's group. Otherwise the agent remains root,
-    but without capabilities.
+    The agent switches to an unprivileged user if that user can read the option files, and if the agent itself
+    starts the sensor, so that the socket belongs to that user's group.
+    Otherwise the agent remains root, but without capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)

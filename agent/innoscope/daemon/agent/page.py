@@ -38,7 +38,7 @@ _LINKS: Final = (
 
 
 class Page:
-    """Handlers for the live page and its data. They use the latest scrape, which the agent refreshes.
+    """Handlers for the live page and its data. The handlers use the latest scrape, which the agent refreshes.
 
     ``step_s`` is the number of seconds between two refreshes; the history covers ``keep_s`` seconds.
     """

@@ -1,4 +1,4 @@
-"""Drop privileges permanently, because a process with network access must not have any."""
+"""Drop privileges permanently, because a process with network access must not be privileged."""
 
 from __future__ import annotations
 

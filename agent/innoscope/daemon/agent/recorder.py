@@ -1,4 +1,4 @@
-"""Store each server's last minutes of scrapes, and fetch the snapshots that the sensor stores."""
+"""Store the last few minutes of each server's scrapes, and fetch the snapshots that the sensor stores."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Recorder:
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """Start a capture. It lacks lock owners from the server's memory, which the agent cannot read."""
+        """Start a capture, without lock owners from the server's memory, which the agent cannot read."""
         self._fetched = not_fetched(
             "unsupported", "SQL is disabled, or the server ended before it was queried"
         )
@@ -121,7 +121,7 @@ class Recorder:
         return query_all(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
 
     def _waiting(self) -> int:
-        """Return how many client threads wait for row locks in the newest snapshot; 0 if it is too old."""
+        """Return the number of client threads that wait for row locks; 0 if there is no recent snapshot."""
         now = time.time()
         snapshots = self.without_sql(now - _RECENT_S, now).snapshots
         return snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0

@@ -69,7 +69,7 @@ class Routes:
         return Response(*self._texts.of(scrape.series, request.headers.get("Accept", "")))
 
     def ready(self, _: Request) -> Response:
-        """Serve the readiness check, which succeeds after the first scrape. It does not start a scrape."""
+        """Serve the readiness check, which succeeds after the first scrape and never starts a scrape."""
         if self._gatherer.latest is None:
             return plain("Innoscope is not ready.", HTTPStatus.SERVICE_UNAVAILABLE)
         return plain("Innoscope is ready.")

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 #: Seconds for which a server that exited is still reported, with mysqld_up 0.
 _REMEMBER_S: Final = 3600.0
-#: Maximum number of exited servers to report. It is higher than the sensor's limit.
+#: Maximum number of exited servers to report, higher than the sensor's limit.
 _MAX_ENDED: Final = 64
-#: Number of threads for the SQL queries of all servers. A server that does not respond occupies one thread
-#: for ``sql.timeout_seconds``.
+#: Number of threads for the SQL queries of all servers.
+#: A server that does not respond occupies one thread for ``sql.timeout_seconds``.
 _SQL_THREADS: Final = 32
 _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -58,7 +58,7 @@ class SqlChannel:
         self._runner.start()
 
     def outcome(self) -> Outcome:
-        """Return the result. If the account lacks privileges, this is a failure that contains samples."""
+        """Return the result. If the account lacks privileges, this result is a failure with samples."""
         (outcome,) = self._runner.outcomes()
         shortfall = self._collector.shortfall
         if outcome.success and shortfall is not None:
@@ -83,7 +83,7 @@ class ObservedServer:
 
     @property
     def life(self) -> Hashable:
-        """Identity of the server's process: pid and start time."""
+        """Return the identity of the server's process: pid and start time."""
         return (self.target.pid, self.target.start_time) if self.target else None
 
     @property
@@ -135,14 +135,14 @@ class Servers:
         return server
 
     def _drop_others(self, name: str, target: Target) -> None:
-        """Remove entries of this process under names that it had before the sensor reported its name."""
+        """Remove this process's entries under names from before the sensor reported the process."""
         for server in self:
             if server.name != name and server.target is not None and same(server.target, target):
                 self.close(server)
                 del self._known[server.name]
 
     def register(self, targets: Iterable[Target]) -> None:
-        """Register servers that the agent found itself, while the sensor is unavailable."""
+        """Register servers that the agent discovered itself, while the sensor is unavailable."""
         for target in targets:
             known = next((server for server in self if server.target and same(server.target, target)), None)
             alive = {server.name for server in self if server.up}

@@ -29,7 +29,7 @@ _OWN: Final = {"own_cpu_seconds": "cpu_seconds", "own_resident_memory_bytes": "r
 
 
 class Numbers:
-    """Finite numbers of a scrape, by server and metric. The server of Innoscope's own metrics is ""."""
+    """Finite numbers of a scrape, by server and metric. Innoscope's own metrics have the server name ""."""
 
     def __init__(self, series: Iterable[Series]) -> None:
         self._values: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}

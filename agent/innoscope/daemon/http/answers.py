@@ -22,7 +22,7 @@ _MIN_BYTES: Final = 1_000
 #: Compression level. Higher levels take much more time and save few bytes.
 _LEVEL: Final = 5
 
-#: Headers of pages. They allow scripts, styles and data only from this origin, and no inline code or frames.
+#: Headers of pages: scripts, styles and data only from this origin, no inline code, no frames.
 PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 #: Number of bytes that bcrypt uses. Longer passwords are refused, as in newer bcrypt libraries.
 _MAX_PASSWORD_BYTES: Final = 72
-#: Size of each of two caches. Correct and wrong passwords are cached separately, so that wrong guesses do not
-#: evict correct passwords.
+#: Size of each of two caches. Correct and wrong passwords are cached separately,
+#: so that wrong guesses do not evict correct passwords.
 _MAX_CACHED: Final = 256
-#: Pause after a wrong password, as a multiple of the hash's CPU time. It limits guessing to 10 % of a core.
+#: Pause after a wrong password, as a multiple of the hash's CPU time, to limit guessing to 10 % of a core.
 _PAUSE_FACTOR: Final = 9
 #: Maximum number of passwords waiting to be hashed, per client.
 _MAX_PER_CLIENT: Final = 2

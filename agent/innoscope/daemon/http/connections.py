@@ -1,4 +1,4 @@
-"""Limit the open connections of the HTTP server. Above the limit, the client with the most loses one."""
+"""Limit open connections of the HTTP server. Above the limit, the client with most connections loses one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OpenConnection:
         self.until = time.monotonic() + seconds
 
     def end(self) -> None:
-        """Shut the socket down. This wakes its thread, which closes it."""
+        """Shut the socket down. This wakes the connection's thread, which closes the socket."""
         self.ended.set()
         with contextlib.suppress(OSError):
             # not SSLSocket.shutdown, which drops the TLS state while the connection's thread uses it
@@ -63,7 +63,7 @@ class Connections:
         return len(self._open) > self._limit // 2
 
     def add(self, wire: socket.socket, client: str, seconds: float) -> OpenConnection:
-        """Add a connection. Its client has ``seconds`` to send a request. If there are too many, end one."""
+        """Add a connection whose client has ``seconds`` to send a request. At the limit, end another one."""
         connection = OpenConnection(wire, client, seconds)
         with self._lock:
             if len(self._open) >= self._limit:

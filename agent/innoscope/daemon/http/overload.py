@@ -1,4 +1,4 @@
-"""Limit how many expensive responses are generated at a time, and how many of their bytes are unsent."""
+"""Limit the number of expensive responses that are generated at a time, and the bytes not sent yet."""
 
 from __future__ import annotations
 

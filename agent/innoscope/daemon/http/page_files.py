@@ -1,4 +1,4 @@
-"""Serve the files of the live page. Their URLs contain a digest, so browsers can cache the files forever."""
+"""Serve the files of the live page at URLs that contain a digest, so that browsers can cache them forever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 @cache
 def digest() -> str:
-    """Return a digest of all files. They share one URL prefix, so that modules can import each other."""
+    """Return a digest of all files. All files share one URL prefix, so that modules can import each other."""
     hasher = hashlib.sha256()
     for name, file in _files():
         hasher.update(name.encode() + b"\0" + file.read_bytes())

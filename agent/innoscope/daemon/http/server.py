@@ -37,7 +37,7 @@ _REQUEST_S: Final = 10
 _RESPONSE_S: Final = 30
 #: Maximum seconds for which a connection may be idle. Prometheus reuses its connection every 15 to 60 s.
 _IDLE_S: Final = 75
-#: Pause in seconds between two requests on a connection while many are open, so that none uses all CPU time.
+#: Pause in seconds between two requests on a connection while many are open, so that none hogs the CPU.
 _PAUSE_S: Final = 0.25
 #: Seconds between two checks for expired connections.
 _SWEEP_S: Final = 1.0
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response. ``headers`` are sent in addition to those of every response."""
+    """A response. ``headers`` are sent in addition to the headers of every response."""
 
     body: bytes
     content_type: str = TEXT
@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that the library could not parse. The response does not quote it."""
+        """Refuse a request that the library could not parse. The response does not quote the request."""
         self._reset()
         self._send(plain(HTTPStatus(code).phrase, HTTPStatus(code)))
 
@@ -295,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
             return plain("internal error, see the log", HTTPStatus.INTERNAL_SERVER_ERROR), False
 
     def _trusted(self, config: WebConfig) -> bool:
-        """Return whether the client is authenticated, or local as far as can be determined."""
+        """Return whether the client is authenticated, or is probably local."""
         forwarded = any(name in self.headers for name in _FORWARDED)
         return config.authenticates or (
             self.web.local and not forwarded and _is_local(self.headers.get("Host", ""))

@@ -26,7 +26,7 @@ _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-#: OpenSSL's modes by exporter-toolkit's types of client authentication. Its other types request a certificate
+#: OpenSSL's modes by exporter-toolkit's types of client authentication. The other types request a certificate
 #: without verifying it, which OpenSSL does not support.
 _CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
     "NoClientCert": ssl.CERT_NONE,
@@ -110,7 +110,7 @@ class Tls:
         """Create the TLS context. Raise BadFile if the files cannot be read or do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.min_version
-        context.options |= ssl.OP_NO_RENEGOTIATION  # expensive for the server only
+        context.options |= ssl.OP_NO_RENEGOTIATION  # renegotiation is expensive for the server only
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:

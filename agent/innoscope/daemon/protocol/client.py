@@ -95,7 +95,7 @@ class SensorClient:
                 # with settimeout() Python connects without blocking, which fails if the backlog is full
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout))
                 wire.connect(self.path)
-                with suppress(BrokenPipeError):  # refused before the request was sent: the reply says why
+                with suppress(BrokenPipeError):  # refused before the request was sent; the reply has details
                     messages.send(wire, request, messages.REQUEST_BYTES, deadline)
                 reply = messages.receive(wire, messages.REPLY_BYTES, deadline)
         except (messages.TooSlow, TimeoutError, BlockingIOError) as error:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-#: Protocol version. It must be incremented if older clients cannot decode the replies any more.
+#: Protocol version, which must be incremented if older clients can no longer decode the replies.
 VERSION: Final = 3
 REQUEST_BYTES: Final = 64 << 10
 REPLY_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("!I")
 _PIECE: Final = 1 << 18
-#: Maximum number of histogram buckets. Their bounds are powers of two in nanoseconds, so 64 of them cover
+#: Maximum number of histogram buckets. Bucket bounds are powers of two in nanoseconds, so 64 of them cover
 #: more than 500 years.
 _BUCKETS: Final = 64
 _PLAIN: Final = frozenset({int, float})

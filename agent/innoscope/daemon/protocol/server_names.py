@@ -34,11 +34,11 @@ class ServerNames:
         self._provisional: dict[DataDirectory, str] = {}  # names of servers that do not listen on a port yet
 
     def give(self, target: Target, taken: Collection[str], home: DataDirectory | None = None) -> str:
-        """Return the configured name, or the name of the last server on this ``home``, or the server's port.
+        """Return the configured name, else the name last used on ``home``, else the server's port.
 
-        A server that does not listen on a port is named by its socket or data directory; call again once it
-        listens. The name is never one of ``taken``, the names of other running servers. If a port, socket or
-        directory exists in several containers, the container or a digest of the home is appended.
+        A server that does not listen on a port is named by its socket or data directory; call again when the
+        server listens. The name is never one of ``taken``, the names of other running servers. If a port,
+        socket or directory exists in several containers, the container or a digest of ``home`` is appended.
         """
         configured = self._configured.get(target.socket or "")
         candidates = (

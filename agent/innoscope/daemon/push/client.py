@@ -73,7 +73,7 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds left, at least 0.001, because a timeout of 0 would make a socket non-blocking."""
+        """Return the remaining seconds, at least 0.001, because 0 would make a socket non-blocking."""
         return max(0.001, self._end - time.monotonic())
 
     def guard(self, wire: socket.socket) -> None:

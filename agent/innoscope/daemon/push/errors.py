@@ -16,8 +16,8 @@ REASONS: Final = (
 class PushFailed(InnoscopeError):
     """One attempt to push a profile failed.
 
-    ``again``: whether to retry the same profile. ``after_s``: the delay in seconds that the receiver
-    requested (Retry-After).
+    ``again`` is true if the same profile should be sent again.
+    ``after_s`` is the delay in seconds that the receiver requested (Retry-After).
     """
 
     exit_code = ExitCode.PUSH_REJECTED

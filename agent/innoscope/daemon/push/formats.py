@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from innoscope.daemon.push.queue import QueuedProfile
     from innoscope.daemon.push.settings import Push
 
-#: Characters that end a label's value in Pyroscope's ``name{label=value,…}``, which has no quoting.
+#: Characters that end a label's value in Pyroscope's ``name{label=value,…}``, where values cannot be quoted.
 _VALUE_ENDS: Final = str.maketrans(",{}", "___")
 
 

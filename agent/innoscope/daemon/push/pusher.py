@@ -1,4 +1,4 @@
-"""The thread that pushes profiles. It merges snapshots into one profile per server and interval."""
+"""The thread that pushes profiles, after merging snapshots into one profile per server and interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Pause after the first failure, in seconds. It doubles with each failure, and its upper half is random.
+#: Pause after the first failure, in seconds. The pause doubles with each failure; its upper half is random.
 _FIRST_WAIT_S: Final = 1.0
 #: Maximum pause after a failure, in seconds.
 _MAX_WAIT_S: Final = 60.0
@@ -41,7 +41,7 @@ _MAX_CHUNKS: Final = 400
 _MAX_INTERVALS: Final = 1.5
 #: Number of responses with status 500 after which a profile is dropped.
 _MAX_ERRORS: Final = 30
-#: Seconds between two checks for work: at most the time until the first profile of a new server is due.
+#: Maximum seconds between two checks for work, so that the first profile of a new server is not late.
 _SLEEP_S: Final = 5.0
 _HANGS_S: Final = 60.0
 
@@ -59,7 +59,7 @@ class Sender(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """Chunks of one server to be merged into a profile, and the monotonic time at which it is due."""
+    """Chunks of one server to be merged into a profile, and the monotonic time when the profile is due."""
 
     due: float
     chunks: list[TargetChunk] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Pusher:
 
     @property
     def hangs_s(self) -> float:
-        """Seconds without a heartbeat after which ``run`` counts as hung."""
+        """Return the number of seconds without a heartbeat after which ``run`` counts as hung."""
         return _HANGS_S + self._push.interval_seconds + self._push.timeout_seconds
 
     def run(self, beat: Beat = lambda: None) -> None:
@@ -164,7 +164,7 @@ class Pusher:
                 pending = self._pending[name]
                 pending.due, pending.chunks = now + self._push.interval_seconds, []
                 if not new_chunks:
-                    del self._pending[name]  # the server ended, or the sensor does not report it any more
+                    del self._pending[name]  # the server ended, or the sensor no longer reports it
         for name, new_chunks in ready:
             for target, chunks in _split(new_chunks, _MAX_INTERVALS * self._push.interval_seconds):
                 self._queue.put(queued_profile(name, target, chunks))

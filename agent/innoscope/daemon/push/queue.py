@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-#: Estimated bytes of memory for an entry besides its profile: the object, its strings and the queue's slot.
+#: Estimated memory of an entry besides its profile, in bytes: the object, its strings and the queue's slot.
 _OVERHEAD: Final = 512
 
 
@@ -24,12 +24,12 @@ class QueuedProfile:
 
     @property
     def size(self) -> int:
-        """Bytes of memory that the entry occupies."""
+        """Return the bytes of memory that the entry occupies."""
         return len(self.pprof) + _OVERHEAD
 
 
 class ProfileQueue:
-    """First in, first out. Only one thread may use it; others may read ``bytes`` and ``dropped``."""
+    """A first-in, first-out queue. Only one thread may use it; others may read ``bytes`` and ``dropped``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -50,7 +50,7 @@ class ProfileQueue:
 
     @property
     def oldest(self) -> QueuedProfile | None:
-        """The next entry to send, which stays in the queue; None if the queue is empty."""
+        """Return the next entry to send, which stays in the queue; None if the queue is empty."""
         return self._entries[0] if self._entries else None
 
     def take(self) -> QueuedProfile:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Kinds of receivers, each with the path that is used if the URL has none.
 PATHS: Final = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
-#: Label names that both Parca (which has Prometheus' rules) and Pyroscope accept.
+#: Label names that both receivers accept: Parca, with the rules of Prometheus, and Pyroscope.
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 #: Labels that Innoscope sets, or that are reserved by the receivers.
 _OURS: Final = ("server", "flavour", "version", "wait", "trust", "service_name", "__name__")

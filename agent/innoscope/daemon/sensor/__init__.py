@@ -1,1 +1,1 @@
-"""The privileged process: probes, snapshots, memory reads. It listens on a Unix socket only."""
+"""The privileged process: probes, snapshots, memory reads. The sensor listens only on a Unix socket."""

@@ -97,7 +97,7 @@ def _continue_persistent(known: _Source, series: _Series, value: float) -> float
 
 
 def added(raw: Iterable[Sample], updated: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Return what ``update`` added to each sample. Unchanged samples and histograms are omitted."""
+    """Return the amounts that ``update`` added to samples. Unchanged samples and histograms are omitted."""
     return tuple(
         now._replace(value=now.value - one.value)
         for one, now in zip(raw, updated, strict=True)

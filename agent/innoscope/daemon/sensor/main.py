@@ -46,12 +46,12 @@ MAX_ENDED: Final = 16
 _END_S: Final = 0.5
 #: Maximum number of profile chunks in one reply, for all servers together.
 _MAX_CHUNKS: Final = 60
-#: First pause in seconds before a server that does not listen is identified again. It doubles each time.
+#: Pause in seconds before a server that does not listen is identified again; doubled after each attempt.
 _RETRY_S: Final = 2.0
 #: Longest pause in seconds before the next attempt to watch a server that could not be watched.
 _MAX_RETRY_S: Final = 60.0
-#: Number of threads for kinds of jobs that do not have the default of 4. Attaching runs a compiler, which
-#: needs 100 MB. At shutdown, all servers are detached at the same time.
+#: Number of threads for each kind of job that does not use the default of 4. Attaching runs a compiler,
+#: which needs 100 MB. At shutdown, all servers are detached at the same time.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
 #: Seconds after which a job counts as stuck. Attaching one server's probes can take tens of seconds.
 _STUCK_AFTER: Final = {ATTACHING: 120.0}
@@ -77,7 +77,7 @@ class Settings:
 
 @dataclass(slots=True)
 class _Known:
-    """An identified server process. While it does not listen, it is identified again at ``retry_at``."""
+    """An identified server process. While it does not listen yet, it is identified again at ``retry_at``."""
 
     name: str
     retry_s: float
@@ -217,7 +217,7 @@ class Sensor:
         }
 
     def profiles(self, cursor: Any) -> dict[str, Any]:
-        """Return the chunks after the cursor, which maps servers to positions; without it, all chunks."""
+        """Return the chunks after the cursor, which maps servers to positions; all chunks if it is None."""
         begun = messages.expect(cursor or {}, dict)
         with self._lock:
             slots = list(self._slots.items())
@@ -299,7 +299,7 @@ class Sensor:
         return {"boot_id": self._boot_id, "pid": os.getpid(), "version": __version__}
 
     def _remove_ended(self, pids: set[int], now: float) -> None:
-        """Stop watching servers that exited or lost their place, and remove those that exited long ago."""
+        """Stop watching servers that exited or lost their slot, and remove those that exited long ago."""
         for pid, known in list(self._known.items()):
             slot = self._slots[known.name]
             alive = slot.watch is not None and _alive(slot.watch)

@@ -166,9 +166,10 @@ class SocketServer:
         client.close()
 
     def _admit(self, client: socket.socket, uid: int) -> bool:
-        """Reserve a place for the client, and return whether one was available.
+        """Reserve a slot for the client, and return whether a slot was available.
 
-        If no place is free, disconnect the client that has been connected longest without sending a request.
+        If all slots are taken, disconnect the client
+        that has been connected longest without sending a request.
         """
         with self._lock:
             if self._clients[uid] >= MAX_PER_USER:
@@ -226,7 +227,7 @@ class SocketServer:
 
 
 def _groups(client: socket.socket) -> tuple[int, ...]:
-    """Return the supplementary groups that the client had when it connected; none if unsupported."""
+    """Return the supplementary groups that the client had when it connected; () if this is unsupported."""
     try:
         raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:
@@ -264,8 +265,8 @@ def _has_listener(path: Path) -> bool:
 def _is_running(pid: int) -> bool:
     """Return whether the process is running and not exiting.
 
-    If a sensor was killed, the processes that detach its probes still hold its descriptors, including the
-    listening socket.
+    If a sensor was killed, the processes that detach its probes still hold its descriptors,
+    including the listening socket.
     """
     try:
         Path(f"/proc/{pid}/exe").readlink()

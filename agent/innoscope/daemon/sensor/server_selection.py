@@ -1,4 +1,4 @@
-"""Decide which of the host's servers are watched, and under which names."""
+"""Select the servers of this host to watch, and assign their names."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 _SETTLE_S: Final = 10.0
 #: Seconds until a second server on a data directory, which waits for the first one, is identified again.
 _DUPLICATE_S: Final = 10.0
-#: Seconds for which an exited server's place is reserved for the next server on its data directory.
+#: Seconds for which an exited server's slot is reserved for the next server on its data directory.
 _RESERVED_S: Final = 60.0
-#: Seconds until a server that lost its place to another owner's server may get one again.
+#: Seconds until a server that lost its slot to another tenant's server may get a slot again.
 _EVICTED_S: Final = 10.0
 #: Maximum number of owners of ignored processes to log.
 _MAX_LOGGED_OWNERS: Final = 64
@@ -38,7 +38,7 @@ _MAX_LOGGED_OWNERS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A server's name, and whether the counters stored under that name are those of this server."""
+    """A server's name, and whether the counters stored under this name belong to this server."""
 
     name: str
     inherits: bool
@@ -46,7 +46,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One of ``max_servers`` places. ``tenant`` is the container or the user of the server that has it."""
+    """One of ``max_servers`` slots. ``tenant`` is the container or the user of the server in the slot."""
 
     tenant: str
     home: DataDirectory | None
@@ -54,7 +54,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """The place of an ended server, reserved for its successor until the monotonic time ``until``."""
+    """The slot of an ended server, reserved for its successor until the monotonic time ``until``."""
 
     tenant: str
     until: float
@@ -63,10 +63,10 @@ class _Reservation:
 class Admission:
     """Decides which servers one sensor watches. Only the discovery thread may use it.
 
-    Places are shared fairly between tenants. The next place is offered to the tenant with the fewest places,
-    and among its servers, to the one whose last offer was longest ago. If all places are taken, the tenant
-    with the most places loses one to a tenant with fewer. The place of an exited server is reserved for its
-    successor.
+    Slots are shared fairly between tenants. The next slot is offered to the tenant with the fewest slots, and
+    among this tenant's servers to the one whose last offer was longest ago. If all slots are taken, the
+    tenant with the most slots loses one to a tenant with fewer slots. The slot of an exited server is
+    reserved for the server's successor.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Admission:
         self._first_seen: dict[int, float] = {}
         self._places: dict[int, _Place] = {}  # by pid, in the order of admission
         self._reserved: dict[DataDirectory, _Reservation] = {}
-        self._evicted: set[int] = set()  # watched servers that lose their place in the next search
+        self._evicted: set[int] = set()  # watched servers that lose their slot in the next search
         self._tenants: dict[int, str] = {}
         self._searches = 0
-        self._offered: dict[int, int] = {}  # number of the search in which it was last offered a place
+        self._offered: dict[int, int] = {}  # number of the search in which it was last offered a slot
         self._not_before: dict[int, float] = {}
         self._logged: set[int] = set()  # servers whose refusal was logged
         self._logged_owners: set[str] = set()
@@ -92,9 +92,9 @@ class Admission:
     ) -> list[int]:
         """Return the pids of the watched servers, and of those to be identified now.
 
-        They are at most ``max_servers``, plus one server that may replace a watched one. Servers that are
-        ``excluded`` by configuration, or that wait after they ``failed``, are also returned, but need no
-        place.
+        The result has at most ``max_servers`` pids, plus one server that may replace a watched server. It
+        also includes servers that are ``excluded`` by configuration, or that wait after they ``failed``;
+        these servers need no slot.
         """
         found = discover.scan(self._proc, self._rule)
         now = self._clock()
@@ -146,7 +146,7 @@ class Admission:
                 _log.warning("process with a server's name ignored", extra=extra)
 
     def _release_places(self, servers: set[int], watched: Collection[int], now: float) -> None:
-        """Release the places of servers that are no longer watched; reserve those of ended servers."""
+        """Release the slots of servers that are no longer watched; reserve the slots of ended servers."""
         for pid in [
             one for one in self._places if one not in watched or one not in servers or one in self._evicted
         ]:
@@ -161,7 +161,7 @@ class Admission:
         self._logged &= servers
 
     def _offer(self, candidates: Iterable[int]) -> list[int]:
-        """Choose the servers to offer a place to: first those with a reservation, then the others."""
+        """Choose the servers to offer a slot to: first the servers with a reservation, then all others."""
         in_turn = sorted(candidates, key=lambda pid: (self._offered.get(pid, 0), pid))
         returning = {home: pid for pid in reversed(in_turn) if (home := self._reserved_home(pid)) is not None}
         offered = list(returning.values())
@@ -177,7 +177,7 @@ class Admission:
         return offered
 
     def _fairly(self, in_turn: Iterable[int], taken: Counter[str]) -> Iterator[int]:
-        """Yield the servers one by one; the next one is always of the tenant with the fewest places."""
+        """Yield the servers one by one; each next server is of the tenant with the fewest slots."""
         waiting: defaultdict[str, list[int]] = defaultdict(list)
         for pid in in_turn:
             waiting[self._tenant(pid)].append(pid)
@@ -190,7 +190,7 @@ class Admission:
                 del waiting[tenant]
 
     def _has_place(self, pid: int, home: DataDirectory | None, watched: int, now: float) -> bool:
-        """Return whether a place is available. If not, mark a server of the largest tenant for eviction."""
+        """Return whether a slot is available. If not, mark a server of the largest tenant for eviction."""
         if home is not None and self._reserved.pop(home, None) is not None:
             return True
         if watched + len(self._reserved) < self._rule.max_servers:
@@ -208,17 +208,17 @@ class Admission:
         return False
 
     def _tenant_to_evict(self, tenant: str, taken: Counter[str]) -> str | None:
-        """Return the tenant with the most places, if it has at least two more than ``tenant``."""
+        """Return the tenant with the most slots, if it has at least two more slots than ``tenant``."""
         most = max(taken, key=lambda one: taken[one], default=None)
         return most if most is not None and taken[most] - 1 > taken[tenant] else None
 
     def _taken(self) -> Counter[str]:
-        """Count the places of each tenant, including reserved ones."""
+        """Count the slots of each tenant, including reserved slots."""
         watched = Counter(place.tenant for place in self._places.values())
         return watched + Counter(reservation.tenant for reservation in self._reserved.values())
 
     def _reserved_home(self, pid: int) -> DataDirectory | None:
-        """Return the process's data directory if a place is reserved for that directory."""
+        """Return the process's data directory if a slot is reserved for that directory."""
         home = working_directory_of(self._proc, pid) if self._reserved else None
         return home if home in self._reserved else None
 

@@ -56,7 +56,7 @@ class ProbeSettings:
 
 
 class WatchedServer:
-    """Owns all collectors of one server process. They run on ``workers``.
+    """Owns all collectors of one server process, which run on ``workers``.
 
     ``factories`` create all collectors except waits and process, and must return quickly. If ``probes`` is
     None, no probes are attached to the server.
@@ -141,7 +141,7 @@ class WatchedServer:
         ]
 
     def close(self) -> None:
-        """Close the collectors. Ignore errors, because the kernel releases the rest when the sensor exits."""
+        """Close the collectors. Ignore errors: the kernel releases all resources when the sensor exits."""
         self._runner.close()
         self._close_collectors()
 
@@ -178,9 +178,10 @@ class ServerSlot:
             self._workers.submit_at(time.monotonic() + LINGER_S, job)
 
     def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
-        """Return the outcomes of ``watch`` with continued counters; a "down" outcome if it is None.
+        """Return the outcomes of ``watch`` with continued counters; a "down" outcome if ``watch`` is None.
 
-        The caller must read ``watch`` and ``target`` together, because the server may be replaced meanwhile.
+        The caller must read ``watch`` and ``target`` together, because the server may be replaced at any
+        time.
         """
         if watch is None:
             return [down(target)]

@@ -43,7 +43,7 @@ class Damaged(ValueError):
 class _Codec:
     """The functions that convert one type. Only ``decode`` validates its argument.
 
-    ``takes`` are the types that the JSON value may have.
+    ``takes`` lists the types that the JSON value may have.
     """
 
     takes: tuple[type, ...]
@@ -119,7 +119,7 @@ def _required(one: Field[Any]) -> bool:
 
 
 def _of_union(codecs: list[_Codec], arguments: tuple[Any, ...]) -> _Codec:
-    """Return the codec of a union. It selects by JSON type, so a union may contain only one dataclass."""
+    """Return the codec of a union, which selects by JSON type, so a union may contain only one dataclass."""
     by_type = {kind: codec for codec in reversed(codecs) for kind in codec.takes}
     of_value = dict(zip(arguments, codecs, strict=True))
     container = next((codec for codec in codecs if codec.takes in ((list,), (dict,))), codecs[0])

@@ -152,7 +152,7 @@ def _findings(a: Side, b: Side) -> Iterator[FindingChange]:
 def _waits(
     a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], snapshots_a: int, snapshots_b: int
 ) -> list[ThreadChange]:
-    """Compare wait classes. Active ones come first, then those with the largest difference."""
+    """Compare wait classes: active classes first, then by decreasing difference."""
     if not snapshots_a or not snapshots_b:
         return []
     found = [
@@ -164,7 +164,7 @@ def _waits(
 
 
 def _stacks(a: Side, b: Side) -> list[ThreadChange]:
-    """Compare the stacks of active threads. Those of clients come first, then those that differ most."""
+    """Compare the stacks of active threads: stacks of clients first, then by decreasing difference."""
     if not a.snapshots or not b.snapshots:
         return []
     keys: list[Stack] = [key for key in all_keys((a.stacks, b.stacks)) if key[1] not in AT_REST]
@@ -179,7 +179,7 @@ def _stacks(a: Side, b: Side) -> list[ThreadChange]:
 
 
 def _none(snapshots: int) -> Mean:
-    """Return the mean of a class that is in none of the snapshots."""
+    """Return the mean thread count of a wait class that no snapshot contains."""
     return Mean(0.0, 1 / snapshots)
 
 
@@ -193,7 +193,7 @@ def _differ(a: Mean, b: Mean) -> bool:
 
 
 def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[MetricChange]:
-    """Compare metrics, the greatest factor first."""
+    """Compare metrics, largest factor first."""
     found = []
     for key in sorted(a.keys() & b.keys()):
         name, before, after = key.partition(" ")[0], a[key], b[key]

@@ -39,9 +39,9 @@ _HEAD_BYTES: Final = 4096
 _PROFILE_BYTES: Final = 64 << 20
 _NS: Final = 1e9
 
-#: (whether the thread is a client's, wait class)
+#: (true for a client thread, wait class)
 Wait = tuple[bool, str]
-#: (whether the thread is a client's, wait class, innermost functions)
+#: (true for a client thread, wait class, innermost functions)
 Stack = tuple[bool, str, tuple[str, ...]]
 
 
@@ -122,12 +122,12 @@ def _head(path: Path) -> bytes:
 
 
 def of_capture(path: Path, capture: Capture) -> Side:
-    """Return the time of the incident as a side. Raises BadFile for invalid evidence."""
+    """Return a side with the evidence of the incident. Raises BadFile for invalid evidence."""
     return _of_evidence(str(path), capture.evidence, _variables(capture))
 
 
 def before_of(path: Path, capture: Capture) -> Side:
-    """Return the time before the stall as a side. Raises BadFile if the file does not contain it."""
+    """Return a side with the evidence from before the stall. Raises BadFile if the file has none."""
     if capture.before is None:
         raise BadFile(
             f"{path} has no evidence from before the stall",
@@ -137,7 +137,7 @@ def before_of(path: Path, capture: Capture) -> Side:
 
 
 def _variables(capture: Capture) -> Mapping[str, str] | None:
-    """Return the variables from SQL. Those from memory are not used, because their values look different."""
+    """Return the variables that SQL returned. Values from memory are not used: their format differs."""
     return None if "variables" in capture.missing else capture.variables or None
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from innoscope.diagnose.incident.diff_inputs import Side
 
 VERSION: Final = 1
-#: Maximum number of functions of a stack that are shown on one line.
+#: Maximum number of functions to show of a stack.
 _FUNCTIONS: Final = 6
-#: Maximum number of characters that are shown of a variable's value.
+#: Maximum number of characters to show of a variable's value.
 _CHARACTERS: Final = 60
 _UNITS: Final = {"rate": "/s", "level": "", "mean": " s"}
 

@@ -80,7 +80,7 @@ def check_free(path: Path) -> None:
 
 
 def save(path: Path, capture: Capture) -> None:
-    """Write the file atomically with mode 0600. Raises CannotWrite, also if ``path`` already exists."""
+    """Write the file atomically with mode 0600. Raises CannotWrite, for example if ``path`` exists."""
     data = _packed(capture)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:

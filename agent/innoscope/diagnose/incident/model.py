@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Taken:
     """The origin of an incident file: the user, the host and the time.
 
-    ``innoscope`` is the version, ``by`` a user of ``host``, ``kernel`` the host's kernel release, and ``at``
-    a Unix time.
+    ``innoscope`` is the version, ``by`` is the user on ``host``, ``kernel`` is the host's kernel release, and
+    ``at`` is a Unix time.
     """
 
     innoscope: str
@@ -31,13 +31,13 @@ class Capture:
     """The contents of an incident file.
 
     - ``evidence`` was collected during the incident.
-    - ``before`` is the recorder's evidence of the time before the stall. It is separate so that it does not
-      dilute the signals.
-    - ``verdict`` has the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
+    - ``before`` is the recorder's evidence from before the stall. It is kept separate from ``evidence``, so
+      that it does not dilute the signals of the stall.
+    - ``verdict`` holds the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
       apply their own rules again.
     - ``status`` is the output of SHOW ENGINE INNODB STATUS without literals and rows.
     - ``variables`` are the server's variables without secrets.
-    - ``missing`` has the reasons why ``status``, ``variables`` or ``before`` are missing.
+    - ``missing`` gives the reason why ``status``, ``variables`` or ``before`` is missing.
     - ``trigger`` is the trigger that started the capture, as configured; None if a user requested it.
     """
 

@@ -27,7 +27,7 @@ _NEXT_SECTION: Final = "FILE I/O"
 _PRINTED: Final = 600
 #: Size of the buffer of innobase_mysql_print_thd, in all versions, for a statement and the line before it.
 _BUFFER: Final = 1023
-#: Bytes by which a truncated statement may be shorter than its limit, because a multi-byte character was cut.
+#: A truncated statement may be this many bytes shorter than its limit, if a multi-byte character was cut.
 _CUT_BYTES: Final = 4
 
 _NAME: Final = r"(?:`(?:[^`]|``)*`|[\w$]+)"
@@ -112,7 +112,7 @@ def _redacted(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _statement(lines: Sequence[str], begin: int, room: int) -> int:
-    """Return how many lines from ``begin`` belong to a statement.
+    """Return the number of lines from ``begin`` that belong to a statement.
 
     The statement ends before the first line of InnoDB's that is not inside a literal.
     """

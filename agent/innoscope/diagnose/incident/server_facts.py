@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 2.0
 #: The status is not queried if more threads than this wait for row locks. The server prints all transactions,
 #: each with the lock that it waits for, while it holds kernel_mutex (5.5), lock_sys->mutex and trx_sys->mutex
-#: (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked meanwhile. With 150
+#: (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked then. With 150
 #: waiting threads this takes 1 to 3 ms; idle connections cost nothing.
 _MAX_WAITING: Final = 300
 #: Limit on the status in characters; servers truncate it at 1 MiB.
@@ -36,7 +36,7 @@ _LONGEST: Final = 1 << 20
 class ServerFacts:
     """InnoDB's status and the server's variables.
 
-    ``missing`` has the reasons why they are missing; its keys are ``status`` and ``variables``.
+    ``missing`` gives the reason if one of them is missing; its keys are ``status`` and ``variables``.
     """
 
     status: str | None = None

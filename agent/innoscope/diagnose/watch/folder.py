@@ -24,7 +24,7 @@ _PARTIAL: Final = re.compile(r"\.stall-[a-z]+-[0-9]+-[0-9]{8}T[0-9]{6}Z\.innosco
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits on the folder's incident files; beyond them the oldest are deleted."""
+    """Limits on the folder's incident files. The oldest files beyond a limit are deleted."""
 
     files: int = 20
     bytes: int = 200 << 20

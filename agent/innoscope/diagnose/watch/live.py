@@ -46,7 +46,7 @@ class _Recorder(EvidenceCollector):
         self._hosts = [(time.monotonic(), self._host)]
 
     def read(self) -> None:
-        """Read all metrics once. Restart the host's rates so that they cover only the last seconds."""
+        """Read all metrics once. Restart the host's rates so that they cover only the last few seconds."""
         super().read()
         if time.monotonic() - self._hosts[-1][0] > _HOST_S:
             self._host = self._hosts[-1][1]
@@ -132,7 +132,7 @@ class LiveWatch:
         capture, verdict = stalled.capture()
         try:
             path = self.folder.save(capture)
-        except CannotWrite as error:  # the next one may succeed
+        except CannotWrite as error:  # the next capture may succeed
             self.event_writer.write("failed", error.what, remedy=error.remedy)
             return None
         words = f"{path}: {worst_finding(verdict)}"
@@ -154,7 +154,7 @@ class LiveWatch:
 def _successor(target: Target, find: Callable[..., Target] = find_one) -> Target | None:
     """Return the server that now listens on the target's socket or port.
 
-    It is not marked as chosen by the user, because it may be another server, in a container.
+    The result is not marked as chosen by the user, because it may be another server, in a container.
     """
     try:
         found = find(None, target.socket, None if target.socket else target.port)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _QUERY_AFTER: Final = 0.3
 #: Seconds without a value after which a trigger is reported as unavailable.
 _PATIENCE_S: Final = 10.0
-#: Seconds between the evidence from before the stall and that of the stall, so that no snapshot is in both.
+#: Gap in seconds between the evidence before and during the stall, so that no snapshot is in both.
 _APART_S: Final = 1e-3
 
 
@@ -152,7 +152,7 @@ class Watcher:
                 return
 
     def _report_unavailable(self, trigger: Trigger, words: str, now: float) -> Iterator[TriggerUnavailable]:
-        """Report each reason once, but not if a busy host only skipped a snapshot or two."""
+        """Report each reason once. A snapshot or two that a busy host skipped is not reported."""
         known_at = self._known_at.setdefault(trigger, self._begun)
         if now - known_at > _PATIENCE_S and self._unavailable.get(trigger) != words:
             self._unavailable[trigger] = words

@@ -1,14 +1,14 @@
 """Parse and evaluate triggers such as ``threads_running>50``. Pure functions.
 
 ======================  ============================================================================
-``share.row_lock>0.5``  any signal of findings (diagnose/signals.py), as of the last few seconds
+``share.row_lock>0.5``  any signal that findings use (diagnose/signals.py), over the last few seconds
 ``threads_running>50``  some metrics under the names that DBAs use (``PLAIN``)
 ``response_time>200ms`` mean duration of a statement, by Little's law: active threads divided by
 statements per second
 ``finding:NAME``        `innoscope diagnose` would report this finding for the last ten seconds
 ======================  ============================================================================
 
-A number may have a unit: ``%``, ``us``, ``ms``, ``s``, ``K``, ``M``, ``G`` (of 1024).
+A number may have a unit: ``%``, ``us``, ``ms``, ``s``, ``K``, ``M``, ``G`` (powers of 1024).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ PLAIN: Final[Mapping[str, str]] = {
     "statement_rate": "fact.statement_rate",
     "connections_ratio": "fact.connections_ratio",
 }
-#: Seconds of evidence for a trigger on a signal, which contain two readings and two snapshots.
+#: Seconds of evidence for a trigger on a signal, enough for two readings and two snapshots.
 RECENT_S: Final = 2.5
-#: Seconds of evidence for a trigger on a finding, as many as `innoscope diagnose` collects by default.
+#: Seconds of evidence for a trigger on a finding, equal to the default duration of `innoscope diagnose`.
 FINDING_S: Final = 10.0
 
 _RULE: Final = re.compile(
@@ -102,7 +102,7 @@ class Trigger:
         return value(self.name, Signals(evidence))
 
     def holds(self, now: float) -> bool:
-        """Return whether the value fulfils the trigger."""
+        """Return whether the value satisfies the trigger's condition."""
         return now > 0 if self.finding else _OPERATORS[self.compare](now, self.number)
 
 
@@ -171,7 +171,7 @@ def _require_known(text: str, name: str) -> None:
 
 
 def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
-    """Return an unknown name's prefix, the rest, and the rests that would be valid; None if it is known."""
+    """Return an unknown name's prefix, its suffix, and the valid suffixes; None if the name is known."""
     kind, _, rest = name.partition(".")
     head, wanted, names = "", name, [*PLAIN, RESPONSE_TIME]
     if name.startswith(FINDING):
@@ -189,7 +189,7 @@ def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
 
 
 def names(evidence: Evidence) -> list[str]:
-    """Return the names to list for a server: those in PLAIN, its observed wait classes, and its gauges."""
+    """Return the names to list for a server: the names in PLAIN, observed wait classes, and gauges."""
     classes = sorted({wait for snapshot in evidence.snapshots for _, wait in snapshot.threads})
     gauges = sorted(
         {

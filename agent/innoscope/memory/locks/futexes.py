@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     ReadMany = Callable[[Sequence[tuple[int, int]]], list[bytes | None]]
 
-#: Number of innermost frames among which the locking function is searched.
+#: Number of innermost frames to search for the locking function.
 _NEAR: Final = 4
 _LOCKS: Final = re.compile(
     r"_*(?:pthread|PTHREAD)_(?:(mutex)_(?:cond_|clock|timed)?lock\w*|(rwlock)_(?:clock|timed)?(?:rd|wr)lock\w*)"

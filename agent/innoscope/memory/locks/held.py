@@ -12,7 +12,7 @@ class HeldLock:
     ``kind`` (``mutex``, ``rwlock``, ``metadata lock``, …), ``name`` and ``address`` describe the lock.
     Threads are identified by their id in the server's pid namespace. ``owner`` is None if unknown; ``stack``
     and ``owner_wait`` are the owner's stack and wait class. ``wait`` is the waiters' wait class, ``waiting``
-    their number. ``waiters`` may list fewer of them. ``snapshots`` counts the snapshots in which threads
+    their number. ``waiters`` may list fewer threads. ``snapshots`` counts the snapshots in which threads
     waited, ``owners`` the number of distinct owners in them. The metadata ``key`` is the field's JSON key.
     """
 

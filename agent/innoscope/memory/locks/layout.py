@@ -109,8 +109,8 @@ class File(Entry, frozen=True):
 class Part:
     """One part of a generation, resolved for a process.
 
-    ``options`` are the values in the catalog that are not paths. ``roots`` has the addresses of the global
-    variables.
+    ``options`` are the values in the catalog that are not paths.
+    ``roots`` holds the addresses of the global variables.
     """
 
     options: Mapping[str, Any]
@@ -130,7 +130,7 @@ class Part:
 class LockLayout:
     """The resolved parts of one process.
 
-    If a path of a part is unknown, the part is None, and ``why`` has the reason.
+    If a path of a part is unknown, the part is None, and ``why`` gives the reason.
     ``tickets`` is the address of the symbol TICKETS.
     """
 
@@ -161,7 +161,7 @@ class ProcessMemory:
 
 
 def learn(target: Target) -> LockLayout:
-    """Return the lock layout of a running server. The first time takes one or two seconds for a large build.
+    """Return the lock layout of a running server. For a large build, the first call takes one or two seconds.
 
     Raises NoSuchProcess, NoRights or BadFile.
     """

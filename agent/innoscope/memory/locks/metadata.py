@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.sessions import Session
 
 KIND: Final = "metadata lock"
-#: Kinds whose names are shown. The name of a user lock is not, because it is a literal in a statement.
+#: Kinds of locks whose names are shown. A user lock's name is hidden, because it is a literal in a statement.
 _NAMED: Final = frozenset({"schema", "table"})
 #: Limits on the granted tickets read of one lock, and on the bytes of a key.
 _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
-#: Offset in a vtable symbol to which objects point: after the offset to the top and the RTTI pointer.
+#: Offset in a vtable symbol of the address that objects store, after offset-to-top and the RTTI pointer.
 _FUNCTIONS: Final = 16
 
 
 def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) -> list[Wait]:
     """Return a Wait for each thread that waits for a metadata lock.
 
-    Its owners are the threads that hold the lock, except those that also wait for it.
+    The owners in a Wait are the threads that hold the lock, except threads that also wait for it.
     """
     part = layout.metadata
     if part is None:

@@ -1,6 +1,6 @@
-"""Read from a server's memory who owns the locks that the threads of each snapshot wait for.
+"""Find the owners of the locks that the threads of each snapshot wait for, in the server's memory.
 
-Memory is only read (process_vm_readv). An owner is accepted only if the snapshot contains this thread.
+Memory is only read (process_vm_readv). An owner is accepted only if the snapshot contains the owner's thread.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LockOwners:
         return self._sessions
 
     def _latched(self, dump: Dump, threads: set[int], seen: set[str]) -> list[Wait]:
-        """Return the waits for locks that are held briefly: those of the C library and InnoDB's latches."""
+        """Return the waits for locks that are held briefly: locks of the C library and InnoDB's latches."""
         found = futexes.waits(dump.threads, self._memory.many)
         if self._target.flavour == "mariadb":
             found += srw.waits(self._memory, dump.threads, threads)
@@ -212,7 +212,7 @@ def _labels(thread: Thread) -> tuple[str, ...]:
 
 
 def _locking_function(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
-    """Return the server's function in which most waiters lock the lock; "" if no function has a name."""
+    """Return the server's function in which most waiters request the lock; "" if no function has a name."""
     functions: Counter[str] = Counter()
     for wait in waits:
         functions.update(own_functions(_labels(by_tid[wait.waiter]))[:1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MOST: Final = 20_000
 _TEXT_BYTES: Final = 1_024
 #: Offset of ``tid`` in glibc's ``struct pthread``, to which a pthread_t points (x86-64; nptl/descr.h).
-#: Callers ignore a number there that is not the id of a server thread.
+#: Callers ignore a value that is not the id of a server thread.
 _TID: Final = 0x2D0
 #: Offsets in a std::set: root, left and right child, value (libstdc++, stl_tree.h).
 _ROOT, _LEFT, _RIGHT, _VALUE = 16, 16, 24, 32
@@ -46,7 +46,7 @@ def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Ses
 
 
 def threads_of(memory: ProcessMemory, handles: list[int]) -> list[int]:
-    """Return the thread id for each pthread_t handle. It is valid only if the process has that thread."""
+    """Return the thread id for each pthread_t handle. An id is valid only if the process has that thread."""
     return memory.numbers([handle + _TID for handle in handles], 4)
 
 

@@ -1,9 +1,10 @@
 """Find the owners of InnoDB's page and index latches in MariaDB 10.6 and newer.
 
 ``block_lock`` and ``index_lock`` are a ``sux_lock``: two futex words, a count, and the ``pthread_t`` of the
-exclusive or update owner (0 if there is none). Waiters sleep on one of the words. The offset is the same in
-all builds, so no symbols are needed. A number that is not the id of a server thread is ignored. Other kinds
-of latches store no owner.
+exclusive or update owner (0 if there is none). Waiters sleep on one of the futex words.
+
+The offset is the same in all builds, so no symbols are needed. A number that is not the id of a server thread
+is ignored. Other kinds of latches store no owner.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read InnoDB's sync array (5.5, 5.6): waiters of mutexes and rw-locks, and the exclusive owners of rw-locks.
 
-Release builds do not store a mutex's owner. A mutex is only named, after the file that created it.
+Release builds do not store a mutex's owner. Only a mutex's name is known: the file that created the mutex.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def differences(memory: Outcome, sql: Iterable[Sample], metrics: Container[str]) -> list[Sample]:
     """Return ``memory_sql_difference`` for each series of ``metrics`` that both sources report.
 
-    SQL reports what this server process has counted, so the counts of earlier processes are subtracted from
-    memory's counters. The two values are read one after the other, so they can differ slightly.
+    SQL reports only the counts of the current server process, so the counts of earlier processes are
+    subtracted from memory's counters. The two values are read one after the other,
+    so they can differ slightly.
     """
     in_memory, past = _numbers(memory.samples), _numbers(memory.past)
     found = []

@@ -23,8 +23,8 @@ def derive(
 ) -> list[Sample]:
     """Return the samples derived from ``values``; samples without all their operands are omitted.
 
-    ``earlier`` is ``(time, values)`` of the previous collection, or None. Both times are seconds of the same
-    clock.
+    ``earlier`` is ``(time, values)`` of the previous collection, or None.
+    Both times are seconds of the same clock.
     """
     return [*_pool(values), *_checkpoint(values, earlier, now)]
 
@@ -78,7 +78,7 @@ def _checkpoint(
 
 
 def _age(values: Mapping[str, float]) -> float | None:
-    """Return the server's own value, else LSN minus checkpoint, at least 0. Both are not read at once."""
+    """Return the server's value, else LSN minus checkpoint LSN, at least 0, as they are read separately."""
     if "checkpoint_age_bytes" in values:
         return values["checkpoint_age_bytes"]
     lsn, checkpoint = values.get("redo_written_bytes"), values.get("redo_checkpoint_bytes")

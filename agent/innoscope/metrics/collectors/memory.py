@@ -20,8 +20,8 @@ class MemoryCollector:
     """Collect from one server process. Not thread-safe.
 
     ``status`` and ``variables`` add the contents of the server's tables of status and system variables, about
-    200 series. The first run locates all values, which may take seconds; ``reader.explain()`` reports the
-    result.
+    200 series. The first run locates all values, which may take seconds;
+    ``reader.explain()`` reports the result.
     """
 
     name = "memory"

@@ -1,7 +1,7 @@
 """Parse the InnoDB monitor, the text of ``SHOW ENGINE INNODB STATUS``.
 
-Only requested lines are parsed, each in its own section. Lines that a release adds, removes or moves have
-no effect on the others.
+Only requested lines are parsed, each in its own section. A line that a release adds, removes or moves has
+no effect on other lines.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ _NS = 1e9
 #: Counters that the BPF programs sum in nanoseconds.
 _IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
 _READ = 1  # struct file_key.operation
-#: Groups of mysqld_cpu_seconds that the BPF programs distinguish. The default is clients; all others are
-#: "other".
+#: Groups of mysqld_cpu_seconds that the BPF programs distinguish.
+#: The default is clients; all others are "other".
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
 
 
@@ -57,8 +57,8 @@ def on_a_thread(attach: Callable[[], None], delay_s: float) -> None:
 class ProbesCollector:
     """Collect from the probes of one server. ``close`` detaches them.
 
-    With ``attach_soon``, the probes are attached in the background through ``attach_on``, because compiling
-    takes seconds.
+    With ``attach_soon``, the probes are attached in the background through ``attach_on``,
+    because compiling takes seconds.
 
     ``families`` defaults to the families that are enabled by default. ``metrics`` limits the probes to those
     that feed these metrics. ``kinds`` returns the group of each thread (collectors.waits). ``counters``
@@ -117,7 +117,7 @@ class ProbesCollector:
             attachment.close()
             raise
         self._governor, self._failure = governor, None
-        if self._closed.is_set():  # the server exited meanwhile
+        if self._closed.is_set():  # the server has exited since
             governor.close()
         return governor
 
@@ -127,7 +127,7 @@ class ProbesCollector:
             return
         try:
             self.start()
-        except BaseException as error:  # also a panic of the core, so that the reason is logged
+        except BaseException as error:  # also a panic of the native core, so that the reason is logged
             self._failure = _explained(error)
             final = isinstance(error, _FINAL)
             again = "never" if final else f"{self._pause_s:.0f}s"

@@ -1,6 +1,6 @@
 """Collect the server's process metrics from /proc: state, CPU time by kind of thread, memory, I/O.
 
-This also works for a server that is stopped or hangs.
+Collection also works for a server that is stopped or hangs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CPU_EVERY_S: Final = 5.0
 _CPU_PART: Final = 500
 #: Maximum seconds per scrape to read CPU times; the next scrape continues.
 _CPU_READ_S: Final = 0.05
-#: The pause is this many times as long as reading all threads took, so that reading takes at most 0.5 % of a
-#: core for any number of threads.
+#: Pause between two reads, as a multiple of the time to read all threads, so that reading takes at most 0.5 %
+#: of a core for any number of threads.
 _CPU_PAUSE: Final = 200
 # Fields of /proc/PID/stat after the command's closing bracket.
 _STATE, _UTIME, _STIME, _THREADS, _START = 0, 11, 12, 17, 19
@@ -92,7 +92,7 @@ class ProcessCollector:
         ]
 
     def _read_cpu(self, pid: int, stat: list[bytes]) -> None:
-        """Read CPU times if a read is due: those of all threads, or of the next batch if there are many."""
+        """Read CPU times if a read is due: of all threads, or of the next batch if there are many threads."""
         began = self._clock()
         if self._reading is None:
             if self._cpu_due is not None and began < self._cpu_due:
@@ -174,7 +174,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
         for tid in tids:
             try:
                 file = os.open(f"{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-            except OSError:  # exited meanwhile, or a kernel without schedstat
+            except OSError:  # the thread has exited, or the kernel has no schedstat
                 continue
             try:
                 found[int(tid)] = int(os.read(file, 64).split(None, 1)[0])

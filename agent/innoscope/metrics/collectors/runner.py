@@ -1,6 +1,6 @@
 """Run collectors in parallel, each with a timeout.
 
-Only this module adds success, duration and reason. It catches everything that a collector raises.
+Only the runner adds success, duration and reason. The runner catches everything that a collector raises.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A collector whose last run took more seconds, or that has not run yet, runs on the threads for slow jobs,
-#: so that a slow server does not delay the others.
+#: A collector whose last run took longer, in seconds, or that has not run yet, runs on the threads for slow
+#: jobs, so that a slow server does not delay other servers.
 _QUICK_S: Final = 0.1
 #: Limit on the distinct unexpected errors that are logged.
 _MAX_LOGGED: Final = 100
@@ -78,7 +78,7 @@ class Runner:
         return [run.outcome(patience_s) for run in self._runs]
 
     def close(self) -> None:
-        """Do not start further runs. A hanging run ends when its collector returns or the process exits."""
+        """Prevent further runs. A hanging run ends when its collector returns or the process exits."""
         for run in self._runs:
             run.close()
         if self._own is not None:
@@ -165,7 +165,7 @@ def slow_kind(name: str) -> str:
 
 
 def explain(error: BaseException) -> tuple[str, str]:
-    """Return ``(reason, message)``; the reason is one of those in metrics.yaml."""
+    """Return ``(reason, message)``. The reason is one of the reasons in metrics.yaml."""
     if isinstance(error, InnoscopeError):
         words = f"{error.what} ({error.remedy})" if error.remedy else error.what
         if isinstance(error, CollectorFailed):

@@ -42,7 +42,7 @@ _NO_COLUMN: Final = 1054  # ER_BAD_FIELD_ERROR
 
 
 class SqlCollector:
-    """Queries one server. ``connect`` returns a connection; it raises SqlFailed or BadFile."""
+    """Queries one server. ``connect`` returns a connection, or raises SqlFailed or BadFile."""
 
     name = "sql"
 
@@ -112,7 +112,7 @@ class SqlCollector:
 
 
 class _Session:
-    """One connection and its query plan. ``denied`` says which privilege the account lacks."""
+    """One connection and its query plan. ``denied`` names the privilege that the account lacks."""
 
     def __init__(
         self,

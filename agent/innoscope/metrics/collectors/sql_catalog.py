@@ -31,7 +31,7 @@ class SourceEntry(ServerEntry, frozen=True):
     scale: int | float = 1
 
     def __post_init__(self) -> None:
-        """Check the rules that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raises ValueError."""
         if len(self.names) != 1:
             raise ValueError(f"a source has exactly one of {', '.join(KINDS)}")
         if (self.monitor is None) != (self.line is None):

@@ -72,10 +72,10 @@ _REDO_VARIABLES: Final = (
 def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
     """Return the checkpoint age in bytes at which writers wait (log0log.c, log_calc_max_ages, 5.0 to 5.7).
 
-    It is the size of all log files minus, in this order:
+    The result is the size of all log files minus, in this order:
 
     * a header of four 512-byte blocks per file,
-    * a tenth of the rest,
+    * a tenth of the remaining size,
     * four pages for each of 10 + innodb_thread_concurrency threads, and eight more pages,
     * a tenth of the remainder.
     """
@@ -99,7 +99,7 @@ class Plan:
     chosen: tuple[tuple[Series, Source], ...]
 
     def names(self, kind: str) -> list[str]:
-        """Return the sorted names to query for this kind. Variables include those that formulas need."""
+        """Return the sorted names to query for this kind. Variables include the inputs of formulas."""
         found = {source.name for _, source in self.chosen if source.kind == kind}
         if kind == "variable":
             used = (FORMULAS[source.name] for _, source in self.chosen if source.kind == "formula")

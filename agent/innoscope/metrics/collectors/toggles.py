@@ -1,6 +1,6 @@
 """Report the settings that ``innoscope toggle`` changed, from the status file that this command writes.
 
-The agent only reads this file. It cannot import the code that makes changes.
+The agent only reads this file, and cannot import the code that makes changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 NAME: Final = "toggles"
-#: Maximum toggles reported per server, newest first. It equals the bound of the label in metrics.yaml.
+#: Maximum toggles reported per server, newest first; equal to the bound of the label in metrics.yaml.
 MOST: Final = 12
 _MOST_BYTES: Final = 256 << 10
 _MAX_TEXT: Final = 80  # maximum characters of a label value

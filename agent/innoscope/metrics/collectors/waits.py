@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum intervals that the time since the previous snapshot counts for. A longer gap was not observed.
+#: Maximum time that one snapshot represents, in intervals. During longer gaps, nothing was observed.
 _LONGEST_GAP: Final = 5
 #: Seconds after which the last snapshot is too old to export.
 _STALE_S: Final = 5.0
 #: Seconds until the next snapshot after a failure.
 _RETRY_S: Final = 5.0
-#: Maximum cached stacks. Beyond it, the cache is cleared, so that memory stays bounded.
+#: Maximum number of cached stacks. A larger cache is cleared, so that memory use stays bounded.
 _SEEN_KEPT: Final = 2_000
 _CLOSE_S: Final = 0.3
 #: The label ``kind`` of ``threads``, by kind of thread (threads.yaml). All others are ``background``.
@@ -50,7 +50,7 @@ class SnapshotCallback(Protocol):
     def __call__(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
         """Process one snapshot, taken at Unix time ``taken_at``. A group is ``(kind, stack, thread ids)``.
 
-        The thread ids are those in the server's pid namespace.
+        The thread ids are ids in the server's pid namespace.
         """
 
 
@@ -124,7 +124,7 @@ class WaitsCollector:
             return self._tally.samples()
 
     def thread_kinds(self) -> Mapping[int, str]:
-        """Return ``{thread id as in /proc: kind}`` of the last snapshot; empty before it. See kinds.KINDS."""
+        """Return ``{thread id as in /proc: kind}`` of the last snapshot, or ``{}``. See kinds.KINDS."""
         return self._kinds
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class WaitsCollector:
                 self._let_go()
 
     def _schedule_retry(self) -> None:
-        """Schedule a snapshot after the thread died while it held the lock, which is therefore replaced."""
+        """Replace the lock, which a thread held when it died, and schedule a snapshot."""
         self._snapshot_lock = threading.Lock()
         self._due = time.monotonic() + _RETRY_S
         self._workers.submit_at(self._due, self._job)
@@ -221,7 +221,8 @@ class WaitsCollector:
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
         """Add an entry to the cache and return it.
 
-        Its key contains the id() of the frames, which stays valid because the cached stack references them.
+        The entry's key contains the id() of the frames,
+        which stays valid because the cached stack references them.
         """
         if len(self._seen) >= _SEEN_KEPT:
             self._seen.clear()
@@ -257,7 +258,8 @@ class _Tally:
     ) -> None:
         """Add one snapshot, which took ``seconds``. ``threads`` are counted by ``(wait class, kind)``.
 
-        The seconds since the previous snapshot, at most ``longest_gap``, count for each thread of this one.
+        The seconds since the previous snapshot, at most ``longest_gap``,
+        count for each thread of the new snapshot.
         """
         gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
         self._threads = dict.fromkeys(self._threads, 0) | dict(threads)

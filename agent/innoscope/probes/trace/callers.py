@@ -1,4 +1,4 @@
-"""Collect the stacks of callers. The BPF program copies them; the core unwinds and symbolises them."""
+"""Collect the stacks of callers. The BPF program copies stacks; the core unwinds and symbolises them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SOUND: Final = Trust.ON_CPU
 
 
 class Callers:
-    """Reads stacks from a ring buffer. Raises InnoscopeError."""
+    """Read stacks from a ring buffer. Raises InnoscopeError."""
 
     def __init__(self, target: Target, ring: int) -> None:
         self._target = target

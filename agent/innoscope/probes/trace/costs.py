@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from innoscope.probes.trace.model import TracedFunction
     from innoscope.probes.trace.session import Session
 
-#: Maximum stacks per second. They can be read in time, and give shares that are accurate to 3 percentage
-#: points after 4 s.
+#: Maximum stacks per second: few enough to be read in time, but enough for shares that are accurate to
+#: 3 percentage points after 4 s.
 MAX_STACKS_PER_S: Final = 250.0
 _MIN_STACKS_PER_S: Final = 10.0
 #: The share of the budget that stacks may use.
@@ -29,8 +29,8 @@ _S: Final = 1e9
 class Cost:
     """CPU seconds that a busy server loses per call (``call_s``) and additionally per stack (``stack_s``).
 
-    ``weight`` is how many times a call counts in the budget. ``cpus`` is the number of CPUs that the server
-    may use.
+    ``weight`` is how many times a call counts in the budget.
+    ``cpus`` is the number of CPUs that the server may use.
     """
 
     call_s: float
@@ -49,7 +49,7 @@ class Cost:
         return (rate * self.call_s * self.weight + stacks * self.stack_s) / self.cpus
 
     def spent(self, hits: float, stacks: float, seconds: float) -> float:
-        """Return the CPU seconds that the trace costs in ``seconds``, at most those of all CPUs."""
+        """Return the CPU seconds that the trace costs in ``seconds``, at most the CPU seconds of all CPUs."""
         return min(hits * self.call_s + stacks * self.stack_s, seconds * self.cpus)
 
     def stacks_per_second(self, budget: float) -> float:

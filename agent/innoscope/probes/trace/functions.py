@@ -29,7 +29,7 @@ _GLOB: Final = frozenset("*?[")
 def choose(target: Target, function: str, catalog: Catalog | None = None) -> TracedFunction:
     """Return the function with all its live copies.
 
-    Raises NotTraceable (its remedy lists similar names, or says how to get symbols for a stripped server),
+    Raises NotTraceable (its remedy lists similar names, or shows how to get symbols for a stripped server),
     Ambiguous, NoSuchProcess or NoRights.
     """
     catalog = catalog or default_catalog()
@@ -100,7 +100,7 @@ def _matching_glob(file: _native.CodeFile, function: str) -> list[Function]:
 
 
 def _distinct(places: Iterable[Function]) -> list[Function]:
-    """Return one place per address, because a function may have several symbols."""
+    """Return one Function per address, because a function may have several symbols."""
     found: dict[int, Function] = {}
     for each in places:
         if ".cold" not in each.symbol:
@@ -109,7 +109,7 @@ def _distinct(places: Iterable[Function]) -> list[Function]:
 
 
 def _only_function(function: str, places: Sequence[Function]) -> list[Function]:
-    """Return the places if all are copies of one function. Raises Ambiguous."""
+    """Return ``places`` if all are copies of one function. Raises Ambiguous."""
     groups: dict[str, list[Function]] = {}
     for each in places:
         groups.setdefault(each.symbol.partition(".")[0], []).append(each)

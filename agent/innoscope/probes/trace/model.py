@@ -26,13 +26,13 @@ MAX_ARGUMENTS: Final = 6
 
 
 class TooHot(InnoscopeError):
-    """The function is called too often for the budget. It was probed only for a few milliseconds."""
+    """The function is called too often for the budget; it was probed for only a few milliseconds."""
 
     exit_code = ExitCode.REFUSED
 
 
 class NotTraceable(InnoscopeError):
-    """This server has no function with that name that can be probed; ``what`` says why."""
+    """This server has no function with that name that can be probed; ``what`` is the reason."""
 
     exit_code = ExitCode.NOT_SUPPORTED
 
@@ -45,10 +45,10 @@ class Ambiguous(InnoscopeError):
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What to measure, and the budget.
+    """The measurements to make, and the budget.
 
-    ``argument`` is the number of an argument, from 0; ``bits`` is its width. ``budget`` is a share of the
-    server's CPUs.
+    ``argument`` is the number of an argument, from 0; ``bits`` is its width.
+    ``budget`` is a share of the server's CPUs.
     """
 
     seconds: float = SECONDS
@@ -62,7 +62,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, slots=True)
 class TracedFunction:
-    """One function of one mapped file with all its copies, and what the catalog says about it."""
+    """One function of one mapped file with all its copies, and its properties in the catalog."""
 
     name: str  # as shown to the user
     path: str  # a path that opens the mapped file

@@ -1,4 +1,4 @@
-"""Run one trace: choose the function, calibrate, try it, then either refuse or trace it, and detach."""
+"""Run one trace: choose the function, calibrate, run a short trial, then refuse or trace, and detach."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def run(
     """Trace a function.
 
     ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if one is needed.
-    Ctrl-C and the end of the server end the trace early; the latter sets ``TraceResult.error``. Raises
-    TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
+    Ctrl-C and the end of the server end the trace early; the end of the server sets ``TraceResult.error``.
+    Raises TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """
     require_host_pids("trace a function")
     progress("looking for the function")
@@ -77,7 +77,7 @@ def _check_argument(chosen: TracedFunction, options: TraceOptions) -> None:
 
 
 class Tracer:
-    """Runs one trace."""
+    """Run one trace."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Tracer:
                 return Trial(hits, now - since, began)
 
     def _judge(self, result: TraceResult) -> None:
-        """Drop the return probe if the cost exceeds the budget. If it still does, detach and raise TooHot."""
+        """Drop the return probe if the cost exceeds the budget. If that is not enough, raise TooHot."""
         trial, budget = result.trial, self._options.budget
         if self._options.force or self._fits(trial.rate, budget):
             return
@@ -177,7 +177,7 @@ class Tracer:
         self._session.sample(self._stacks, (now[1] - last[1]) / max(now[0] - last[0], 1e-9))
 
     def _too_hot(self, now: float, hits: int) -> str | None:
-        """Return the reason if the trace must end; else None. The function may become hotter later."""
+        """Return the reason to end the trace, because the function became hotter; None to continue."""
         self._history.append((now, hits))
         while now - self._history[0][0] > _BURST_S and len(self._history) > 1:
             self._history.popleft()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: Status variables and what they count. Rows are included because one long statement is work too.
+#: Status variables, and the work that they count. Rows are included, because a long statement is also work.
 _STATUS: Final = {"Questions": "statements", "Innodb_rows_read": "InnoDB rows read"}
 SWITCHES: Final = "voluntary context switches"
 #: Seconds for which the throughput before the trace is measured.
@@ -27,7 +27,7 @@ BEFORE_S: Final = 1.0
 class Loss:
     """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, from hits and their calibrated cost.
 
-    ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` says why
+    ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` is why
     there are no numbers from SQL.
     """
 
@@ -46,7 +46,7 @@ class _Counts:
 
 
 class ServerPace:
-    """Measures a server's throughput by SQL status variables and by context switches of its threads."""
+    """Measure a server's throughput by SQL status variables and by context switches of its threads."""
 
     def __init__(self, target: Target, defaults_file: str | None = None, user: str | None = None) -> None:
         self.why_no_sql: str | None = None

@@ -26,9 +26,9 @@ _ONLY: Final = struct.pack("=I", 0)
 _RING_BYTES: Final = 16 << 20
 #: Length in seconds of the interval for which stacks are limited and after which the rate is read again.
 INTERVAL_S: Final = 0.1
-#: Maximum stacks per interval as a multiple of the average. It is above 1, because calls come in bursts.
+#: Maximum stacks per interval as a multiple of the average; above 1, because calls come in bursts.
 _SLACK: Final = 2
-#: Kinds of stacks: those of the server, and those of calibration.
+#: Kinds of stacks: stacks of the server, and stacks of calibration.
 REAL, REHEARSED = 0, 1
 
 
@@ -169,7 +169,7 @@ class Session:
         self._programs.close()
 
     def read(self) -> TraceCounts:
-        """Return the counts of the server, without those of calibration."""
+        """Return the counts of the server, without the counts of calibration."""
         raw = self._raw()
         return raw.since(self._baseline) if self._baseline else raw
 

@@ -36,7 +36,7 @@ def glob(text: str) -> Callable[[str], object]:
 
 
 def names(file: CodeFile, wanted: str) -> list[str]:
-    """Return a few similar names: first those that contain ``wanted``, then those with a similar spelling."""
+    """Return a few similar names: first names that contain ``wanted``, then names with a similar spelling."""
     known = {name.partition(" [clone ")[0] for _, name in demangled(file)}
     last = wanted.strip("*?").rpartition("::")[2].lower()
     parts = sorted((name for name in known if last and last in name.lower()), key=len)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Maximum values listed individually.
 _VALUES: Final = 20
 _BAR: Final = 30
-#: Minimum number to show in hexadecimal, because most larger numbers are addresses.
+#: Values from this one on are shown in hexadecimal, because most of them are addresses.
 _HEX: Final = 1 << 32
 
 

@@ -1,4 +1,4 @@
-"""Convert the core's counts to threads with function names and wait classes."""
+"""Convert the native core's sample counts to threads with function names and wait classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_STACK = (Frame("[stack not taken]", "", 0),)
 
 
 class ThreadBuilder:
-    """Builds thread records. Each place is resolved only once.
+    """Build thread records. Each ``Place`` is resolved only once.
 
     File descriptors are resolved when they are first seen, because they may be reused for other files later.
     """
@@ -43,7 +43,7 @@ class ThreadBuilder:
         return self._thread(tid, comm, place, running=False)
 
     def runnable(self, tid: int, comm: str, place: Place | None) -> Thread:
-        """Return a thread that was preempted or woken at this place and waits for a CPU."""
+        """Return a thread that was preempted or woken with this stack, and that waits for a CPU."""
         if place is None:
             return Thread(tid, tid, comm, "R", Trust.INCOMPLETE, RUNNABLE, (_RUNNABLE_FRAME, *_NO_STACK))
         frames = (_RUNNABLE_FRAME, *self.frames(place.stack))

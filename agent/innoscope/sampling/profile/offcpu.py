@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Target number of stacks per second, for all threads together.
 MAX_STACKS_PER_S: Final = 2000
-#: Initial maximum number of stacks per thread in 134 ms.
+#: Initial maximum number of stacks per thread in one window of 134 ms (WINDOW_NS in offcpu.bpf.c).
 _INITIAL_LIMIT: Final = 12
 _RING_BYTES: Final = 32 << 20
 _ADJUST_S: Final = 0.25
@@ -35,7 +35,7 @@ _MIN_THREADS: Final = 16384
 
 
 class OffCpuProfiler:
-    """Profiles the off-CPU time of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """Profile the off-CPU time of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, naming: Naming | None = None) -> None:
         require_host_pids("profile")
@@ -130,7 +130,7 @@ class OffCpuProfiler:
 
 
 class StackLimit:
-    """Limits the stacks per thread so that the total rate stays near MAX_STACKS_PER_S."""
+    """Limit the stacks per thread so that the total rate stays near MAX_STACKS_PER_S."""
 
     def __init__(self) -> None:
         self.value = _INITIAL_LIMIT

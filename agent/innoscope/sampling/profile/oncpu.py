@@ -24,7 +24,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class OnCpuProfiler:
-    """Samples one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """Sample one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, frequency: float = 99.0, naming: Naming | None = None) -> None:
         require_host_pids("profile")

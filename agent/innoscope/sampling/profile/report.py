@@ -36,7 +36,7 @@ def report(profile: Profile, wanted: Filter | None = None) -> Report:
 
 
 def headline(profile: Profile, folded: Report) -> str:
-    """Return what was measured, for how long, the largest wait classes, and how complete the stacks are."""
+    """Return the kind and duration of the profile, its main wait classes, and the quality of its stacks."""
     classes = ", ".join(
         f"{100 * count / max(folded.threads, 1):.1f} % {label(wait)}"
         for wait, count in folded.waits.most_common(_NAMED)

@@ -1,4 +1,4 @@
-"""Run a profile for a given time. It ends early on Ctrl-C or if the server exits."""
+"""Run a profile for a given time, ending early on Ctrl-C or if the server exits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.profile.model import Profile
     from innoscope.target.model import Target
 
-#: Seconds between two reads of the ring buffer, which has room for several times as many samples.
+#: Seconds between two reads of the ring buffer, which can hold the samples of several such intervals.
 POLL_S: Final = 0.02
 #: Seconds between two progress reports.
 _PROGRESS_S: Final = 1.0

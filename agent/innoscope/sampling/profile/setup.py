@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MIN_RING: Final = 4 << 20
 _MAX_RING: Final = 64 << 20
-#: Size of most stack records in the ring buffer, and the seconds of samples that it should hold.
+#: Size of a typical stack record in bytes, and the seconds of samples that the ring buffer should hold.
 _RECORD_BYTES: Final = 22 << 10
 _BUFFERED_S: Final = 0.25
 
@@ -30,7 +30,7 @@ _BUFFERED_S: Final = 0.25
 class Naming:
     """Options for symbolising stacks.
 
-    ``fetch`` downloads debug files for the mapped modules. It returns the files by build-id, and notes.
+    ``fetch`` downloads debug files for the mapped modules, and returns the files by build-id, and notes.
     """
 
     inlines: bool = False

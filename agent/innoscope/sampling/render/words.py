@@ -35,7 +35,7 @@ def headline(report: Report) -> str:
 
 
 def marks(group: Group, unit: Unit) -> str:
-    """Return why a stack is doubtful, like ``Group.marks``, in percent if the unit is not threads."""
+    """Return the marks of a doubtful stack, like ``Group.marks``; in percent if the unit is not threads."""
     if unit is THREADS:
         return group.marks
     found = [(level, group.trust[level]) for level in DOUBTFUL if group.trust[level]]

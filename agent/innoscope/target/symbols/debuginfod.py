@@ -111,7 +111,7 @@ def find(build_id: str, settings: Settings, name: str, progress: Progress | None
 
     Raises OSError if a download fails, and ValueError if the build-id is malformed.
     """
-    if not _BUILD_ID.fullmatch(build_id):  # it becomes part of a path and of a URL
+    if not _BUILD_ID.fullmatch(build_id):  # the build-id becomes part of a path and of a URL
         raise ValueError(f"not a build-id: {build_id!r}")
     path = settings.cache / build_id / "debuginfo"
     state = _cached(path, settings)

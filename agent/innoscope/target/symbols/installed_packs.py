@@ -39,7 +39,7 @@ class PackInfo:
 
 @dataclass(frozen=True, slots=True)
 class PackFile:
-    """A file in the pack folder. ``fits`` has the pids of matching servers, ``problem`` the error."""
+    """A file in the pack folder. ``fits`` lists the pids of matching servers, ``problem`` is the error."""
 
     path: str
     about: PackInfo | None

@@ -37,7 +37,7 @@ def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress
     """Return the source for a pack of a running server.
 
     ``debug_dirs`` are searched before /usr/lib/debug. debuginfod is queried only if DEBUGINFOD_URLS is set.
-    Raises BadFile (its remedy says how to get a file), NoSuchProcess or NoRights.
+    Raises BadFile (its remedy shows how to get a file), NoSuchProcess or NoRights.
     """
     file = _best(target, debug_dirs, progress)
     return PackSource(file, Path(target.executable).name, _named(target))
@@ -46,8 +46,8 @@ def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress
 def of_file(file: Path) -> PackSource:
     """Return the source for a pack of a file.
 
-    The server's version is taken from a running server with the same build-id, or else read from the file.
-    Raises BadFile.
+    The server's version is taken from a running server with the same build-id,
+    or else read from the file. Raises BadFile.
     """
     return PackSource(file, file.name, _server_of(file))
 

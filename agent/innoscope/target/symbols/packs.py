@@ -1,4 +1,4 @@
-"""Read what this host's symbol packs contain: addresses of variables, and members of structures.
+"""Read the contents of this host's symbol packs: addresses of variables, and members of structures.
 
 The core reads the names in a pack like those of a debug file (docs/symbols.md). Packs are not trusted: the
 core checks the owner and the checksum, and each number is checked here.
@@ -96,7 +96,7 @@ def path_for(build_id: str | None) -> str | None:
 
 
 def problem(target: Target) -> str | None:
-    """Return why the pack of this server cannot be used, and the remedy; None if it is usable or missing."""
+    """Return the reason and remedy if this server's pack is unusable; None if it is usable or missing."""
     try:
         path_for(target.build_id)
     except BadFile as error:

@@ -57,7 +57,7 @@ class Described:
 
 
 def without_gdb(member: Member, address: int) -> Described:
-    """Convert a member from the core's own reader of debug information to a variable at this address."""
+    """Convert a member found by the core's own reader of debug information to a variable at this address."""
     whole = member.offsets == (0,) and member.count == 1
     kind = "char" if (member.kind, member.size) == ("signed", 1) else member.kind
     kind = kind if whole else "other"
@@ -68,8 +68,8 @@ def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Des
     """Return the variables' descriptions from the debug information of ``file``. Omit unknown variables.
 
     Returns None if gdb is missing, fails or times out. gdb takes seconds and 450 MB for a server with 300 MB
-    of debug information. It runs in a sandboxed child with low priority, which can only read world-readable
-    files (``confined_gdb``).
+    of debug information. It runs in a sandboxed child with low priority,
+    which can only read world-readable files (``confined_gdb``).
     """
     try:
         opened = _native.open_regular(file)

@@ -46,14 +46,14 @@ class NoLogin(NotOnThisServer):
 
 
 class LockedOut(NoLogin):
-    """The server reports "Too many connections" (1040), also on its extra ports if it has any."""
+    """The server reports "Too many connections" (1040), even on its extra ports if it has any."""
 
 
 class SqlWriter:
     """Set global system variables of one target.
 
-    ``warnings`` has the server's warnings about changes that succeeded. The connection is opened on first use
-    and reused, because a server with too many connections may not accept another one.
+    ``warnings`` holds the server's warnings about changes that succeeded. The connection is opened on first
+    use and reused, because a server with too many connections may not accept another one.
     """
 
     kind = "sql"
@@ -171,7 +171,7 @@ class SqlWriter:
 
     @contextlib.contextmanager
     def _with_change_timeout(self) -> Iterator[Connection]:
-        """Return the connection with the longer timeout of a change."""
+        """Yield the connection, with the longer timeout that a change needs."""
         connection = self._connection()
         with connection.answer_timeout(_CHANGE):
             yield connection
