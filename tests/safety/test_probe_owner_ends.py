@@ -1,4 +1,4 @@
-"""However a process with probes ends, no breakpoint remains in the server.
+"""No breakpoint remains in the server, however a process with probes ends.
 
 The process is killed for lack of memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with its
 control group. It ends at a random time while its probes are attached, or while it detaches and attaches the

@@ -1,4 +1,4 @@
-"""Harmful changes of real servers are refused with a reason, and nothing is written.
+"""Harmful changes to real servers are refused with a reason, and nothing is written.
 
 test_toggle_faults tests restarts, crash recovery and disks; test_toggle_memory_refusals tests memory writes.
 """
@@ -53,7 +53,7 @@ _HERE = Path(__file__).parent
     ),
 )
 def each(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Start one server after the other."""
+    """Start each of the servers in turn."""
     with Server(request.param) as server:
         yield server
 
