@@ -24,7 +24,9 @@ OF_COUNTERS = ("rate", "irate", "increase", "resets")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A selector with its matchers ``{label: (operator, value)}``; ``around``: functions, outermost first."""
+    """A selector with its matchers ``{label: (operator, value)}``, and the functions ``around`` it, outermost
+    first.
+    """
 
     name: str
     matchers: dict[str, tuple[str, str]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-#: Replace the findings by newer ones, as the page does every half minute.
+#: A script that replaces the findings by newer ones, as the page does every half minute.
 NEWS = f"""async () => {{
   const main = document.querySelector('script[type=module]').src;
   const {{ findings }} = await import(main.replace('main.js', 'findings.js'));

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Only(ProcFs):
-    """A /proc with only the given processes, because other tests run servers too."""
+    """A /proc that contains only the given processes, because other tests may run servers at the same
+    time.
+    """
 
     seen: Sequence[int] = ()
 

@@ -25,9 +25,10 @@ def main() -> None:
     narrower.load()
     listed = seccomp.SyscallFilter(defaction=seccomp.ERRNO(getattr(errno, settings["error"])))
     for name in settings["allowed"]:
-        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups also contain system calls of other
-        architectures listed.add_rule(seccomp.ALLOW, name) listed.load() os.execvp(sys.argv[2], sys.argv[2:])
-        # noqa: S606
+        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups list other architectures' calls too
+            listed.add_rule(seccomp.ALLOW, name)
+    listed.load()
+    os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606
 
 
 def _only_families(rules: Any, families: list[int]) -> None:

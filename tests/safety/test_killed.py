@@ -69,11 +69,19 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
     one, all_of_them = (_duration(server.pid, method, snapshots) for snapshots in (1, SNAPSHOTS))
     draw = random.Random(SEED)  # noqa: S311
     killed = 0
-    for number in range(2 * KILLS):  # more often than KILLS, because a run that ends before its kill does not
-    count if killed == KILLS: break moment = draw.uniform(0, one if number % 2 else all_of_them) process =
-    _start(server.pid, method) try: process.wait(moment) except subprocess.TimeoutExpired: process.kill()
-    killed += process.wait() == -signal.SIGKILL assert_well(server) assert killed == KILLS assert orphans() ==
-    set()
+    for number in range(2 * KILLS):  # more than KILLS: a run that ends before its kill does not count
+        if killed == KILLS:
+            break
+        moment = draw.uniform(0, one if number % 2 else all_of_them)
+        process = _start(server.pid, method)
+        try:
+            process.wait(moment)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+        assert_well(server)
+    assert killed == KILLS
+    assert orphans() == set()
 
 
 def test_the_server_runs_after_a_kill_while_a_thread_is_traced(server: Server) -> None:

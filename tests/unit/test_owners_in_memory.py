@@ -1,4 +1,4 @@
-"""Lists of connections, metadata locks and InnoDB's waits are read from a synthetic process memory."""
+"""Connections, metadata locks and InnoDB's waits are read from the memory of a synthetic process."""
 
 from __future__ import annotations
 

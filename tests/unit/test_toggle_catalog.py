@@ -1,4 +1,4 @@
-"""toggles.yaml: what each generation of servers supports, as text and as values."""
+"""toggles.yaml defines the right settings, backends and values for each generation of servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning, applying and undoing a change on a made-up server that allows every fault."""
+"""Plan, apply and undo changes on a simulated server in which every fault can be injected."""
 
 from __future__ import annotations
 
