@@ -24,9 +24,7 @@ class HelperError(RuntimeError):
 
 
 class Helper:
-    """Context manager around ``python -m bench.MODULE``, which is killed when the block or this process
-    ends.
-    """
+    """Context manager around ``python -m bench.MODULE``, which is killed at the end of the block."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module

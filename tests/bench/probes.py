@@ -82,9 +82,7 @@ def _arms(settings: Settings) -> dict[str, list[str]]:
 
 
 def _placeless(probers: Mapping[str, Helper]) -> list[str]:
-    """Return the arms to skip: arms without probes, and the spin arm if it has no more probes than the
-    default arm.
-    """
+    """Return the arms to skip: those without probes, and ``spin`` if it has only the default probes."""
     points = {arm: probes_of.order("points") for arm, probes_of in probers.items()}
     return [arm for arm, own in points.items() if not own or (arm == SPIN and own == points[DEFAULTS])]
 

@@ -57,7 +57,7 @@ def tables(results: Mapping[str, Sequence[Line]]) -> Iterator[str]:
     for name in BY_NAME:
         yield _row(name, results[name])
     yield ""
-    yield "What was done to the server:"
+    yield "The cause of each incident:"
     yield ""
     for name, incident in BY_NAME.items():
         yield f"- **{name}**: {incident.what}"

@@ -1,6 +1,4 @@
-"""The account in packaging/account.sql is sufficient for the agent on all servers, and can do nothing
-else.
-"""
+"""The account in packaging/account.sql is sufficient for the agent, and can do nothing else."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ def scene(folder: Path) -> Iterator[Prometheus]:
 
 @contextmanager
 def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
-    """Run a sequence of loads for the pictures; yield the Prometheus and the duration of the loads in
-    seconds.
-    """
+    """Run a sequence of loads for the pictures; yield the Prometheus and the loads' duration in seconds."""
     with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
         always.enter_context(Fsync(busy, 2))
         always.enter_context(UpdateStorm(other, 4))

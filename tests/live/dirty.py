@@ -76,9 +76,7 @@ class DirtyPages:
         return 100 * self.now() / POOL_PAGES
 
     def keep_busy(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Keep the server busy, because an idle one flushes anyway. Return whether the condition was
-        reached.
-        """
+        """Keep the server busy, because idle servers flush anyway; return whether the condition held."""
         deadline = time.monotonic() + seconds
         while not reached():
             if time.monotonic() > deadline:

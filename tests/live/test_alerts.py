@@ -139,5 +139,5 @@ def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scen
 
         # The load is healthy now: it runs as many updates as waited in the convoy.
         until(lambda: not scene.prometheus.states(), scene.words)
-        time.sleep(QUIET_S)  # no event to wait for, because no alert may fire
+        time.sleep(QUIET_S)  # a fixed time, because no alert may fire, so there is no event to wait for
         assert scene.prometheus.fired(QUIET_S) == {}

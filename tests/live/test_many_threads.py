@@ -93,9 +93,7 @@ def test_threads_that_always_run_are_copied_in_turn(restless: ManyThreads) -> No
 
 
 def test_deep_stacks_share_the_budget(tmp_path: Path) -> None:
-    """Use stacks of 40 KB, which are too large for the common copy. Each snapshot reads some of them
-    separately.
-    """
+    """Use stacks of 40 KB, which are read separately: each snapshot reads some of them."""
     with ManyThreads(tmp_path, 300, stack_bytes=40_000) as deep:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
         snapshot = process.look()

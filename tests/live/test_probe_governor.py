@@ -89,9 +89,7 @@ def _until_sampled(governor: Governor) -> None:
 
 
 def _is_hit_again(governor: Governor, before: dict[str, int]) -> bool:
-    """Return whether each probe that was hit before the stop is hit again within the pause of a duty
-    cycle.
-    """
+    """Return whether all probes that were hit before are hit again within a pause of a duty cycle."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         governor.refresh()

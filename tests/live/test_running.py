@@ -76,8 +76,7 @@ def _judge(spinner: tuple[int, Path], *more: str) -> Counter[str]:
 
 
 def test_stacks_not_marked_stale_are_fresh(spinner: tuple[int, Path]) -> None:
-    """Let threads switch functions without entering the kernel, so that the registers saved there are
-    outdated.
+    """Let threads switch functions in user space, so that the registers in the kernel are outdated.
 
     Only a stack marked ``stale`` may show a function that the thread has already left.
     """

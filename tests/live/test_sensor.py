@@ -167,9 +167,7 @@ def test_process_metrics_equal_those_of_proc(sensing: Sensing, mysql: Server) ->
 
 
 def test_profiles_are_transferred_and_rendered(sensing: Sensing, mysql: Server) -> None:
-    """Fetch all chunks as the agent does, and check that they render like the output of ``innoscope
-    stacks``.
-    """
+    """Fetch all chunks as the agent does, and render them like ``innoscope stacks`` does."""
     history = ProfileHistory()
     cursor: dict[str, int] = {}
 

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Only(ProcFs):
-    """A /proc that contains only the given processes, because other tests may run servers at the same
-    time.
-    """
+    """A /proc that contains only the given processes, because other tests may run servers."""
 
     seen: Sequence[int] = ()
 

@@ -44,9 +44,7 @@ def _uprobe(server: Server, function: str) -> str:
 
 
 def _fill(server: Server, megabytes: int) -> None:
-    """Create a table much larger than the buffer pool. Its rows are small, so each page has many rows to
-    lock.
-    """
+    """Create a table much larger than the buffer pool, with small rows, so that each page has many locks."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE post")
         cursor.execute("CREATE TABLE post.big (a INT PRIMARY KEY AUTO_INCREMENT, b INT) ENGINE=InnoDB")

@@ -20,9 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """A section. If ``size`` is set, the header claims this wrong size. ``link`` is the number of a
-    section.
-    """
+    """A section. If ``size`` is set, the header claims this wrong size. ``link`` is a section's number."""
 
     name: bytes
     kind: int
@@ -183,9 +181,7 @@ def branching_types() -> list[Section]:
 
 
 def large_tables() -> bytes:
-    """Build a file that can be mapped as code. Its headers claim 44 MB of symbols and names beyond its
-    end.
-    """
+    """Build a file that can be mapped as code, and that claims 44 MB of symbols and names beyond its end."""
     tables = symbols([], b"")
     tables[0].size, tables[1].size = 24 * MIB, 20 * MIB
     image = bytearray(elf(tables))

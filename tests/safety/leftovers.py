@@ -170,7 +170,7 @@ def _differences(one: bytes, other: bytes) -> set[int]:
 
 
 def _in_processes(pattern: str) -> Iterator[Path]:
-    """Yield matching files of all processes of this machine. Skip processes that end meanwhile."""
+    """Yield matching files of all processes of this machine. Processes may end at the same time."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield from process.glob(pattern)

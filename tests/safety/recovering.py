@@ -1,4 +1,4 @@
-"""Provide options and data for a crash recovery that lasts for seconds."""
+"""Provide options and data for a crash recovery that takes several seconds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ DOUBLINGS = 15
 
 
 def make_redo(server: Server, doublings: int = DOUBLINGS) -> None:
-    """Write and update about 30 MB of rows in random order. Reducing ``doublings`` by one halves the
-    amount.
-    """
+    """Write and update rows in random order, 30 MB by default. One doubling less halves the amount."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE crash")
         cursor.execute(

@@ -48,9 +48,7 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
     ended, foreign = threading.Event(), set[int]()
 
     def crash_loop(cwd: Path) -> None:
-        """Repeatedly start and end a stranger and two of root's processes, one of them in the data
-        directory.
-        """
+        """Repeatedly start and end a stranger and two of root's processes, one in the data directory."""
         while not ended.wait(0.2):
             for uid, place in ((UID, None), (0, None), (0, cwd)):
                 pid = strangers.start(b"--datadir=%s" % bytes(cwd), b"--port=3999", uid=uid, cwd=place)
@@ -93,9 +91,7 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
 
 @long("the crowd of strangers is in make test")
 def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, folder: Path) -> None:
-    """Allow both owners in the configuration, so that their processes count as servers. Start the crowd
-    first.
-    """
+    """Allow both owners, so that all their processes count as servers, and start the crowd first."""
     rule = folder / "places.toml"
     rule.write_text(f"users = ['{UID}', '{OTHER_UID}']\nmax_servers = {PLACES}\n")
     rule.chmod(0o644)

@@ -1,6 +1,4 @@
-"""Innoscope logs in to a container's server only if selected, and sends passwords only to verified
-servers.
-"""
+"""Innoscope logs in to a container's server only if selected, and verifies it before it sends passwords."""
 
 from __future__ import annotations
 

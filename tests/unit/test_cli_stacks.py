@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """An engine that returns the same six threads each time. The server ends after ``ends_after``
-    snapshots.
-    """
+    """Return the same six threads each time, until the server ends after ``ends_after`` snapshots."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99

@@ -112,9 +112,7 @@ class UserLock(Workload):
 
 
 class MetadataLock(Workload):
-    """One connection has an open transaction on a table, an ALTER waits for it, and readers wait for the
-    ALTER.
-    """
+    """An idle transaction holds a metadata lock, an ALTER waits for it, and readers wait for the ALTER."""
 
     name: ClassVar[str] = "metadata_lock"
     expected: ClassVar[str] = "metadata_lock"
