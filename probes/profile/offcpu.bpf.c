@@ -47,7 +47,7 @@ struct thread {
 	__u64 running_ns;
 	__u64 blocked_ns;
 	__u64 runnable_ns;
-	__u64 wait_blocked_ns; /* of the current wait */
+	__u64 wait_blocked_ns; /* blocked time of the current wait */
 	__u64 wait_runnable_ns;
 	__u64 switches; /* context switches at the last event: identifies the current wait */
 	__u64 taken; /* `every` if the stack of the current wait was captured, otherwise 0 */

@@ -28,7 +28,7 @@ class Settings:
     pair_rounds: int = 60
     pair_window: float = 2.0
     probe_loads: tuple[str, ...] = PROBE_LOADS
-    families: tuple[str, ...] = ()  #: for ``probes``: measure each of these alone
+    families: tuple[str, ...] = ()  #: for ``probes``: measure each of these families alone
     unbounded: bool = False  #: for ``probes``: also measure the default families without a budget
     spin: bool = False  #: for ``probes``: also measure the default families plus the most expensive one
     oltp_clients: int = 8

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Half of the amount of data in the profile tests. Recovery takes long enough, because the device is slow.
 _DOUBLINGS = 14
-#: For mariadb-11.4.5, whose single redo log file must be as large as the two of MySQL 5.6.
+#: Options for mariadb-11.4.5, whose single redo log file must be as large as both files of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
 _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 

@@ -56,5 +56,5 @@ def _make(root: Path, names: list[str]) -> None:
         home = scratch / "root"
         run([*command, *(f"--aptopt={option}" for option in options), _SUITE, str(home), mirror()], scratch)
         home.chmod(0o755)
-        for timer in ("apt-daily", "apt-daily-upgrade"):  # they would lock apt
+        for timer in ("apt-daily", "apt-daily-upgrade"):  # these timers run apt, which would hold its lock
             (home / "etc/systemd/system" / f"{timer}.timer").symlink_to("/dev/null")

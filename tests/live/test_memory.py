@@ -1,4 +1,4 @@
-"""Values read from a server's memory equal those that the server reports over SQL."""
+"""Values read from a server's memory equal the values that the server reports over SQL."""
 
 from __future__ import annotations
 

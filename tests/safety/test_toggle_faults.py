@@ -92,7 +92,7 @@ def test_a_time_limit_is_kept_if_the_server_is_stopped_then(subject: Subject) ->
 
 
 def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subject) -> None:
-    """Raise max_connections by memory, then undo it by memory while every connection is in use."""
+    """Raise max_connections through memory, and undo it the same way while every connection is in use."""
     with ExitStack() as connections:
         first = connections.enter_context(closing(lone.server.connect()))
         first.cursor().execute(f"SET GLOBAL max_connections = {FEW}")

@@ -100,7 +100,7 @@ def assert_refused(server: Server, code: int, reason: str, *change: str) -> None
 )
 def test_unsafe_memory_writes_are_refused(each: Server, toggle: str, value: str, reason: str) -> None:
     if toggle == "read_ahead" and each.name not in NEW:
-        reason = "read_ahead"  # 5.5.9 sets it by memory, MySQL from 8.0 on by SQL
+        reason = "read_ahead"  # 5.5.9 sets it through memory, MySQL since 8.0 through SQL
         if each.name == "mysql-5.5.9":
             assert innoscope("toggle", "plan", toggle, value, "--pid", each.pid).returncode == 0
             return

@@ -82,7 +82,7 @@ def test_reading_a_circular_list_ends() -> None:
 
 
 def test_a_std_set_is_read_completely() -> None:
-    """Build a set whose nodes consist of color, parent, left, right and value."""
+    """Build a std::set, whose nodes consist of color, parent, left, right and value."""
     memory = FakeMemory()
     memory.put(0x100, 0x200)
     memory.put(0x210, 0x300)

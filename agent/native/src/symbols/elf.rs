@@ -108,7 +108,7 @@ impl ElfFile {
     /// Read an open file. `display` is its name in messages and results.
     ///
     /// # Errors
-    /// As [`ElfFile::open`].
+    /// The errors of [`ElfFile::open`].
     pub fn from_file(file: File, display: &Path) -> Result<Arc<Self>, ElfError> {
         let size = checked_size(&file, display)?;
         let meta = file.metadata().map_err(|error| ElfError::system(display, &error))?;
@@ -128,7 +128,7 @@ impl ElfFile {
     /// Map an open file. Only for the confined child, which may be killed by SIGBUS if the file is truncated.
     ///
     /// # Errors
-    /// As [`ElfFile::open`].
+    /// The errors of [`ElfFile::open`].
     pub fn map(file: &File, display: &Path) -> Result<Arc<Self>, ElfError> {
         checked_size(file, display)?;
         // SAFETY: the mapping is private and read-only. If the file is truncated, SIGBUS ends this process,

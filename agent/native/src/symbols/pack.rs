@@ -37,7 +37,7 @@ const MAX_TEXT: u64 = 1 << 20;
 pub struct PackError {
     /// The file.
     pub path: PathBuf,
-    /// The reason, as a message.
+    /// A message with the reason.
     pub reason: String,
     /// The command that fixes the problem, if there is one.
     pub remedy: Option<String>,
