@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 ALERTS: Final = Path(__file__).parents[1] / "dashboards" / "alerts"
 
-#: All times are divided by this factor, so a minute becomes a second. No window becomes shorter than the
-#: minimum, because rates need several scrapes.
+#: All times are divided by this factor, so that a minute becomes a second. Windows are at least as long as
+#: the minimum, because rates need several scrapes.
 FACTOR: Final = 60
 LEAST_WINDOW_MS: Final = 4_000
 _PATIENCE_S: Final = 30
@@ -85,7 +85,7 @@ def _with_its_templates() -> list[str]:
 
 
 class Notified:
-    """Context manager: a webhook that stores Alertmanager's notifications."""
+    """A webhook that stores Alertmanager's notifications, as a context manager."""
 
     def __init__(self) -> None:
         self.notifications: list[dict[str, Any]] = []
@@ -131,7 +131,7 @@ class Notified:
 
 
 class Alertmanager:
-    """Context manager: Debian's Alertmanager with the scaled sample configuration, notifying ``notified``."""
+    """Debian's Alertmanager with the scaled sample configuration, which notifies ``notified``."""
 
     def __init__(self, folder: Path, notified: Notified) -> None:
         self.port = _free_port()
@@ -181,7 +181,7 @@ class Alertmanager:
 
 
 class Alerting(Prometheus):
-    """Context manager: a Prometheus with the scaled rules that sends alerts; it scrapes every second."""
+    """A Prometheus with the scaled rules, which scrapes every second and sends alerts."""
 
     def __init__(self, folder: Path, target: int, alertmanager: Alertmanager | None = None) -> None:
         super().__init__(folder, target)

@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 
 from servers import Keeper, ensure_packages
 
-#: tracefs is mounted in a namespace of bpftrace only, so the host does not change.
+#: bpftrace runs in its own mount namespace, so that mounting tracefs does not change the host.
 _MOUNTED: Final = 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace -B line -f json -e "$1"'
-#: bpftrace exits when a process calls getpgid() with this pid, which does not exist. A SIGINT may be lost,
-#: because bpftrace notices it only if epoll_wait returns EINTR.
+#: bpftrace exits when a process calls getpgid() with this pid, which does not exist. SIGINT would be
+#: unreliable, because bpftrace notices the signal only if epoll_wait returns EINTR.
 _NO_PROCESS: Final = 0x7FFFF000
 _FRAME: Final = f"""
 tracepoint:syscalls:sys_enter_getpgid /args->pid == {_NO_PROCESS}/ {{ exit(); }}
@@ -23,7 +23,7 @@ _END_S: Final = 60
 
 
 class Bpftrace:
-    """Context manager: all probes are attached in the block; ``maps`` (``@name`` → value) is set after it."""
+    """Attach all probes while the block runs; then set ``maps`` (``@name`` → value)."""
 
     def __init__(self, program: str, *, most_keys: int = 4096) -> None:
         ensure_packages(["bpftrace"])

@@ -1,4 +1,4 @@
-"""Start each test server once per session, and check the tests' requirements on the host.
+"""Start each test server once per session, and check that the host meets the tests' requirements.
 
 The tests in tests/unit need neither servers nor these requirements: they run as any user and without BPF.
 """
@@ -37,14 +37,13 @@ _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
 )
 
 
-#: Allowed owners of servers. Test servers run as root, or in a chroot as the user mysql of the chroot, which
-#: the host does not have.
+#: Allowed owners of servers. Test servers run as root, or in a chroot as a user mysql that exists only there.
 _RULE = f"users = ['mysql', 'mariadb', {MYSQL_UID}]\nremapped_uids = [0]\n"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def servers_config() -> Iterator[Path]:
-    """Set the rule of allowed server owners for all processes that the tests start."""
+    """Configure the allowed owners of servers for all processes that the tests start."""
     with tempfile.TemporaryDirectory(prefix="innoscope-rule-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "servers.toml"
@@ -71,7 +70,7 @@ _PARALLEL = frozenset({
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--full``: the suite of `make test-all`."""
+    """Add the option ``--full``, which selects the suite of `make test-all`."""
     parser.addoption("--full", action="store_true", help="run the long tests too, and all repetitions")
 
 
@@ -129,7 +128,7 @@ def _only_unit_tests(config: pytest.Config) -> bool:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Restore logging, which commands configure for the whole process."""
+    """Restore the logging configuration, which commands change for the whole process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
@@ -166,7 +165,7 @@ def server(running: dict[str, Server]) -> Callable[[str], Server]:
 
 @pytest.fixture
 def no_other_server(running: dict[str, Server]) -> None:
-    """Stop the session's servers, for a test that measures the cost of observing its own server."""
+    """Stop the session's servers for a test that measures the cost of observing its own server."""
     for one in running.values():
         one.__exit__()
     running.clear()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: The smallest download with symbols.
+#: The test server with symbols that is the smallest download.
 _SERVER = "mysql-5.6.24"
 _CLIENTS = 20
 #: Maximum seconds until the agent is ready; with much debug information, the first snapshot is slow.
@@ -108,7 +108,7 @@ def _scraped(stack: contextlib.ExitStack, port: int) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-prometheus-")))
     prometheus = stack.enter_context(Prometheus(folder, port))
     series = prometheus.value("scrape_samples_scraped")
-    # Prometheus's web pages need more packages than are unpacked, so show a query of its API.
+    # Prometheus's web pages need packages that are not unpacked here, so show a query of its API.
     where = f"http://127.0.0.1:{prometheus.port}/api/v1/query?query=innoscope_threads"
     print(f"run: Prometheus has scraped {series:.0f} series, for example {where}", flush=True)
 

@@ -12,7 +12,7 @@ from servers import cache
 from servers.packages import ensure_commands
 
 _HOME = Path(__file__).parent / "google_pprof"
-#: Options that prevent network access, omitted nodes and changed names.
+#: Options that prevent network access, and keep pprof from omitting nodes or changing names.
 _UNCHANGED = ("-symbolize=none", "-nodecount=1000000", "-nodefraction=0", "-edgefraction=0")
 _PATIENCE_S = 600
 

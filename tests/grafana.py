@@ -1,4 +1,4 @@
-"""Read the committed dashboards: panels, and queries with replaced variables."""
+"""Read panels and queries from the committed dashboards, and replace variables in queries."""
 
 from __future__ import annotations
 

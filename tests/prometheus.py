@@ -22,7 +22,7 @@ _PATIENCE_S = 30
 
 
 class Prometheus:
-    """Context manager: a Prometheus on a free loopback port, with its data in ``folder``.
+    """A Prometheus on a free loopback port, with its data in ``folder``, as a context manager.
 
     ``options`` are further lines of the scrape configuration; ``rules`` are rule files, evaluated at each
     scrape. The block begins after three scrapes. If ``folder``/data contains data already, it is served, too.

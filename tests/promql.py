@@ -24,7 +24,7 @@ OF_COUNTERS = ("rate", "irate", "increase", "resets")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A selector with its matchers ``{label: (operator, value)}``; ``around``: functions, outermost first."""
+    """A selector with matchers ``{label: (operator, value)}``. ``around``: its functions, outermost first."""
 
     name: str
     matchers: dict[str, tuple[str, str]]

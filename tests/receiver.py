@@ -46,7 +46,7 @@ class Received:
 
 
 class Receiver:
-    """Context manager: a receiver on a loopback port. Each request takes the next fault from ``faults``."""
+    """A receiver on a loopback port, as a context manager. Each request takes the next of ``faults``."""
 
     def __init__(
         self, kind: str = "pyroscope", *, certificate: Path | None = None, host: str = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""Test the test servers and workloads themselves."""
+"""Test the test servers and the workloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workloads import WORKLOADS, Idle, LatencyProbe, TableScan, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Number of connections of each workload; what the tests check does not depend on it.
+#: Number of connections of each workload. The results do not depend on this number.
 _FEW = 6
 
 #: Maximum seconds to wait for conditions that usually hold within a second.
@@ -125,7 +125,7 @@ def test_killed_server_under_a_workload_is_not_an_error() -> None:
 
 
 def test_redo_log_size_can_be_changed() -> None:
-    """Check 5.5 above all, which refuses to start if the existing log has another size."""
+    """Change the size on MySQL 5.5, which refuses to start if the existing log has another size."""
     server = Server("mysql-5.5.9", options={"innodb_log_file_size": "16M"})
     with server:
         assert server.sql("SELECT @@innodb_log_file_size") == [(16 << 20,)]

@@ -1,4 +1,4 @@
-"""The dashboard of Innoscope itself: its cost, its state, and what it omits."""
+"""Define the dashboard of Innoscope itself: its cost, its health, and missing data."""
 
 from __future__ import annotations
 

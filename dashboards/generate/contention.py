@@ -1,4 +1,4 @@
-"""The dashboard of lock and latch contention."""
+"""Define the dashboard of lock and latch contention."""
 
 from __future__ import annotations
 

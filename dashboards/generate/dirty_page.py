@@ -1,4 +1,4 @@
-"""The dashboard of a dirty page's path from the change to the data file, and the waits on the way."""
+"""Define the dashboard that follows a dirty page from its change to the data file, with all waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from generate.model import GREEN, ORANGE, RED, YELLOW, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio, series
 
-#: Histograms of the stages of a page's path: (metric, matchers, name).
+#: Histograms of the stages that a page passes through: (metric, matchers, name).
 _PATHS: Final = (
     ("flush_batch_seconds", ('type="list"',), "flush list batch"),
     ("flush_batch_seconds", ('type="lru"',), "LRU batch"),

@@ -1,4 +1,4 @@
-"""The dashboard of all servers, worst first. It uses recording rules (dashboards/alerts/recording.yaml)."""
+"""Define the dashboard of all servers, worst first, by recording rules (dashboards/alerts/recording.yaml)."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _heading(row: Row, number: int, y: int) -> Json:
 
 
 def _positions(row: Row, y: int) -> Iterator[tuple[Panel, Mapping[str, int]]]:
-    """Yield the panels with their positions, from left to right, starting a new line when one is full."""
+    """Yield the panels with their positions, from left to right, in as many lines as needed."""
     x, height = 0, 0
     for each in row.panels:
         if x + each.width > _WIDTH:

@@ -1,4 +1,4 @@
-"""Data model of a dashboard; ``panels`` and ``frame`` convert it to Grafana's JSON."""
+"""Define the data model of a dashboard; ``panels`` and ``frame`` convert it to Grafana's JSON."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-#: Version of the panels' format. Newer versions of Grafana migrate panels when they load them.
+#: Version of the panel format. Newer versions of Grafana migrate panels when they load them.
 _PLUGIN_VERSION: Final = "11.0.0"
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
 #: URL of the agent's live page. It is valid if a single instance is selected.

@@ -1,4 +1,4 @@
-"""PromQL for Innoscope's metrics. Every selector contains the dashboard's variables.
+"""Build PromQL queries of Innoscope's metrics. Every selector contains the dashboard's variables.
 
 Metrics are named as in ``probes/catalog/metrics.yaml``, without prefix and suffix. For unknown names, the
 functions raise KeyError.
@@ -13,7 +13,7 @@ from innoscope.metrics.registry import default
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Label matchers of all selectors. Series about Innoscope itself do not have the label ``server``.
+#: Label matchers that all selectors contain. Series about Innoscope itself do not have the label ``server``.
 OWN: Final = 'job=~"$job", instance=~"$instance"'
 SERVER: Final = f'{OWN}, server=~"$server"'
 _INTERVAL: Final = "[$__rate_interval]"

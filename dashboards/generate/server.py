@@ -1,4 +1,4 @@
-"""The dashboard of one server."""
+"""Define the dashboard of one server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from generate.queries import (
     series,
 )  # fmt: skip
 
-#: Excludes the wait classes of threads without work.
+#: A matcher that excludes the wait classes of threads without work.
 IDLE: Final = 'wait!~"idle|background_idle|user_sleep"'
 
 _GLANCE: Final = (

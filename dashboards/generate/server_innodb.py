@@ -1,4 +1,4 @@
-"""InnoDB panels of the server's dashboard: pool, checkpoint, read-ahead, locks, recovery."""
+"""Define the InnoDB panels of the server's dashboard: pool, checkpoint, read-ahead, locks, recovery."""
 
 from __future__ import annotations
 

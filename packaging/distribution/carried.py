@@ -1,4 +1,4 @@
-"""Bundle Python libraries that distributions lack or have only in older versions. Versions are exact."""
+"""Bundle Python libraries that distributions lack or have only in older versions, at pinned versions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Part:
 
     @property
     def text(self) -> str:
-        """A heading, followed by the licence files with their names."""
+        """Return a heading, followed by the names and contents of the licence files."""
         head = f"{self.name} {self.version}: {self.licence}"
         texts = (f"--- {path.name}\n\n{path.read_text(errors='replace').strip()}" for path in self.files)
         return "\n\n".join([f"{head}\n{'=' * len(head)}", *texts])

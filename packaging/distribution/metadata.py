@@ -30,7 +30,7 @@ class Metadata:
     maintainer: str
     depends: dict[str, list[str]]
     recommends: dict[str, list[str]]
-    time: int  # Unix time of the sources' last change
+    time: int  # Unix time of the last change to the sources
     machine: str = platform.machine()
 
     @classmethod
@@ -54,17 +54,17 @@ class Metadata:
 
     @property
     def deb_architecture(self) -> str:
-        """Debian's architecture: ``amd64`` or ``arm64``."""
+        """Return Debian's name of the architecture: ``amd64`` or ``arm64``."""
         return _DEB_NAMES[self.machine]
 
     @property
     def deb_name(self) -> str:
-        """The .deb's file name."""
+        """Return the file name of the .deb."""
         return f"{self.name}_{self.version}-{self.release}_{self.deb_architecture}.deb"
 
     @property
     def rpm_name(self) -> str:
-        """The .rpm's file name."""
+        """Return the file name of the .rpm."""
         return f"{self.name}-{self.version}-{self.release}.{self.machine}.rpm"
 
 

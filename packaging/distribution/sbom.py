@@ -138,7 +138,7 @@ def _programs() -> Iterator[Part]:
 
 
 def _needed(metadata: Metadata) -> Iterator[Part]:
-    """Yield the required packages of the distribution, without their versions."""
+    """Yield the distribution's packages that are required, without their versions."""
     for text in metadata.depends["deb"]:
         name = text.split()[0]
         if "<<" not in text:

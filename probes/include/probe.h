@@ -109,7 +109,8 @@ static inline void drop(u32 map)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Add to a counter. `label` is the index of the label's value, less than `labels`; unknown ones are ignored.
+/* Add to a counter. `label` is the index of the label's value, less than `labels`; unknown indexes are
+ * ignored.
  */
 static inline void add(u32 slot, u32 labels, u64 label, u64 amount)
 {

@@ -27,7 +27,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define LONG_NS 10000000ULL
 #define BPF_NOEXIST 1
 
-/* samples/record.rs has the same values. */
+/* The values must match those in samples/record.rs. */
 enum kind { WAIT_BEGINS = 256, WAIT_ENDS = 257, THREAD_ENDS = 258 };
 enum mode { RUNNING = 1, BLOCKED = 2, RUNNABLE = 3 };
 
@@ -47,7 +47,7 @@ struct thread {
 	__u64 running_ns;
 	__u64 blocked_ns;
 	__u64 runnable_ns;
-	__u64 wait_blocked_ns; /* of the current wait */
+	__u64 wait_blocked_ns; /* blocked time of the current wait */
 	__u64 wait_runnable_ns;
 	__u64 switches; /* context switches at the last event: identifies the current wait */
 	__u64 taken; /* `every` if the stack of the current wait was captured, otherwise 0 */
@@ -192,7 +192,7 @@ static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 no
 		thread->every = 1;
 	thread->count++;
 	if (thread->count > 2 * thread->every * most)
-		thread->every *= 2; /* a burst within the window */
+		thread->every *= 2; /* the thread waits more often than it did in the last window */
 	return thread->every == 1 || bpf_get_prandom_u32() % (__u32)thread->every == 0;
 }
 

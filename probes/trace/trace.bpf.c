@@ -22,7 +22,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Set before loading; constants() in trace.rs has the same layout. The verifier removes code that is not
  * needed. */
 const volatile struct {
-	__u32 argument; /* its index from 0, or NO_ARGUMENT */
+	__u32 argument; /* the argument's index from 0, or NO_ARGUMENT */
 	__u32 bits; /* the argument's width */
 	__u32 timed;
 	__u32 callers;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Background activity: the master thread, purge, the change buffer. */
+/* Background activity: the master thread, purge, and merges of the change buffer. */
 
 #ifdef HAVE_master_tick
 int master_tick_enter(struct pt_regs *ctx)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Redo log: waits until redo is written, stalls because its space is used up, checkpoints. */
+/* Redo log: waits until redo is written, stalls for redo space, and checkpoints. */
 
 #ifdef HAVE_redo_write
 int redo_write_enter(struct pt_regs *ctx)

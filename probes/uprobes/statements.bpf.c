@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Statements, from dispatch to completion. */
+/* Statements: the time from dispatch to completion. */
 
 #ifdef HAVE_statement
 int statement_enter(struct pt_regs *ctx)

@@ -36,7 +36,7 @@ _BENCHES = {
 }
 _JSON = Path("build/bench.json")
 
-#: Fields whose command-line option has another name.
+#: Settings whose command-line option has another name.
 _OWN_OPTIONS = {
     "servers": ("--server", NAMES),
     "probe_loads": ("--probe-load", PROBE_LOADS),

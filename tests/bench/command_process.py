@@ -1,8 +1,8 @@
 """Helper process: run one command and print its wall time, CPU time and memory as one line of JSON.
 
-This process is small (``python -I -S``, standard library only), because a command's ru_maxrss begins with the
-size of the process that forked it. Arguments: output file, error file, maximum seconds, command.
-If its standard input closes, this process ends the command; otherwise gdb would keep the server stopped.
+This process is small (``python -I -S``, standard library only), because a command's ru_maxrss includes the
+size of the process that forked it. Arguments: output file, error file, maximum seconds, command. If its
+standard input closes, this process ends the command; otherwise gdb would keep the server stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PATIENCE_S = 1
 def anon_kb(pid: int) -> int:
     """Return the process's memory in KiB, without pages that are mapped from files."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - pathlib would make us bigger
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - pathlib needs more memory
             lines = file.read().splitlines()
     except OSError:
         return 0

@@ -1,9 +1,9 @@
 """Measure the cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
 
-The arms, which last equally long: no command (the control), and one complete run of the command. The windows
-without a command before and after each arm are shorter. Under this load, the speed of a shared machine varies
-by 5 % between windows of 10 s; in the same total time, many short windows give a more precise result than few
-long ones. The loads are those of ``bench probes``.
+There are two arms of equal duration: no command (the control), and one complete run of the command. The
+windows without a command before and after each arm are shorter. Under this load, the speed of a shared
+machine varies by 5 % between windows of 10 s, so many short windows give a more precise result than a few
+long ones of the same total duration. The loads are those of ``bench probes``.
 """
 
 from __future__ import annotations

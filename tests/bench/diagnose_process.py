@@ -1,4 +1,4 @@
-"""Helper process: run ``innoscope diagnose`` on one server, once for each ``run`` on its input.
+"""Helper process: run ``innoscope diagnose`` on one server, once for each line ``run`` on standard input.
 
 Arguments: pid, seconds. The helper prints one line of JSON at the end of each run.
 """
@@ -48,7 +48,7 @@ def _cpu_seconds() -> float:
 
 
 def main() -> None:
-    """Execute orders until the input ends."""
+    """Execute orders until standard input closes."""
     pid, seconds = sys.argv[1:]
     reply("ready")
     while next_order(None):

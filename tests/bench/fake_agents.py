@@ -1,7 +1,7 @@
 """Serve many fake agents: ``python -m bench.fake_agents FILE``. Each URL path is an agent.
 
-FILE is a JSON list of recorded ``/metrics`` bodies. Each agent serves the bodies in a loop, so Prometheus
-sees counter resets.
+FILE is a JSON list of recorded ``/metrics`` bodies. Each agent serves these bodies in a loop, so that
+Prometheus handles counter resets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure a client's reply times while snapshots are taken back to back: ``python -m bench gap``.
 
-The arms: no snapshots (the control); snapshots; and no snapshots, but a process that uses the same CPU time.
-The last arm separates the competition for CPUs from other effects of snapshots.
+There are three arms: no snapshots (the control); snapshots; and a process that takes no snapshots, but uses
+the same CPU time. The last arm separates the competition for CPUs from other effects of snapshots.
 """
 
 from __future__ import annotations

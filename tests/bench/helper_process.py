@@ -24,7 +24,7 @@ class HelperError(RuntimeError):
 
 
 class Helper:
-    """Context manager around ``python -m bench.MODULE``, which is killed at the block's end or if we exit."""
+    """Context manager around ``python -m bench.MODULE``, which is killed at the end of the block."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module

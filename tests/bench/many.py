@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-#: Options for the smallest possible InnoDB.
+#: Options that minimise the memory and the threads of InnoDB.
 _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",

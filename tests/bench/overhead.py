@@ -1,6 +1,7 @@
 """Measure the cost of one snapshot a second: ``python -m bench overhead``.
 
-The costs are those to the measuring process and to the server.
+The benchmark measures the CPU time and memory of the process that takes the snapshots, and the effect on the
+server.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SNAPSHOTS = "snapshots"
 #: Seconds between two samples of the measuring process's memory and CPU time.
 _READING = 5.0
 
-#: Share of the long run that is start-up.
+#: Fraction of the long run that counts as start-up.
 _SETTLED = 0.1
 
 

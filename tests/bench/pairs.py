@@ -42,7 +42,8 @@ def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
 def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
     """Return time, the server's CPU time, and the number of operations.
 
-    Reading that number takes time, so the two times are means of their values before and after.
+    Reading the number of operations takes a while, so each time is the mean of its values before and after
+    that.
     """
     before = time.monotonic(), cpu_seconds(server.pid)
     done = load.throughput()
@@ -51,7 +52,7 @@ def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
 
 
 def rows(trials: Sequence[Trial], arm: str) -> list[list[str]]:
-    """Return one row for each metric."""
+    """Return one table row for each metric."""
     return [_row(trials, arm, metric) for metric in _METRICS]
 
 

@@ -2,7 +2,7 @@
 
 Arguments: pid, budget, families. Each line of input is an order, and each reply is one line of JSON:
 
-- ``points``: return the names of the placed probes.
+- ``points``: return the names of the probes whose functions were found.
 - ``settle``: let the governor measure the cost of each probe.
 - ``on``, ``off``: attach or detach the probes.
 - ``begin``, ``end``: mark a window between ``on`` and ``off``; ``end`` returns hits and cost since ``begin``.

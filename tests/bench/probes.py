@@ -1,7 +1,7 @@
 """Measure the cost of the probes to the server within their budget: ``python -m bench probes``.
 
-The arms: no probes (the control); the families that are on by default; with ``--spin`` also the default
-families plus the hottest one; with ``--unbounded`` also the default families without a budget. With
+The arms are: no probes (the control); the families that are on by default; with ``--spin`` also the default
+families plus the most expensive family; with ``--unbounded`` also the default families without a budget. With
 ``--families``, the arms are the control and each given family alone. The probes are compiled before the first
 window, and are attached only in the windows of their arm.
 """
@@ -82,7 +82,7 @@ def _arms(settings: Settings) -> dict[str, list[str]]:
 
 
 def _placeless(probers: Mapping[str, Helper]) -> list[str]:
-    """Return the arms to skip: those without probes, and the spin arm if it adds none to the default arm."""
+    """Return the arms to skip: those without probes, and ``spin`` if it has only the default probes."""
     points = {arm: probes_of.order("points") for arm, probes_of in probers.items()}
     return [arm for arm, own in points.items() if not own or (arm == SPIN and own == points[DEFAULTS])]
 

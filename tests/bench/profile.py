@@ -1,7 +1,7 @@
 """Measure the cost of a profile to the server, compared with perf's: ``python -m bench profile``.
 
-The arms: no profiler (the control), ``innoscope profile`` without and with ``--off-cpu``, and
-``perf record --call-graph dwarf`` at the same frequency.
+The arms are: no profiler (the control), ``innoscope profile`` without and with ``--off-cpu``, and ``perf
+record --call-graph dwarf`` at the same frequency.
 """
 
 from __future__ import annotations

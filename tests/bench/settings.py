@@ -1,4 +1,4 @@
-"""Sizes and durations. ``--quick`` is for trying out the benchmarks; its figures are not meaningful."""
+"""Define sizes and durations. ``--quick`` only tests the benchmarks; its figures are not meaningful."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Settings:
     pair_rounds: int = 60
     pair_window: float = 2.0
     probe_loads: tuple[str, ...] = PROBE_LOADS
-    families: tuple[str, ...] = ()  #: for ``probes``: measure each of these alone
+    families: tuple[str, ...] = ()  #: for ``probes``: measure each of these families alone
     unbounded: bool = False  #: for ``probes``: also measure the default families without a budget
-    spin: bool = False  #: for ``probes``: also measure the default families plus the hottest one
+    spin: bool = False  #: for ``probes``: also measure the default families plus the most expensive one
     oltp_clients: int = 8
     storm_clients: int = 40
     cell: float = 3.0  #: duration of a window of ``probes``

@@ -3,9 +3,10 @@
 Without orders, ``python -m bench.snapshot_process PID`` takes one snapshot a second until its input closes.
 Each reply is one line of JSON. Orders:
 
-- ``every S``, ``rest S``: take snapshots with S seconds from start to start, or from end to start.
+- ``every S``, ``rest S``: take snapshots at intervals of S seconds, measured from start to start, or from end
+  to start.
 - ``burn S BUSY``: take no snapshots, but compute for BUSY seconds, with pauses of S seconds.
-- ``pause``: stop doing any of these.
+- ``pause``: stop taking snapshots or computing.
 - ``snapshots N``: take N snapshots without a pause.
 - ``take``: return the measurements since the last ``take``.
 """
@@ -80,7 +81,7 @@ class _Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An action that is repeated with an interval in seconds."""
+    """An action that is repeated at an interval in seconds."""
 
     act: Callable[[], None]
     interval: float

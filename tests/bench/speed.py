@@ -50,7 +50,7 @@ class _Stage:
         self.records: list[Record] = []
 
     def nothing(self) -> None:
-        """Measure the control: a second without a tool."""
+        """Measure the control, which is one second without a tool."""
         self._begin()
         time.sleep(_NOTHING)
         self._end("nothing", {})

@@ -13,7 +13,7 @@ import time
 from bench.helper_process import next_order, reply
 
 _STEP_S = 0.001
-_NICE = -10  # at normal priority, this process would read too rarely on two busy cores
+_NICE = -10  # at normal priority, this process would sample too rarely on two busy cores
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Measure how a change of one setting affects a client that queries continuously: ``python -m bench toggle``.
 
-The arms: no change (the control); set and undo with the sql backend; set and undo with the memory backend; a
-dry run (``toggle plan``) with the memory backend; and a gdb one-liner, whose change is undone over SQL.
+The arms are: no change (the control); set and undo with the sql backend; set and undo with the memory
+backend; a dry run (``toggle plan``) with the memory backend; and a gdb one-liner, whose change is undone over
+SQL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tools that Innoscope is compared with."""
+"""Define the tools that Innoscope is compared with."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Measure in short alternating windows: empty, active, empty, active, …
+"""Measure in short windows that alternate: empty, active, empty, active, …
 
 On a small shared machine, two equal windows can differ by a fifth. So each active window is compared with the
 mean of the two empty windows around it, which are subject to the same drift. One arm is the control, whose
-windows are empty, too. The result of another arm is its difference from the control. Changes are logarithms
-(and means are geometric), so that doubling and halving have the same weight.
+active windows are also empty. The result of any other arm is its difference from the control. Changes are
+logarithms, and means are geometric, so that doubling and halving have the same weight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Window = dict[str, float]
 
-#: The arm in which nothing happens, as in the windows around it.
+#: The name of the control arm, in which nothing runs, as in the windows around it.
 CONTROL = "control"
 
 
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """Return a phrase that says whether the control's own spread explains the change."""
+        """Return a phrase that states whether the change is within the control's spread."""
         low, high = self.excess_interval
         return "within the control's spread" if low <= 0 <= high else "beyond the control's spread"
 

@@ -44,7 +44,7 @@ class Running:
     def gather(self) -> None:
         """Make the agent collect again.
 
-        The scrape is repeated, because a scrape soon after another one gets the result of that one.
+        The scrape is repeated until it is a new one, because scrapes in quick succession share one result.
         """
         began = time.time()
         while json.loads(self._get("/api/status"))["gathered_at"] <= began:
@@ -85,7 +85,7 @@ def agent_of(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        assert sensor.all_sent.wait(_PATIENCE_S)  # by then, the agent has collected once
+        assert sensor.all_sent.wait(_PATIENCE_S)  # the agent has then collected once
         yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
         agent.ended.set()

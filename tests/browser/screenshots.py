@@ -36,7 +36,7 @@ def main() -> None:
 def take(
     browser: Browser, agent: scene.Running, name: str, span: tuple[float, float] | None = None, **options: Any
 ) -> None:
-    """Take one screenshot. With a span, in seconds before the end of the hour, select it first."""
+    """Take one screenshot. If a span is given, in seconds before the end of the hour, select it first."""
     with scene.opened(browser, agent.address, **options) as (page, _):
         scene.drawn(page)
         if span is not None:

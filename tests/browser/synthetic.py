@@ -141,7 +141,7 @@ def probes() -> list[dict[str, Any]]:
 
 
 class FakeSensor:
-    """Context manager: serve each named server's chunks. ``failing`` maps a collector to its error."""
+    """A sensor that serves the chunks of each named server. ``failing`` maps a collector to its error."""
 
     def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
         self.path = path

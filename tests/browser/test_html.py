@@ -1,6 +1,6 @@
 """Open the HTML report from a file in a real browser without network access.
 
-The report is drawn, and zoom and search work.
+Check that the report is drawn, and that zoom and search work.
 """
 
 from __future__ import annotations

@@ -29,20 +29,20 @@ NAME = "orders"
 AXE_SHA = "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
 AXE = ("axe-core", "4.14.1", AXE_SHA)
 PHONE = {"width": 360, "height": 740}
-#: Generous limits, because the machine may be busy.
+#: These limits are generous, because the machine may be busy.
 LIMIT_MS = 5_000
 LONGEST_FRAME_MS = 2_000
 #: A script that stores the times between frames in ``window.frames_ms``.
 FRAMES = """() => { window.frames_ms = []; let last = performance.now();
   const next = (now) => { frames_ms.push(now - last); last = now; requestAnimationFrame(next); };
   requestAnimationFrame(next); }"""
-#: Drag a finger from left to right over a chart.
+#: A script that drags a finger from left to right over a chart.
 TOUCH = """() => { const over = document.querySelector('#threads-chart .u-over');
   const box = over.getBoundingClientRect();
   for (const [kind, share] of [['down', 0.3], ['move', 0.5], ['up', 0.7]])
     over.dispatchEvent(new PointerEvent(`pointer${kind}`, { pointerType: 'touch', bubbles: true,
       clientX: box.left + share * box.width, clientY: box.top + 20 })); }"""
-#: [[class, contrast of its colour with the text on it], …], as WCAG defines it.
+#: A script that returns [[class, contrast of its colour with the text on it], …], as WCAG defines contrast.
 CONTRASTS = """async () => {
   const main = document.querySelector('script[type=module]').src;
   const { color } = await import(main.replace('main.js', 'colors.js'));
@@ -103,7 +103,7 @@ def linked_span(page: Page) -> tuple[float, float]:
 
 
 def test_first_paint_is_fast(browser: Browser, agent: scene.Running) -> None:
-    browser.new_page().close()  # so that the browser's own start is not measured
+    browser.new_page().close()  # the measurement must not include the start of the browser
     with scene.opened(browser, agent.address) as (page, seen):
         scene.drawn(page)
         paint = {
@@ -228,7 +228,7 @@ def test_axe_finds_no_violations(
 
 @long("the quick suite has a smoke test of the page")
 def test_text_on_each_class_has_enough_contrast(page: Page) -> None:
-    """Frames of the flame graph have dark text on every class colour, in both schemes."""
+    """Check the dark text of the flame graph's frames on every class colour, in both colour schemes."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         found: list[tuple[str, float]] = page.evaluate(CONTRASTS)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-#: Replace the findings by newer ones, as the page does every half minute.
+#: A script that replaces the findings by newer ones, as the page does every half minute.
 NEWS = f"""async () => {{
   const main = document.querySelector('script[type=module]').src;
   const {{ findings }} = await import(main.replace('main.js', 'findings.js'));
@@ -54,7 +54,7 @@ def test_latest_finding_is_shown_with_its_reasons_collapsed(browser: Browser, ag
         assert re.match(r"\d+ threads wait for row locks row_lock_convoy, \d\d of 100", first.inner_text())
         assert "of the active threads" in first.inner_text()
         assert re.fullmatch(r"of the last minute · \d+ of \d+ checks", page.inner_text("#findings-about"))
-        reason = first.get_by_text("They all want rows that another transaction")
+        reason = first.get_by_text("All of them need rows that another transaction")
         assert not reason.is_visible()
         first.get_by_text("Why, and what to do").click()
         assert reason.is_visible()

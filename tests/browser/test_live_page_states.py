@@ -1,4 +1,4 @@
-"""If data are missing or a part of the live page fails, the page shows a message, and the rest works."""
+"""If data are missing or part of the live page fails, the page shows a message and still works otherwise."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_missing_sensor_is_reported(
 def test_stacks_are_hidden_from_untrusted_requests(
     browser: Browser, small: tuple[synthetic.FakeSensor, scene.Running]
 ) -> None:
-    """Request the page by a foreign host name, so that the agent does not trust the request."""
+    """Request the page under another host name, so that the agent does not trust the request."""
     _, agent = small
     address = f"http://elsewhere.test:{agent.agent.web.port}"
     with scene.opened(browser, address) as (page, seen):
@@ -189,7 +189,7 @@ def test_servers_can_be_chosen_from_a_fleet(browser: Browser, tmp_path: Path) ->
 
 @long("the quick suite has a smoke test of the page")
 def test_page_reconnects_to_an_agent_that_restarts(browser: Browser, tmp_path: Path) -> None:
-    """Ignore the console, because the browser itself logs the connections that are refused meanwhile."""
+    """Ignore the console, because the browser logs connections that are refused during the restart."""
     with synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
         with scene.agent_of(sensor) as agent:
             context = browser.new_context()

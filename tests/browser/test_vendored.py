@@ -1,4 +1,4 @@
-"""The page's libraries are identical to the published ones, file by file."""
+"""The page's libraries are identical to the published files."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ _PYTHON_RSS: Final = 160 + 64
 _RUST_RSS: Final = 2048
 #: libFuzzer's wall-clock limit for inputs that never end; the harness limits the CPU time.
 _ALARM_S: Final = 20
-#: Number of seed folders that are not deleted: this version's, and that of another version in use.
+#: Number of seed folders to keep: one for this version, and one for another version that is in use.
 _SEED_FOLDERS: Final = 2
-#: Lines of libFuzzer's output that a report shows.
+#: Maximum number of lines of libFuzzer's output in a report.
 _REPORTED: Final = re.compile(r"panicked|of CPU|bytes for|ERROR|Error|Exception|SUMMARY|Test unit|agent/")
 _STATISTIC: Final = re.compile(r"stat::(\w+):\s+(\d+)")
 

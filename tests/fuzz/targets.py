@@ -62,7 +62,7 @@ LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
     ("web.yaml", web_config.load),
 )
 _FRAME_S: Final = 0.5
-#: Long enough not to occur in a greeting by chance.
+#: A password long enough not to occur in a greeting by chance.
 PASSWORD: Final = "correct horse battery staple"  # noqa: S105
 
 
@@ -89,7 +89,7 @@ def within_limits(run: Callable[[bytes], None], data: bytes) -> None:
 
 
 def _in_file(data: bytes, load: Callable[[Path], object]) -> None:
-    """Load ``data`` from a file. The loader may raise InnoscopeError only."""
+    """Load ``data`` from a file. The loader may raise only InnoscopeError."""
     with tempfile.NamedTemporaryFile(dir=_shared_memory()) as file:
         file.write(data)
         file.flush()

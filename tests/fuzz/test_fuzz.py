@@ -16,7 +16,7 @@ from scale import count
 
 _TESTS = Path(__file__).resolve().parents[1]
 _SECONDS = count(quick=1, full=5)
-#: Minimum number of executions; with fewer, the harness and not the code under test would have used the time.
+#: Minimum number of executions; with fewer, most of the time was spent in the harness.
 _LEAST_EXECUTIONS = 100
 
 
@@ -25,7 +25,7 @@ _LEAST_EXECUTIONS = 100
 def test_no_input_crashes_or_exceeds_its_limits(target: str) -> None:
     """Run the target from a small separate process.
 
-    At execve the kernel keeps the peak memory of the process that forked, and pytest's peak may exceed
+    A child process inherits the peak memory of its parent even across execve, and pytest's peak may exceed
     libFuzzer's limit.
     """
     done = subprocess.run(

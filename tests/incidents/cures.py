@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """``innoscope`` with these arguments, such as ``("toggle", "set", "read_ahead", "off", "--yes")``.
+    """Arguments for ``innoscope``, such as ``("toggle", "set", "read_ahead", "off", "--yes")``.
 
     ``counter`` of SHOW GLOBAL STATUS counts the load's operations. The counter's rate is measured over
     ``seconds`` before and after the cure, and must be at least ``factor`` times as high afterwards.

@@ -24,7 +24,7 @@ _UNLIMITED: Final = 0
 
 @contextmanager
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
-    """For the block, limit the server's reads and writes per second on the device of its data.
+    """While the block runs, limit the server's reads and writes per second on the device of its data.
 
     Needs root and control groups version 1. Version 2 would also limit writeback, but the hosts of these
     tests do not have its io controller.
@@ -44,7 +44,7 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
 
 @contextmanager
 def quota(server: Server, cpus: float) -> Iterator[None]:
-    """For the block, limit the server's CPU time to that many CPUs."""
+    """While the block runs, limit the server's CPU time to that many CPUs."""
     group = _CPU / f"innoscope-{server.pid}"
     group.mkdir()
     try:
@@ -81,7 +81,7 @@ def _device(server: Server) -> str:
 
 @contextmanager
 def squeezed(server: Server, limit: int) -> Iterator[None]:
-    """Restart the server; for the block, limit its memory to that many bytes. The rest is swapped out."""
+    """Restart the server with a memory limit in bytes; the kernel swaps out the pages beyond the limit."""
     group, home = _MEMORY / f"innoscope-{server.pid}", _home()
     with _swap_space(server):
         group.mkdir()
@@ -89,7 +89,7 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
             (group / "memory.swappiness").write_text("100")
             (group / "memory.limit_in_bytes").write_text(str(limit))
             server.stop()
-            server.start(wait=False)  # to move it early: pages belong to the group that touches them first
+            server.start(wait=False)  # moved early: pages belong to the group that touches them first
             (group / "cgroup.procs").write_text(str(server.pid))
             server.wait_ready()
             yield
@@ -100,7 +100,7 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
 
 @contextmanager
 def _swap_space(server: Server) -> Iterator[None]:
-    """Use a file in the server's folder as swap space of the host."""
+    """Add a file in the server's folder to the host's swap space."""
     path = server.folder.path / "swap"
     with path.open("wb") as file:
         path.chmod(0o600)

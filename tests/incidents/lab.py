@@ -38,7 +38,7 @@ class Incident:
     ``finding`` must be the first finding of the stall, and must not be reported for the twin.
     ``consequences`` are the only other findings allowed, if given.
 
-    ``what`` describes in a sentence what was done to the server. ``setup`` runs before the stall and before
+    ``what`` describes the cause in one sentence. ``setup`` runs before the stall and before
     the twin, for example to create data. A scene may yield another server or a pid to diagnose; by default,
     the scene's own server is diagnosed, which the scene may have restarted. If a setting is the cause,
     ``twin_options`` replace ``options`` for the twin. ``arguments`` are passed to ``innoscope diagnose``.

@@ -12,7 +12,7 @@ from incidents.lab import run
 
 
 def main() -> int:
-    """Return 0 if every run of every incident was right and all runs agree."""
+    """Return 0 if all runs gave the expected results and agree."""
     options = _options()
     if not options.keep:
         store.forget()

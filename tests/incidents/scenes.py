@@ -1,4 +1,4 @@
-"""Incidents of various kinds."""
+"""Define incidents that do not belong to the other modules."""
 
 from __future__ import annotations
 

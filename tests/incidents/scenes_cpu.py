@@ -1,4 +1,4 @@
-"""Incidents of CPU time and of admission: too many threads, a CPU quota, innodb_thread_concurrency."""
+"""Define incidents with too many threads, a CPU quota, or innodb_thread_concurrency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Numbers of threads that compute, on a machine with two CPUs: far too many, and just enough.
+#: Numbers of computing threads on a machine with two CPUs: far too many, and just enough.
 _MANY, _FEW = 24, 2
 _CLIENTS = 16
 _ONE_AT_A_TIME = ("--innodb-thread-concurrency=1",)

@@ -1,4 +1,4 @@
-"""Incidents of a slow device, and of a buffer pool that is too small."""
+"""Define incidents with a slow device or a buffer pool that is too small."""
 
 from __future__ import annotations
 

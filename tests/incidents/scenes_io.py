@@ -1,4 +1,4 @@
-"""Incidents of writes, reads and memory."""
+"""Define incidents with heavy writes and reads, and a lack of memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Commits do not wait for the disk.
+#: Options with which commits do not wait for the disk.
 _LAZY = ("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=O_DIRECT")
 
 
 def _storm(server: Server) -> Writers:
-    """Write up to 150 MB of redo a second; the twin's log must hold all of it."""
+    """Write up to 150 MB of redo a second, all of which must fit into the twin's redo log."""
     return Writers(server, 4, rewrite=True)
 
 

@@ -1,4 +1,4 @@
-"""Incidents of latches, read-ahead and statistics."""
+"""Define incidents with contended latches, read-ahead and index statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Read pages from the disk instead of the kernel's cache, and create tables with few fsyncs.
+#: Options to read pages from the disk instead of the kernel's cache, and to create tables with few fsyncs.
 _DISK = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=O_DIRECT",
@@ -24,15 +24,16 @@ _DISK = (
 _POOL_16M = "--innodb-buffer-pool-size=16M"
 _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
-#: The default before 5.6. Pages become young at once, and only young pages trigger random read-ahead.
+#: The default before 5.6, with which pages become young immediately. Only young pages trigger random
+#: read-ahead.
 _YOUNG = "--innodb-old-blocks-time=0"
 _LONG_SPIN = "--innodb-sync-spin-loops=200"
-#: Rows of a kilobyte in a table of 45 MB.
+#: Number of rows of a kilobyte in a table of 45 MB.
 _WIDE = 40_000
 _ROWS_OF_TWO_PAGES = 30
-#: Let INSERT … SELECT assign ids without gaps.
+#: An option with which INSERT … SELECT assigns ids without gaps.
 _ONE_BY_ONE = "--innodb-autoinc-lock-mode=0"
-#: A unique, unordered value. (9.7 has no MD5.)
+#: An SQL expression for a unique, unordered value. MD5 is not used, because 9.7 does not have it.
 _ANY = "CONCAT(CRC32(RAND()), RAND())"
 
 

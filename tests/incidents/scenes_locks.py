@@ -1,4 +1,4 @@
-"""Incidents of transaction locks, table locks and the history list."""
+"""Define incidents with transaction locks, table locks and the history list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Make commits fast, and let INSERT … SELECT assign ids without gaps.
+#: Options that make commits fast, and with which INSERT … SELECT assigns ids without gaps.
 _FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-autoinc-lock-mode=0")
 _TABLES = 2_000
 _ROWS = 10_000
@@ -38,12 +38,12 @@ def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
 
 
 def _paced_updates(server: Server) -> Repeated:
-    """Limit the rate, because at full rate undo log fills the buffer pool, which is another incident."""
+    """Run updates at a limited rate: at full rate, undo log would fill the buffer pool, another incident."""
     return _updates(server, 8, "$R", rate=10_000)
 
 
 def _many_tables(server: Server) -> None:
-    """Create more tables than any table cache here holds."""
+    """Create more tables than the table cache of any server in the lab can hold."""
     tables = (
         f"CREATE TABLE many.t{n} (a INT PRIMARY KEY, b INT) ENGINE=InnoDB" for n in range(1, _TABLES + 1)
     )
@@ -64,7 +64,7 @@ def _opened_before(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _old_snapshot(server: Server) -> Iterator[None]:
-    """Keep a read view open while others update."""
+    """Keep a read view open while other clients update rows."""
     with contextlib.ExitStack() as stack:
         forgotten = stack.enter_context(contextlib.closing(server.connect()))
         with forgotten.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Incidents of the process: start, shutdown, lack of memory, slow clients."""
+"""Define incidents during start and shutdown, with a lack of memory, and with slow clients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from incidents.lab import Scene
     from servers import Server
 
-#: Half of the data of the profile tests. On a slow device, recovery still takes long enough.
+#: Half of the amount of data in the profile tests. Recovery takes long enough, because the device is slow.
 _DOUBLINGS = 14
-#: For mariadb-11.4.5, whose single redo log file must be as large as the two of MySQL 5.6.
+#: Options for mariadb-11.4.5, whose single redo log file must be as large as both files of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
 _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
@@ -144,7 +144,7 @@ def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
     return tuple(arguments(options))
 
 
-#: With these options, the server needs less memory for all else than for its buffer pool.
+#: Options with which the server needs more memory for its buffer pool than for everything else.
 _MEAGRE = (
     "--performance-schema=OFF",
     "--max-connections=100",

@@ -1,4 +1,4 @@
-"""Incidents of a replica and its source."""
+"""Define incidents on a replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OPTIONS: Final = ("--server-id=2", "--relay-log=relay", "--innodb-lock-wait-timeout=600")
 _SOURCE: Final = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW")
 _WITHIN_S: Final = 30
-#: Seconds that the replica lags before it is diagnosed.
+#: Lag of the replica, in seconds, at which it is diagnosed.
 _BEHIND: Final = 8
 #: Replication statements and the column with the lag: before 8.0.22 and in MariaDB, and since 8.0.22.
 _WORDS: Final = {

@@ -76,7 +76,7 @@ def tables(rows: Mapping[str, str], cures: Mapping[str, str]) -> Iterator[str]:
     for name in BY_NAME:
         yield rows[name]
     yield ""
-    yield "What was done to the server:"
+    yield "The cause of each incident:"
     yield ""
     for name, incident in BY_NAME.items():
         yield f"- **{name}**: {incident.what}"

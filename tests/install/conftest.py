@@ -1,4 +1,4 @@
-"""Build the wheel, and the packages made of it, once per session."""
+"""Build the wheel and the packages once per session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servers import ensure_packages
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The version of the upgrade.
+#: The version to which the test upgrades the package.
 NEXT = "0.1.0+next"
 
 

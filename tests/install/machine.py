@@ -72,7 +72,7 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """Return its root folder, as a path on the host."""
+        """Return the machine's root folder, as a path on the host."""
         return Path(f"/proc/{self.pid}/root")
 
     def run(self, *command: str, check: bool = True) -> str:
@@ -163,7 +163,7 @@ def _hierarchies() -> list[Path]:
 
 
 def _remove_group(group: Path) -> None:
-    """Remove the group and those below it. Killed processes remain until their probes are detached."""
+    """Remove the group and its subgroups. Killed processes remain until their probes are detached."""
     folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
     deadline = time.monotonic() + _GONE_S
     for folder in folders:

@@ -1,7 +1,7 @@
 """Provide a minimal Debian 12 in the cache, with systemd and the package's dependencies.
 
-Of the package's dependencies, only the declared ones are installed, so a test fails if one is not declared.
-Because the dependencies are installed already, installing the package needs no network.
+Only the dependencies that the package declares are installed, so a test fails if a declaration is missing.
+Because the dependencies are installed in advance, installing the package needs no network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 
 def depends(deb: Path) -> list[str]:
-    """Return the names in Pre-Depends and Depends, the first of alternatives."""
+    """Return the package names in Pre-Depends and Depends; of alternatives, return only the first."""
     fields = subprocess.run(
         ["dpkg-deb", "--field", deb, "Pre-Depends", "Depends"], capture_output=True, text=True, check=True
     ).stdout
@@ -37,7 +37,7 @@ def depends(deb: Path) -> list[str]:
 
 
 def clean_root(needed: Iterable[str]) -> Path:
-    """Return the folder of a root with these packages. Do not write to it; mount an overlay."""
+    """Return the root folder with these packages. Do not write to the folder; mount an overlay instead."""
     names = sorted({*needed, *_BESIDE})
     key = hashlib.sha256(f"{_RECIPE} {_SUITE} {names}".encode()).hexdigest()[:8]
     root = cache.root() / "roots" / f"{_SUITE}-{key}"
@@ -56,5 +56,5 @@ def _make(root: Path, names: list[str]) -> None:
         home = scratch / "root"
         run([*command, *(f"--aptopt={option}" for option in options), _SUITE, str(home), mirror()], scratch)
         home.chmod(0o755)
-        for timer in ("apt-daily", "apt-daily-upgrade"):  # they would lock apt
+        for timer in ("apt-daily", "apt-daily-upgrade"):  # these timers run apt, which would hold its lock
             (home / "etc/systemd/system" / f"{timer}.timer").symlink_to("/dev/null")

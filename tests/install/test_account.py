@@ -1,4 +1,4 @@
-"""On all servers, the account of packaging/account.sql suffices for the agent, and can do nothing else."""
+"""The account in packaging/account.sql is sufficient for the agent, and can do nothing else."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UNITS = ("innoscope-sensor.service", "innoscope-agent.service")
 SOCKET = "run/mysqld/mysqld.sock"
-#: Maximum seconds to wait. Compiling the probes alone takes two seconds on an idle CPU.
+#: Maximum seconds to wait for the services; compiling the probes takes two seconds even on an idle CPU.
 PATIENCE_S = 60
 #: Paths that apt and dpkg write for any package, and the server's data.
 FOREIGN = (
@@ -160,7 +160,7 @@ def test_installing_starts_nothing(installed: Machine) -> None:
 
 
 def test_every_command_finds_its_libraries(installed: Machine) -> None:
-    """Import all libraries and run every command; only the package's dependencies are installed."""
+    """Import all libraries and run every command, with only the package's dependencies installed."""
     modules = (
         "bcc, bcrypt, click, msgspec, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
         "innoscope._native"

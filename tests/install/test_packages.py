@@ -75,7 +75,7 @@ def carried() -> dict[str, str]:
 
 @long("lintian takes ten seconds, and packaging changes rarely")
 def test_lintian_is_silent(packages: Packages) -> None:
-    """packaging/debian/innoscope.lintian-overrides explains the exceptions."""
+    """Check with the exceptions that packaging/debian/innoscope.lintian-overrides explains."""
     ensure_packages(["lintian"])
     command = ["lintian", "--allow-root", "--fail-on=error,warning", str(packages.deb)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

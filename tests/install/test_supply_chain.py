@@ -76,7 +76,7 @@ def test_crates_inside_py_spy_are_listed_with_their_licences(packages: Packages)
 
 
 def py_spy_list() -> str:
-    """Return the path of the list of parts that py-spy's own wheel installed here."""
+    """Return the path of the bill of materials that py-spy's own wheel contains."""
     files = importlib.metadata.files("py-spy") or ()
     return str(next(file.locate() for file in files if file.name == "py-spy.cyclonedx.json"))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 ROOT = Account(user="root")
-#: Values that are valid on all servers and are not the default on any server.
+#: Values that are valid on every server and the default on none.
 NUMBERS = {
     "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
     "io_capacity": "30000", "redo_size": "48", "purge_lag": "1000000", "purge_lag_delay": "20000",
@@ -51,7 +51,7 @@ class Changer:
 
     @contextmanager
     def changed(self, toggle: str, value: str) -> Iterator[Entry]:
-        """Set the toggle for the block, and undo it afterwards."""
+        """Set the toggle while the block runs, and undo the change afterwards."""
         entry = self.set(toggle, value)
         try:
             yield entry

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RULES = grafana.FOLDER.parent / "alerts" / "recording.yaml"
-#: A server with all metrics except deadlocks, and a server of the other flavour, whose metrics include them.
+#: A MySQL server that has all metrics except deadlocks, and a MariaDB server that has deadlocks.
 BUSY, OTHER = "mysql-5.6.24", "mariadb-11.4.5"
 #: Their names in the agent's configuration.
 BUSY_NAME, OTHER_NAME = "under test", "other"
@@ -41,7 +41,8 @@ _OPTIONS = (
     "--innodb-lru-scan-depth=100",
     "--table-open-cache=8",
 )
-#: Maximum seconds until both servers have all metrics: probes compiled and attached, debug information read.
+#: Maximum seconds until both servers have all metrics, for which probes are compiled and debug information is
+#: read.
 _PATIENCE_S = 60
 #: Seconds between two scrapes of ``acts``, long enough that no scrape is missed on a busy machine.
 SLOW_S = 2
@@ -50,21 +51,21 @@ _ACT_S = 20
 
 
 class Copying(Copy):
-    """A small copy, so that it stops soon."""
+    """A copy of a small table, which stops quickly."""
 
     _ROWS = 1 << 17
 
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Prometheus]:
-    """Yield the Prometheus, with the servers under load; ``folder`` must be readable by all users."""
+    """Yield the Prometheus while the servers are under load. All users must be able to read ``folder``."""
     with _stage(folder) as (prometheus, busy, other), load(busy, other):
         yield prometheus
 
 
 @contextmanager
 def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
-    """Run a sequence of loads, for pictures; yield the Prometheus and the seconds that the loads took."""
+    """Run a sequence of loads for the pictures; yield the Prometheus and the loads' duration in seconds."""
     with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
         always.enter_context(Fsync(busy, 2))
         always.enter_context(UpdateStorm(other, 4))
@@ -88,7 +89,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
         busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
         other = stack.enter_context(Server(OTHER))
         families = [word for name in default_catalog().families for word in ("--family", name)]
-        # With all CPUs as the budget, no probe is detached until the retry after a minute.
+        # The budget is all CPUs, because a probe that exceeds its budget would be detached for a minute.
         sensing = stack.enter_context(Sensing(*families, "--budget", 1, only=[busy, other]))
         receiver = stack.enter_context(Receiver())
         places = (
@@ -98,7 +99,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
             _watch(folder / "incidents"),
         )
         agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
-        stack.callback(sensing.terminate)  # a killed sensor is slower: a child process detaches its probes
+        stack.callback(sensing.terminate)  # after a kill, a child process would detach the probes
         _change(busy, folder)
         prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
         _until_known(prometheus)
@@ -145,7 +146,7 @@ def opening(server: Server, clients: int) -> Iterator[None]:
 
 
 def _change(server: Server, folder: Path) -> None:
-    """Change one setting for a quarter of an hour, without a process that undoes it."""
+    """Record a change that lasts for 15 minutes, without a process that undoes it."""
     changer = Changer(server, folder)
     deps = replace(changer.deps, expiry=SimpleNamespace(arm=lambda *_: None, disarm=lambda *_: None))
     plan = engine.plan(changer.target, "io_capacity", "300", account=ROOT, deps=deps)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: With these options, flushing starts only at innodb_max_dirty_pages_pct, not to free pages or redo space,
-#: and depends only on the last second (5.5 has none of these options). 9.7 also flushes at the rate at which
-#: redo is written; with this small io_capacity, some pages stay dirty.
+#: With these options, only innodb_max_dirty_pages_pct triggers flushing, not a lack of free pages or redo
+#: space, and the rate depends only on the last second (5.5 has none of these options). 9.7 also flushes at
+#: the rate at which redo is written, but with this small io_capacity some pages stay dirty.
 SMALL_POOL: Final[dict[str, str | int | None]] = {
     "innodb_buffer_pool_size": "16M",
     "innodb_flush_method": "O_DIRECT",
@@ -32,12 +32,12 @@ _UNWANTED: Final = {
 #: Rows of 2 KB. A page holds seven, so this number fills half of the pool.
 _ROWS: Final = 3500
 _BETWEEN_S: Final = 0.05
-#: This writes some redo, because 5.6 flushes old pages only as far as new redo is written.
+#: A statement that writes some redo: 5.6 flushes old pages only while new redo is written.
 _SOME_REDO: Final = "UPDATE stained.one SET b = b + 1, pad = REPEAT(CHAR(65 + b % 26), 3000)"
 
 
 class DirtyPages:
-    """Context manager: a table that fills half of the pool."""
+    """A table that fills half of the buffer pool, as a context manager."""
 
     def __init__(self, server: Server) -> None:
         self._flavour = server.spec.flavour
@@ -76,7 +76,7 @@ class DirtyPages:
         return 100 * self.now() / POOL_PAGES
 
     def keep_busy(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Keep the server busy (an idle one flushes anyway); return whether the condition was reached."""
+        """Keep the server busy, because idle servers flush anyway; return whether the condition held."""
         deadline = time.monotonic() + seconds
         while not reached():
             if time.monotonic() > deadline:
@@ -87,7 +87,7 @@ class DirtyPages:
 
     @contextmanager
     def unwanted(self) -> Iterator[None]:
-        """For the block, let the server flush all dirty pages at the rate of innodb_io_capacity.
+        """While the block runs, let the server flush all dirty pages at the rate of innodb_io_capacity.
 
         An idle MariaDB does so above the low-water mark; above innodb_max_dirty_pages_pct, it flushes faster.
         """
@@ -100,7 +100,7 @@ class DirtyPages:
             self._ask(f"SET GLOBAL {name} = {usual}")
 
     def flushed_per_second(self, seconds: float) -> float:
-        """Measure pages flushed per second, over ``seconds`` or until a tenth is left."""
+        """Measure pages flushed per second, over ``seconds`` or until only a tenth of the pages is dirty."""
         before = self._status("Innodb_buffer_pool_pages_flushed")
         tenth, began = self.now() / 10, time.monotonic()
         with self.unwanted():

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: The default server of an example.
 SERVER: Final = "mysql-5.6.24"
-#: Longest duration of a command in an example.
+#: Maximum duration of a command in an example, in seconds.
 MOST_SECONDS: Final = 2
-#: Instead of a workload: an agent with its sensor that serves pages continuously.
+#: Used like the name of a workload: an agent with its sensor that serves pages continuously.
 AGENT: Final = "agent"
 
 _FENCE: Final = re.compile(
@@ -102,7 +102,7 @@ def _commands(lines: list[str], page: str, first: int, scene: Scene, code: int) 
 
 @dataclass(frozen=True)
 class There:
-    """Values of this run that replace words of an example."""
+    """Values that replace words of an example in this run."""
 
     pid: int
     socket: str
@@ -160,7 +160,7 @@ def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
 
 
 def _resolve(words: list[str]) -> click.Command:
-    """Return the click command that these words call."""
+    """Return the click command that these words invoke."""
     found: click.Command = cli
     for word in words:
         if not isinstance(found, click.Group):

@@ -30,7 +30,7 @@ _PF_USER_WORKER: Final = 0x4000
 #: Outermost functions of a complete stack: the start of a thread or of the program.
 ROOTS: Final = frozenset({"start_thread", "clone", "__clone", "clone3", "__clone3", "_start"})
 
-#: No load: only the server's own threads.
+#: The name of the plan without a load, in which only the server's own threads run.
 QUIET: Final = "quiet"
 
 
@@ -53,7 +53,7 @@ PLANS: Final = {
     "cpu": Plan(8, 100, 0.01),
     "burn": Plan(8, 100, 0.01),
     "fsync": Plan(16, 60, 0.02),
-    "table_scan": Plan(8, 60, 0.02),  # last, because it needs a server with other options
+    "table_scan": Plan(8, 60, 0.02),  # runs last, because it needs a server with other options
 }
 
 #: Maximum seconds for the snapshots under one load, on a busy machine.
@@ -63,7 +63,7 @@ _LONGEST_S: Final = 30
 #: threads start in the order of the connections.
 _THREAD_EACH: Final = ("--thread-cache-size=0",)
 
-#: Number of different stacks stored for the message of a failure.
+#: Number of different stacks that are stored for the error message of a failed test.
 _EXAMPLES: Final = 5
 
 
@@ -82,7 +82,7 @@ class Observation:
     examples: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, dump: Dump, affected: frozenset[int]) -> None:
-        """Count one more snapshot."""
+        """Add the threads of one snapshot to the sums."""
         self.snapshots += 1
         for thread in dump.threads:
             if _is_kernel_thread(dump.target.pid, thread):
@@ -122,7 +122,7 @@ def _is_kernel_thread(pid: int, thread: Thread) -> bool:
     try:
         stat = Path(f"/proc/{pid}/task/{thread.tid}/stat").read_text()
     except OSError:
-        return True  # such threads start and exit at any time
+        return True  # the thread has exited, as such threads may do at any time
     return bool(int(stat.rpartition(")")[2].split()[6]) & (_PF_IO_WORKER | _PF_USER_WORKER))
 
 

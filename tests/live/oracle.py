@@ -26,7 +26,7 @@ class Frame(NamedTuple):
 
 
 class Stacks(NamedTuple):
-    """Frames by thread id, innermost first; ``cut`` are the threads that were not unwound to their root."""
+    """Frames by thread id, innermost first. ``cut`` contains the threads not unwound to their root."""
 
     by_thread: dict[int, list[Frame]]
     cut: frozenset[int]

@@ -25,7 +25,7 @@ this table for the servers of a host.
 `n of m`: n of the family's m probes are attached. Families in *italics* are off by default.
 """
 
-#: The end of the reason why a probe's function was not found by name. Such probes are merged into one row.
+#: The end of the reason if a probe's function is not found by name. Such probes are merged into one row.
 _STRIPPED = "the name is not exported, and this build is stripped"
 
 _FOOT = """

@@ -61,7 +61,7 @@ def self_shares(profile: Profile) -> dict[str, float]:
 
 
 def one_name(function: str) -> str:
-    """Return one of the names that the C library gives to the same code, always the same one."""
+    """Return a canonical name for a function of the C library that has several names."""
     return plain_name(function).replace("__memcpy_", "__memmove_")
 
 

@@ -1,4 +1,4 @@
-"""Take snapshots of the spinner and judge each stack, in a separate process, which may drop a privilege.
+"""Take snapshots of the spinner and check each stack. This process may drop a privilege.
 
 Arguments: pid, shared file, threads, snapshots, and ``deny`` to forbid perf events. Prints counts as JSON:
 ``{"exact right": 500, "stale wrong": 3, ...}``.
@@ -79,7 +79,7 @@ class Judge:
     def _judge(self, snapshot: Look, trust: str, stack: int, possible: set[int]) -> None:
         functions = [frame.function for frame in snapshot.stacks[stack]]
         phases = [name for name in functions if name and name.startswith("phase_")]
-        # between two phases, for a few nanoseconds, a thread is in spinning() alone
+        # between two phases, a thread is only in spinning() for a few nanoseconds
         right = "spinning" in functions and all(name in {f"phase_{n}" for n in possible} for name in phases)
         fresh = right and (bool(phases) or len(possible) == 2)
         self.seen[f"{trust} {'right' if fresh else 'wrong'}"] += 1

@@ -33,7 +33,7 @@ class Split:
         self.debug.parent.mkdir()
         self.installation = Installation(original.spec, folder / "server")
         self.installation.folder.mkdir()
-        # a copy, because through a link the server would write into the cache
+        # copy the files, because the server would write into the cache through a link
         template.ensure(original, lambda: Server(name)._make_template())
         copy = ["cp", "--archive", "--reflink=auto", "--sparse=auto"]
         subprocess.run([*copy, original.template, self.installation.template], check=True)
@@ -64,7 +64,7 @@ class Split:
 
     @contextlib.contextmanager
     def by_link(self) -> Iterator[None]:
-        """For the block, put the debug file beside the server, under the name in its ``.gnu_debuglink``."""
+        """While the block runs, put the debug file beside the server, named as in ``.gnu_debuglink``."""
         place = self.installation.mysqld.with_name(_DEBUG_NAME)
         place.hardlink_to(self.debug)
         yield

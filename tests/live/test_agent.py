@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NAMES = ("mysql-5.6.24", "mariadb-10.11")
 SCRAPES = count(quick=20, full=60)
-#: ann:secret, at bcrypt's lowest cost.
+#: The user ann with the password "secret", hashed by bcrypt at its lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
 PATIENCE_S = 30
 
@@ -94,7 +94,7 @@ def test_scrapes_are_cheap(scene: tuple[Server, Running, Sensing]) -> None:
     _, agent, _ = scene
     before = cpu_seconds(agent.pid)
     for _ in range(SCRAPES):
-        time.sleep(0.26)  # an earlier scrape would get the result of the last one
+        time.sleep(0.26)  # a scrape within this time would get the result of the previous one
         agent.scrape()
 
     assert (cpu_seconds(agent.pid) - before) / SCRAPES < 0.025

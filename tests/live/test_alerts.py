@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CLIENTS = 14
 #: Seconds of a healthy load in which no alert may fire: twelve minutes before scaling.
 QUIET_S = 12
-#: The smallest possible redo log. Commits do not go to disk, because their time is not tested here.
+#: The smallest possible redo log. Commits are not flushed to disk, because fsync times are not tested here.
 OPTIONS: dict[str, str | int | None] = {
     "innodb_redo_log_capacity": "8M",
     "innodb_flush_log_at_trx_commit": 2,
@@ -41,7 +41,7 @@ OPTIONS: dict[str, str | int | None] = {
 
 
 class OwnRows(UpdateStorm):
-    """As many updates as wait in RowLock, but of rows that are not locked; each writes a few KB of redo."""
+    """Run as many updates as RowLock, but of rows that are not locked. Each writes a few KB of redo."""
 
     name: ClassVar[str] = "own_rows"
     rows: ClassVar[int] = 4_096
@@ -137,7 +137,7 @@ def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scen
         scene.toggle("undo", "flush_neighbors")
         scene.resolves("InnoscopeToggleLeftOn")
 
-        # The load is healthy now, with as many updates as wait in the convoy.
+        # The load is healthy now: it runs as many updates as waited in the convoy.
         until(lambda: not scene.prometheus.states(), scene.words)
-        time.sleep(QUIET_S)  # no event to wait for, because no alert may fire
+        time.sleep(QUIET_S)  # a fixed time, because no alert may fire, so there is no event to wait for
         assert scene.prometheus.fired(QUIET_S) == {}

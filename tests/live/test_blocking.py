@@ -54,11 +54,11 @@ def tables(server: Callable[[str], Server], request: pytest.FixtureRequest) -> I
 def _connections(server: Server) -> list[int]:
     """Return the remaining connections and kill them.
 
-    A server does not notice at once that a client has disconnected.
+    A server may notice only later that a client has disconnected.
     """
     remaining = [row[0] for row in server.sql(f"SELECT ID {_PROCESSES}")]
     for connection in remaining:
-        with contextlib.suppress(pymysql.MySQLError):  # the connection has ended meanwhile
+        with contextlib.suppress(pymysql.MySQLError):  # the connection has ended in the meantime
             server.sql(f"KILL {connection}")
     return remaining
 
@@ -149,7 +149,7 @@ def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Se
 
 
 def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
-    """Let a connection open a table whose file is a pipe. It waits endlessly, and holds LOCK_open."""
+    """Let a connection open a table whose file is a pipe, so that it waits endlessly and holds LOCK_open."""
     with Server("mysql-5.5.9") as server:
         tables = (f"CREATE TABLE blocking.{one} (a INT)" for one in ("slow", "t"))
         server.sql("CREATE DATABASE blocking", *tables, "FLUSH TABLES")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from live.observe import Observatory
 
 FLOOR = 0.995
-#: In the quick suite, ONE server runs all loads except LAST, which needs its own server; others run LOADS.
+#: In the quick suite, the server ONE runs all loads except LAST, which needs its own server. The other
+#: servers run only LOADS.
 ONE, LAST, LOADS = "mysql-5.6.24", "table_scan", ("idle", "row_lock")
 
 

@@ -28,8 +28,7 @@ _PATIENCE_S = 45
 #: Seconds before now at which the backfilled series end.
 EARLIER_S = 3 * 3600
 
-#: Queries without data in this scene, with the reason. Like all queries, they have data in the backfilled
-#: series.
+#: Queries without data in this scene, with the reason. All of them have data in the backfilled series.
 NOT_HERE: dict[str, str] = {}
 #: Queries without data when only the busy server is selected, with the reason; the other server has data.
 NOT_OF_BUSY = {

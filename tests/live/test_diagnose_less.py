@@ -60,7 +60,7 @@ def full(server: Server) -> Iterator[None]:
 
 
 def test_stacks_are_enough_without_sql(tmp_path: Path) -> None:
-    """Make SQL fail, first by a wrong password, then by too many connections."""
+    """Make SQL fail, first with a wrong password, then with too many connections."""
     file = tmp_path / "my.cnf"
     file.write_text("[client]\nuser=root\npassword=hunter2secret\n")
     file.chmod(0o600)

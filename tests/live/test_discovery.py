@@ -1,8 +1,8 @@
 """The sample configurations for service discovery are valid.
 
-They give agents the labels that the dashboards need. Debian's Prometheus is built without Consul and
-Kubernetes, so promtool checks these samples with file_sd_configs in place of their own discovery block.
-VictoriaMetrics, which parses the same configuration strictly, checks the blocks themselves.
+The samples give agents the labels that the dashboards need. Debian's Prometheus is built without Consul and
+Kubernetes, so promtool checks these samples with file_sd_configs instead of their own discovery block.
+VictoriaMetrics, which parses the same configuration strictly, checks the discovery blocks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_agents_get_their_labels(sample: Path) -> None:
     targets = json.loads(
         _run("promtool", "check", "service-discovery", "--timeout=1s", str(sample), "innoscope")
     )
-    # promtool does not keep the order of the groups in the file
+    # promtool does not preserve the order of the groups in the file
     found = sorted((_labels(one) for one in targets), key=lambda one: one["instance"])
 
     assert [(one["job"], one["instance"], one["cluster"]) for one in found] == [

@@ -1,4 +1,4 @@
-"""A stored snapshot program, which was relocated to this kernel in advance, gives the same snapshots."""
+"""A cached snapshot program that was already relocated for this kernel gives the same snapshots."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_unlimited_snapshot_is_complete_and_memory_stays_flat(crowd: ManyThreads
     assert (_complete(first), first.shallow, first.notes) == ({thread.tid for thread in first.threads}, 0, [])
     assert _anonymous_kb() - before < MOST_KB
 
-    process.look()  # this snapshot grows the kernel's map for that many threads, and copies all stacks again
+    process.look()  # this snapshot enlarges the kernel's map for so many threads, and copies all stacks again
     later = process.look()
     assert later.copy_ns < first.copy_ns / 2, "threads that have not run must not be copied again"
     assert len(later.threads) == THREADS + 1
@@ -93,7 +93,7 @@ def test_threads_that_always_run_are_copied_in_turn(restless: ManyThreads) -> No
 
 
 def test_deep_stacks_share_the_budget(tmp_path: Path) -> None:
-    """Each stack of 40 KB is too large for the common copy and is read separately, some in each snapshot."""
+    """Use stacks of 40 KB, which are read separately: each snapshot reads some of them."""
     with ManyThreads(tmp_path, 300, stack_bytes=40_000) as deep:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
         snapshot = process.look()

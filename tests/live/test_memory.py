@@ -1,4 +1,4 @@
-"""Values read from a server's memory equal those that the server reports over SQL."""
+"""Values read from a server's memory equal the values that the server reports over SQL."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ABSENT = {
 }
 OPTIONS = {"innodb_buffer_pool_size": "16M", "innodb_flush_method": "O_DIRECT"}
 ROUNDS = 20
-#: Live status variables that can fall.
+#: Live status variables whose values can decrease.
 GAUGES = {
     f"Innodb_{name}"
     for name in (
@@ -84,7 +84,7 @@ def test_every_value_is_available_or_has_a_reason(small: Server, reader: MemoryR
 
 
 def test_counters_lie_between_two_reads_over_sql(small: Server, reader: MemoryReader) -> None:
-    """Compare under a load that changes all counters."""
+    """Compare the counters under a load that changes all of them."""
     moved: set[str] = set()
     with (
         TableScan(small, 2),
@@ -176,7 +176,7 @@ def test_stopped_server_can_be_read(small: Server, reader: MemoryReader, cache: 
 
 
 def _wait_until_stopped(pid: int) -> None:
-    """Wait until all of its threads are stopped."""
+    """Wait until all threads of the process are stopped."""
     deadline = time.monotonic() + 60
     while True:
         stats = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat")]
@@ -204,7 +204,7 @@ def test_tables_of_variables_equal_sql(any_server: Server, cache: Path) -> None:
 def _equal(server: Server, reader: MemoryReader) -> tuple[set[str], set[str]]:
     """Compare status and system variables with SQL; return the names of those that are equal.
 
-    The status variables that change meanwhile are read again, for up to a minute.
+    Status variables that change between the two reads are read again, for up to a minute.
     """
     with contextlib.closing(server.connect()) as connection:
         deadline = time.monotonic() + 60
@@ -298,7 +298,7 @@ def test_debug_file_makes_more_values_available_on_a_stripped_server(tmp_path: P
 )
 def test_crash_recovery_is_visible_before_sql(name: str, cache: Path) -> None:
     with Server(name, options=ROOMY) as server:
-        MemoryReader(find_one(pid=server.pid), cache=cache).read()  # caches the memory layout
+        MemoryReader(find_one(pid=server.pid), cache=cache).read()  # this caches the memory layout
         make_redo(server)  # enough redo that recovery takes longer than the start of the reader
         with contextlib.closing(server.connect()) as connection:
             lsn = truth.by_sql(connection)["redo_checkpoint_bytes"]

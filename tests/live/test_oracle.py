@@ -50,7 +50,7 @@ class Comparison:
         self.frames: Counter[str] = Counter()
 
     def difference(self, ours: Stack, theirs: list[oracle.Frame], cut: bool) -> str | None:
-        """Describe the innermost frame that differs; return None if none does."""
+        """Describe the innermost frame that differs; return None if all frames are equal."""
         theirs = [frame for frame in theirs if not frame.inlined]
         for depth, (frame, other) in enumerate(zip(ours, theirs, strict=False)):
             place = self._space.locate(other.pc)
@@ -125,7 +125,8 @@ def _judge(
 def _judge_inlined(pairs: list[tuple[Stack, list[oracle.Frame]]]) -> None:
     """Check that both stacks have the same inlined functions in the same positions.
 
-    Only the last part of the name is compared: without a linkage name, debug information contains no more.
+    Only the last component of the name is compared, because debug information without a linkage name has no
+    other.
     """
     differences = []
     for ours, theirs in pairs:

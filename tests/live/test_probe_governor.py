@@ -49,14 +49,14 @@ def test_budget_holds_with_the_hottest_family(storm: Server, budget: float) -> N
     finally:
         collector.close()
     share = spent / took / governor.cpus
-    # Rates change between two decisions; the average over many must be within the budget.
+    # Rates change between two decisions, so only the average over many decisions must be within the budget.
     assert share <= 1.25 * budget
     assert budget > share or "sampled" in states.values()
     assert states["row_lock_wait"] != "off", "the hot probe must not displace a cheap one"
 
 
 def test_governor_resumes_duty_cycles_after_a_stop(storm: Server) -> None:
-    """Check that nothing is compiled or calibrated again, and hot probes resume with their duty cycles."""
+    """Check that hot probes resume with their duty cycles, without being compiled or calibrated again."""
     collector = ProbesCollector(find_one(storm.pid), families=frozenset({"redo", "row_lock"}), budget=0.003)
     governor = collector.start()
     try:
@@ -89,7 +89,7 @@ def _until_sampled(governor: Governor) -> None:
 
 
 def _is_hit_again(governor: Governor, before: dict[str, int]) -> bool:
-    """Return whether each probe that was hit before is hit again within the pause of a duty cycle."""
+    """Return whether all probes that were hit before are hit again within a pause of a duty cycle."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         governor.refresh()

@@ -63,7 +63,7 @@ class Watched:
         return target.executable.removeprefix(target.root if target.root != "/" else "")
 
     def settled(self, read: Callable[[], float]) -> float:
-        """Return the value once it no longer changes, because background threads continue for a while."""
+        """Return the value once it no longer changes: background threads continue after the workload."""
         last, since = read(), time.monotonic()
         deadline = since + 60
         while time.monotonic() - since < 1.5:
@@ -113,7 +113,7 @@ def test_flushed_pages_equal_the_servers_counter(name: str) -> None:
     with _watched(name, "flush", options=("--innodb-buffer-pool-size=16M",)) as watched:
         watched.settled(lambda: watched.status(counter))
         probed, before = watched.probed("flushed_pages"), watched.status(counter)
-        with TableScan(watched.server, 1):  # it first fills tables that are larger than the pool
+        with TableScan(watched.server, 1):  # fills tables that are larger than the pool, then scans them
             pass
         after = watched.settled(lambda: watched.status(counter))
         _compare(watched.probed("flushed_pages") - probed, after - before, least=1000, within=10)
@@ -124,7 +124,7 @@ def test_fsyncs_equal_the_kernels_count(name: str) -> None:
     with _watched(name, "fsync", options=Fsync.server_options) as watched:
         syscalls = [f"tracepoint:syscalls:sys_enter_{call} /pid == {watched.server.pid}/" for call in _SYNCS]
         with Independent(*syscalls) as independent:
-            probed = watched.probed("fsync_seconds")  # after bpftrace's start: idle servers call fsync
+            probed = watched.probed("fsync_seconds")  # after bpftrace's start: idle servers call fsync, too
             with Fsync(watched.server, 2):
                 until(lambda: watched.probed("fsync_seconds") - probed > 500, within_s=120)
             after = watched.settled(lambda: watched.probed("fsync_seconds"))
@@ -162,7 +162,7 @@ def test_row_lock_waits_equal_bpftraces_count(name: str) -> None:
 
 
 def test_table_opens_equal_bpftraces_count(name: str) -> None:
-    """Open sixty tables, and again after FLUSH TABLES.
+    """Open sixty tables, and open them again after FLUSH TABLES.
 
     bpftrace is used, because Opened_tables includes the tables of other engines.
     """

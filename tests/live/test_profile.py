@@ -120,7 +120,7 @@ def test_cpu_profile_agrees_with_perf() -> None:
 
 
 def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[str, float]) -> bool:
-    """Compare the top ten functions. Functions about as frequent as the tenth may differ by chance."""
+    """Compare the top ten functions, but ignore functions that are about as frequent as the tenth."""
     last = min(mine[ours[9]], its[theirs[9]])
     odd = set(ours[:10]) ^ set(theirs[:10])
     return all(max(mine.get(name, 0), its.get(name, 0)) < last + 0.75 for name in odd)
@@ -130,8 +130,8 @@ def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[
 def test_number_of_samples_matches_the_cpu_time() -> None:
     """Check that there is one sample for each period of CPU time.
 
-    This is true of threads that compute. If threads sleep and wake thousands of times a second, the kernel's
-    clock samples them 5 to 12 % too often on a virtual machine, also for perf.
+    This holds for threads that compute. If threads sleep and wake thousands of times a second, the kernel's
+    clock samples them 5 to 12 % too often on a virtual machine. perf has the same error.
     """
     with Server("mysql-5.6.24") as server, Burn(server, 2):
         profile = on_cpu(server.pid, SECONDS, 499)

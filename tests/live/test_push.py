@@ -121,7 +121,7 @@ def test_hanging_receiver_gets_all_profiles_later(scene: Scene) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_check_and_push_once(number: int, scene: Scene) -> None:
     agent, there = scene.agents[number], (scene.pyroscope, scene.parca)[number]
-    there.always = None  # until now, the receiver for Parca hung
+    there.always = None  # from now on, the receiver for Parca responds
     command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "the configuration is good\n")

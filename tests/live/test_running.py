@@ -25,7 +25,7 @@ FLOOR = 0.95
 SPINNERS = 3
 SNAPSHOTS = 400
 
-#: Minimum number of running threads in all snapshots; with fewer, the share means nothing.
+#: Minimum number of running threads in all snapshots; with fewer, the measured share is not meaningful.
 ENOUGH = 10
 
 
@@ -76,9 +76,9 @@ def _judge(spinner: tuple[int, Path], *more: str) -> Counter[str]:
 
 
 def test_stacks_not_marked_stale_are_fresh(spinner: tuple[int, Path]) -> None:
-    """Let threads change their function without entering the kernel, so the kernel's saved registers are old.
+    """Let threads switch functions in user space, so that the registers in the kernel are outdated.
 
-    A stack may show a function that the thread has left only if the stack is marked ``stale``.
+    Only a stack marked ``stale`` may show a function that the thread has already left.
     """
     seen = _judge(spinner)
 

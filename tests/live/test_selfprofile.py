@@ -52,7 +52,7 @@ def scene(server: Callable[[str], Server]) -> Iterator[tuple[Running, Sensing]]:
 
 
 def stopped(pid: int) -> bool:
-    """Return whether the process is stopped or traced now."""
+    """Return whether the process is currently stopped or traced."""
     status = Path(f"/proc/{pid}/status").read_text()
     return "\nState:\tt" in status or "\nState:\tT" in status or "\nTracerPid:\t0\n" not in status
 

@@ -1,4 +1,4 @@
-"""The sensor reports correct values of several servers, across restarts, and of a stopped server."""
+"""The sensor reports correct values for several servers, across restarts, and for a stopped server."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def counters(one: Outcome) -> dict[tuple[str, tuple[str, ...]], float]:
 def test_two_servers_are_observed_at_once(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     with Idle(mysql, IDLERS), RowLock(mysql, WAITERS), Idle(mariadb, 2 * IDLERS):
         until(sensing, mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
-        # idlers plus 3: the monitors of both workloads, and the holder of the row lock
+        # the idle connections and 3 more: the monitors of both workloads, and the holder of the row lock
         first = until(sensing, mysql, lambda reply: threads(reply, "idle") == IDLERS + 3)
         second = until(sensing, mariadb, lambda reply: threads(reply, "idle") == 2 * IDLERS + 1)
 
@@ -167,7 +167,7 @@ def test_process_metrics_equal_those_of_proc(sensing: Sensing, mysql: Server) ->
 
 
 def test_profiles_are_transferred_and_rendered(sensing: Sensing, mysql: Server) -> None:
-    """Fetch all chunks as the agent does; the report is that of ``innoscope stacks``."""
+    """Fetch all chunks as the agent does, and render them like ``innoscope stacks`` does."""
     history = ProfileHistory()
     cursor: dict[str, int] = {}
 
@@ -239,7 +239,7 @@ def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ..
     few(("mysql-5.6.24", "mariadb-10.11"), "mariadb-10.11", reason="one server is killed"),
 )
 def test_restarted_server_keeps_its_name_and_counters(name: str) -> None:
-    """Check that the new process is observed within 5 s, and that no counter falls."""
+    """Check that the new process is observed within 5 s, and that no counter decreases."""
     with (
         Server(name) as server,
         Sensing("--interval", 0.2, only=[server]) as sensing,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Only(ProcFs):
-    """A /proc with only the given processes, because other tests run servers too."""
+    """A /proc that contains only the given processes, because other tests may run servers."""
 
     seen: Sequence[int] = ()
 

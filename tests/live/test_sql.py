@@ -1,4 +1,4 @@
-"""On all five servers, the SQL collector's values equal the server's own and those read from memory."""
+"""On all five servers, the SQL collector's values equal the server's variables and values from memory."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAME = "mariadb-11.4.5"
 SLEEPERS, WAITERS = 5, 5
 
-#: Functions that only ``.symtab`` names, and the number of threads in each.
+#: Functions whose names are only in ``.symtab``, and the number of threads in each.
 KNOWN = {"Item_func_sleep::val_int": SLEEPERS, "lock_wait": WAITERS}
 
 
@@ -108,7 +108,7 @@ def test_names_by_debuglink(stripped: Stripped) -> None:
 
 
 def test_names_by_debuginfod(stripped: Stripped, tmp_path: Path) -> None:
-    """Download the file; then stop debuginfod and find the file in the cache."""
+    """Download the debug file, then stop debuginfod and use the file from the cache."""
     settings = {"DEBUGINFOD_CACHE_PATH": str(tmp_path / "cache"), "DEBUGINFOD_TIMEOUT": "30"}
     split = stripped.split
     with debuginfod(split.debug.parent, tmp_path / "debuginfod.sqlite", split.build_id) as url:

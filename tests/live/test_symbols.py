@@ -179,7 +179,7 @@ def test_same_values_are_read_from_memory(scene: Scene, tmp_path: Path) -> None:
 
 
 def _resolved(server: Server) -> dict[str, object]:
-    """Return the location in the file of each toggle's settings, or why it has none."""
+    """Return the location in the file of each toggle's settings, or the reason why it has none."""
     target = find_one(server.pid)
     bias = locate_setting.learn(target, []).bias
     found = locate_setting.find_all(target, memory_settings())

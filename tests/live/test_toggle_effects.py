@@ -1,4 +1,4 @@
-"""Effects of toggles: the engine sets and undoes each under a load that shows the effect."""
+"""Set and undo toggles with the engine, under a load that shows the effect of each toggle."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_read_ahead_stops_and_resumes(small: Callable[[str], Changed], name: str) -> None:
-    """With the toggle off, no page is read ahead during two scans of both tables."""
+    """Check that no page is read ahead during two scans of both tables while the toggle is off."""
     one = small(name)
     with TableScan(one.server, 1) as scan:
         assert until(lambda: read_ahead(scan) > 0)
@@ -81,7 +81,7 @@ def test_read_ahead_stops_and_resumes(small: Callable[[str], Changed], name: str
 
 @pytest.mark.parametrize("name", NAMES)
 def test_full_server_gets_more_connections_by_memory(small: Callable[[str], Changed], name: str) -> None:
-    """No login is possible, so max_connections is raised in memory, and lowered again by the undo."""
+    """Raise max_connections in memory while no login is possible, and lower it again by the undo."""
     one = small(name)
     few = one.changer.set("max_connections", "10")
     with ExitStack() as crowd:
@@ -134,7 +134,7 @@ def test_dirty_pages_fall_below_their_limit(small: Callable[[str], Changed], nam
 
 @pytest.mark.parametrize("name", ONE)
 def test_io_capacity_limits_the_flushing_rate(small: Callable[[str], Changed], name: str) -> None:
-    """All pages must be written: slowly with an io_capacity of 100, at once with a large one."""
+    """Check that pages are written slowly with an io_capacity of 100, and immediately with a large one."""
     one = small(name)
     with DirtyPages(one.server) as pages:
         with one.changer.changed("io_capacity", "100"):
@@ -149,7 +149,7 @@ def test_io_capacity_limits_the_flushing_rate(small: Callable[[str], Changed], n
 
 
 def deadlock(server: Server, timeout_s: int) -> list[int]:
-    """Let two transactions wait for each other's row; return the error of each, 0 for success."""
+    """Let two transactions wait for each other's row. Return the error number of each, or 0 for success."""
     with ExitStack() as stack:
         admin, *two = (stack.enter_context(closing(server.connect())) for _ in range(3))
         execute(admin, "CREATE DATABASE rows_of_two")
@@ -183,7 +183,7 @@ def execute(connection: Any, statement: str) -> None:
 
 
 def rounds_per_wait(load: Workload) -> float:
-    """Return the rounds per wait over the next waits; exclude those of threads that already spin."""
+    """Return the rounds per wait over the next waits, excluding the waits of threads that already spin."""
     wait_for = spins(load)[0] + 20
     assert until(lambda: spins(load)[0] >= wait_for)
     waits, rounds = spins(load)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 VARIABLE = "innodb_sync_spin_loops"
-#: The stripped server has no InnoDB symbols, but its table of system variables is found.
+#: The stripped server has no InnoDB symbols, but Innoscope finds its table of system variables.
 SPIN_ROUNDS = Setting("srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000), variable=VARIABLE)
 
 

@@ -1,4 +1,4 @@
-"""Toggles over SQL on the five servers: set, read back and restore; clamping, privileges, full servers."""
+"""Set, read back and restore toggles over SQL on five servers; test clamping, privileges and full servers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def flip(server: Server, toggle: Toggle, backend: Backend) -> None:
 
 
 def test_blocking_maximum_is_raised_and_restored(live_server: Server) -> None:
-    """An io_capacity above its maximum raises the maximum, only as far as needed."""
+    """Set io_capacity above its maximum, which raises the maximum only as far as needed."""
     toggle = catalog.load()["io_capacity"]
     backend = sql_backend(toggle, live_server)
     assert backend is not None
@@ -130,7 +130,7 @@ def step(writer: SqlWriter, name: str, new: Raw) -> Step:
 
 
 def test_clamped_value_is_detected(live_server: Server) -> None:
-    """Servers clamp values, with a warning at most."""
+    """Check that a clamped value is detected, because servers report clamping by a warning at most."""
     with SqlWriter(find_one(live_server.pid), ROOT) as writer:
         assert isinstance(writer, Writer)
         clamped = step(writer, "innodb_read_ahead_threshold", 1000)

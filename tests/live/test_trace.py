@@ -22,7 +22,7 @@ from workloads import Cpu, Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Each transaction allocates memory for its InnoDB locks in blocks, which it takes from the buffer pool.
+#: Functions that allocate memory for a transaction's InnoDB locks in blocks from the buffer pool.
 LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
 READ_PATH = ("buf_page_init_for_read",)
 #: Most blocks are allocated for pages, and few for locks. Two copies of the table allocate enough of both.
@@ -44,7 +44,7 @@ def _uprobe(server: Server, function: str) -> str:
 
 
 def _fill(server: Server, megabytes: int) -> None:
-    """Make a table much larger than the buffer pool. Rows are small, so each page has many rows to lock."""
+    """Create a table much larger than the buffer pool, with small rows, so that each page has many locks."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE post")
         cursor.execute("CREATE TABLE post.big (a INT PRIMARY KEY AUTO_INCREMENT, b INT) ENGINE=InnoDB")
@@ -90,7 +90,7 @@ def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> No
     with closing(old.connect()) as connection, connection.cursor() as cursor:
         _settle(old)
         with Bpftrace(f"{_uprobe(old, function)} {{ @n[nsecs / {_TENTH}] = count(); }}") as bpftrace:
-            # the budget is unlimited, because all calls are counted here
+            # the budget is unlimited, because the test needs all calls to be counted
             tracing = Tracing(old, function, "--callers", "--seconds", 120, "--json", "--budget", 1)
             with tracing:
                 began = time.monotonic_ns() // _TENTH
@@ -178,7 +178,7 @@ def test_forced_trace_ends_in_time_and_reports_its_cost(busy: Server) -> None:
 
 
 def test_argument_values_add_up_to_the_calls(busy: Server) -> None:
-    """Trace fsync's descriptor, which has few values."""
+    """Trace the descriptor argument of fsync, which has few distinct values."""
     with Fsync(busy, 2):
         seen = trace(busy, "fsync", "--arg", 0, "--bits", 32, "--seconds", 1, "--budget", 1)
     values = seen["argument"]["values"]

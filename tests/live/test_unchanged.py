@@ -112,7 +112,7 @@ def test_ended_threads_disappear(sleepers: Sleepers) -> None:
         sleepers.tell(index, "q")
     left = [state for state in sleepers.states if state != "q"]
     while len(_seen(process)) > len(left):
-        pass  # the process of the sleepers ends itself after a while (alarm), which limits this loop
+        pass  # the sleepers' process ends by an alarm signal, which limits the duration of this loop
     assert _seen(process) == left
 
 

@@ -18,9 +18,9 @@ FLOOR = 0.95
 
 #: Wait classes that a load causes in addition to those that it declares.
 ALSO = {
-    "update_storm": {"opening_tables"},  # each statement opens its table, under a mutex
+    "update_storm": {"opening_tables"},  # each statement opens its table while it holds a mutex
     "cpu": {"opening_tables", "table_lock"},
-    # the rows were just written, so a thread that needs a free page must first write a dirty one
+    # the rows were just written, so a thread that needs a free page must first write a dirty page
     "table_scan": {"doublewrite", "page_write", "fsync_data", "change_buffer_merge"},
 }
 
@@ -28,8 +28,8 @@ ALSO = {
 NEVER = {"network_send"}
 
 
-#: The expected class if a server differs. From 8.0.22 to 8.3, by default only the redo log's own threads
-#: write and flush the log (innodb_log_writer_threads), and other threads wait for the redo log's threads.
+#: The expected class on servers that differ from the others. From 8.0.22 to 8.3, by default only dedicated
+#: threads write and flush the redo log (innodb_log_writer_threads), and all other threads wait for them.
 INSTEAD = {("mysql-8.0.31", "fsync"): "redo_write_wait"}
 
 #: InnoDB of 10.5 also waits for latches on condition variables, and its functions have no names. Therefore
@@ -52,7 +52,7 @@ OBSERVED = [
 
 @pytest.mark.parametrize(("name", "load"), OBSERVED)
 def test_affected_threads_get_the_right_wait_class(observatory: Observatory, name: str, load: str) -> None:
-    """Check that the floor also holds on mariadb-10.11, whose InnoDB functions have no names.
+    """Check that the minimum share also holds on mariadb-10.11, whose InnoDB functions have no names.
 
     On that server, the class follows from the exported functions of the SQL layer, the system call and the
     file. Inside InnoDB, only the kind of sleep is known (a condition variable is a row lock, a bare futex a

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 120
 BEFORE_S = 20
 NAME = "under%20test"
-#: ann:secret, at bcrypt's lowest cost.
+#: The user ann with the password "secret", hashed by bcrypt at its lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
 ANN = "Basic " + base64.b64encode(b"ann:secret").decode()
 
@@ -186,7 +186,7 @@ def test_captured_file_is_listed_and_served(agent: Running, folder: Path, tmp_pa
 def test_no_other_file_is_served(agent: Running, name: str) -> None:
     status, body = agent.get(f"/api/incidents?file={name}")
     assert status in (200, 404)
-    assert status == 404 or json.loads(body)["incidents"]  # an empty name returns the list of incidents
+    assert status == 404 or json.loads(body)["incidents"]  # an empty name requests the list of incidents
 
 
 def test_findings_are_served_as_json_and_text(agent: Running) -> None:

@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The reason why a toggle is not supported on this server (none), or why a backend is refused (never)."""
+    """The reason why a toggle is not supported on this server (none), or a backend is refused (never)."""
 
     toggle: str
     kind: Literal["none", "never"]

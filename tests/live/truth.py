@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-#: Value → status variable, on all servers that have it.
+#: The status variable that corresponds to each value, on all servers that have the variable.
 _STATUS: Final[Mapping[str, str]] = {
     "buffer_pool_pages": "Innodb_buffer_pool_pages_total",
     "buffer_pool_dirty_pages": "Innodb_buffer_pool_pages_dirty",
@@ -29,7 +29,7 @@ _STATUS: Final[Mapping[str, str]] = {
     "row_lock_current_waits": "Innodb_row_lock_current_waits",
     "checkpoint_age_max_bytes": "Innodb_checkpoint_max_age",
 }
-#: Value → patterns in SHOW ENGINE INNODB STATUS, whose numbers are summed.
+#: For each value, patterns in SHOW ENGINE INNODB STATUS; the matched numbers are summed.
 _MONITOR: Final[Mapping[str, tuple[str, ...]]] = {
     "redo_written_bytes": (r"^Log sequence number\s+(\d+)",),
     "redo_flushed_bytes": (r"^Log flushed up to\s+(\d+)",),
@@ -53,7 +53,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, float]]] = {
     "buffer_pool_dirty_limit_ratio": ("innodb_max_dirty_pages_pct", 0.01),
 }
 
-#: Values that never fall.
+#: Values that never decrease.
 COUNTERS: Final = frozenset(
     {
         "buffer_pool_pages_read", "buffer_pool_pages_written", "buffer_pool_reads", "free_block_waits",

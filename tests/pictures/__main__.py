@@ -14,7 +14,7 @@ from pictures.data import Source
 from pictures.draw import picture
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboards"
-#: Height of the README's picture, in Grafana's grid units, from the top of the dashboard.
+#: Height of the README's picture in Grafana's grid units, measured from the top of the dashboard.
 _TOP = 34
 
 

@@ -1,4 +1,4 @@
-"""Draw panels of each type into their boxes of the figure."""
+"""Draw panels of each type into their boxes in the figure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _graph(figure: Figure, panel: Json, source: Source, box: Box, size: Size) ->
 
 
 def _dressed(axes: Axes, source: Source, count: int) -> None:
-    """Draw the grid, and label ``count`` times on the axis."""
+    """Draw the grid, and label the time axis at ``count`` positions."""
     axes.set_facecolor("none")
     for side in axes.spines.values():
         side.set_visible(False)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Maximum seconds of a scrape, whatever happens to the server or the sensor.
+#: Maximum duration of a scrape in seconds, even if the server or the sensor fails.
 SCRAPE_S = 1.0
 _READY_S = 30
 _PATIENCE_S = 20
@@ -57,7 +57,7 @@ class Scrape:
 
 
 class Running:
-    """A context manager. The agent watches only ``server``, under the name "under test"."""
+    """A running agent, as a context manager. It watches only ``server``, under the name "under test"."""
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
@@ -153,7 +153,7 @@ class Running:
             connection.close()
 
     def scrape(self, **headers: str) -> Scrape:
-        """Scrape once, within SCRAPE_S."""
+        """Scrape once; fail if the scrape takes more than SCRAPE_S."""
         began = time.monotonic()
         status, body = self.get("/metrics", **headers)
         seconds = time.monotonic() - began
@@ -162,11 +162,11 @@ class Running:
         return Scrape(seconds, body.decode(), _parsed(body.decode()))
 
     def until(self, holds: Callable[[Scrape], bool], patience: float = _PATIENCE_S) -> Scrape:
-        """Scrape until the condition holds. Each scrape must be within SCRAPE_S."""
+        """Scrape until the condition holds. Each scrape must finish within SCRAPE_S."""
         deadline = time.monotonic() + patience
         while not holds(scrape := self.scrape()):
             assert time.monotonic() < deadline, f"not within {patience} s:\n{scrape.text}\n{self.log}"
-            time.sleep(0.3)  # an earlier scrape would get the result of the last collection
+            time.sleep(0.3)  # a scrape within this time would reuse the result of the previous collection
         return scrape
 
     def terminate(self) -> int:

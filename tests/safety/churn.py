@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 CLIENTS = 4
-#: Maximum seconds that the clients run, even if the test does not end.
+#: Seconds after which the clients exit, even if the test hangs.
 _LIMIT_S = 60
 
 

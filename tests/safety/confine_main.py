@@ -25,7 +25,7 @@ def main() -> None:
     narrower.load()
     listed = seccomp.SyscallFilter(defaction=seccomp.ERRNO(getattr(errno, settings["error"])))
     for name in settings["allowed"]:
-        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups also have other architectures' calls
+        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups list other architectures' calls too
             listed.add_rule(seccomp.ALLOW, name)
     listed.load()
     os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606

@@ -13,7 +13,7 @@ from pathlib import Path
 from servers import Installation, Server, fetch, launch
 from servers.run import ENVIRONMENT
 
-#: What a container engine sets up: separate mounts, /proc, pids, and users with root mapped.
+#: The same namespaces as a container: separate mounts, /proc, pids, and users with root mapped.
 UNSHARE = (
     "unshare", "--mount", "--pid", "--fork", "--user", "--map-root-user", "--mount-proc", "--kill-child",
 )  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any
 
 from bpftrace import Bpftrace
 
-#: Return values of a system call that a signal or a ptrace stop interrupted (include/linux/errno.h). -EINTR
-#: reaches the program. With the -ERESTART… values the kernel restarts the call or returns -EINTR.
+#: Return values of a system call that a signal or a ptrace stop interrupted (include/linux/errno.h). The
+#: program gets -EINTR. For the -ERESTART… values, the kernel restarts the call or returns -EINTR.
 EINTR = 4
 RESTARTS = (512, 513, 514, 516)
 _STOPPED_OR_TRACED = 0x4 | 0x8  # prev_state of sched_switch: __TASK_STOPPED, __TASK_TRACED
@@ -34,7 +34,7 @@ tracepoint:syscalls:sys_enter_ptrace {{ @ptrace[args->pid, args->request] = coun
 class Disturbance:
     """Numbers of events in the process while the counter ran."""
 
-    calls: int  # system calls that returned; many of them show that the server was under load
+    calls: int  # system calls that returned; a high number shows that the server was under load
     signals_generated: dict[int, int]  # by signal number, for any thread of the process
     signals_delivered: dict[int, int]
     interrupted: dict[int, int]  # calls that returned -EINTR to the program, by system call number
@@ -66,7 +66,7 @@ class Disturbance:
 
 
 class Counter:
-    """A context manager; ``seen`` is set at the end of its block."""
+    """Count events while the block runs. ``seen`` is set at the end of the block."""
 
     def __init__(self, pid: int) -> None:
         program = _PROGRAM.format(
@@ -102,7 +102,7 @@ class Counter:
         )
 
     def _by_second(self, counts: object) -> dict[int, int]:
-        """Add up the counts of our process's threads by the second part of their keys."""
+        """Sum the counts of our process's threads by the second part of the key."""
         found: dict[int, int] = {}
         for key, count in (counts if isinstance(counts, dict) else {}).items():
             thread, what = map(int, key.split(","))

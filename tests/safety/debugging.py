@@ -116,12 +116,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def well(pid: int) -> bool:
-    """Return whether no thread is stopped or traced. This does not use the code under test."""
+    """Return whether no thread is stopped or traced, without using the code under test."""
     return not held_threads(pid)
 
 
 class Client:
-    """One client connection; it measures when the server responds."""
+    """A client connection that measures when the server responds."""
 
     def __init__(self, connected: AbstractContextManager[Any]) -> None:
         self._connected = connected

@@ -23,7 +23,7 @@ FORMS = {
     "without an end": (21, _NONCE[8:], b""),
     "with a long nonce": (255, b"x" * 246, b"\0"),
     "with an old server's length": (0, _NONCE[8:], b"\0"),
-    # For these forms, PyMySQL and a parser that relies on the announced length find different plugins.
+    # PyMySQL and a parser that relies on the announced length extract different plugins from these forms.
     "with a nonce much shorter than announced": (255, b"", b"\0"),
     "with a nonce shorter than announced": (40, _NONCE[8:], b"\0"),
     "without the rest of the nonce": (21, b"", b"\0"),

@@ -14,7 +14,7 @@ from servers import Keeper
 #: A hostile name: OSC (window title), a colour, CSI of C1, bidirectional controls, invalid UTF-8, and markup
 #: of rich.
 EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[red]"
-#: How the sanitizer and JSON show a part of EVIL. If output contains neither, the test proves nothing.
+#: The escaped forms of a part of EVIL in text and in JSON. Output with neither form proves nothing.
 SHOWN = (r"PWNED\x07", r"PWNED\u0007")
 
 _SOURCE = Path(__file__).with_name("hostile.cpp")
@@ -22,7 +22,7 @@ _LENGTH = 37  # length in bytes of the names in hostile.cpp
 
 
 class HostileServer:
-    """A context manager. Paths, options, threads, functions and replies contain hostile names."""
+    """A process whose paths, options, threads, functions and replies contain hostile names."""
 
     def __init__(self, mode: Literal["rows", "errors"] = "rows", *, benign: bool = False) -> None:
         self._mode, self._benign = mode, benign
@@ -72,6 +72,6 @@ def _renamed(program: bytes) -> bytes:
         name = b"evil_" + 32 * letter
         assert len(name) == _LENGTH
         assert name in program
-        evil = EVIL.replace(b"\xff", b"")  # names that are not UTF-8 are ignored
+        evil = EVIL.replace(b"\xff", b"")  # Innoscope ignores names that are not UTF-8
         program = program.replace(name, (evil + letter * _LENGTH)[:_LENGTH])
     return program

@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """A section. The header claims the wrong size ``size``, if set. ``link`` is another section's number."""
+    """A section. If ``size`` is set, the header claims this wrong size. ``link`` is a section's number."""
 
     name: bytes
     kind: int
@@ -75,7 +75,7 @@ def compressed(name: bytes, size: int, claimed: int | None = None) -> Section:
 
 
 def bomb() -> bytes:
-    """Build 1 MB that unpacks to 1 GiB, in a section that the discovery of servers reads."""
+    """Build a section of 1 MB that unpacks to 1 GiB, and that the discovery of servers reads."""
     return elf([compressed(b".gnu_debuglink", 1024 * MIB)])
 
 
@@ -137,9 +137,9 @@ def endless_relocations() -> bytes:
 
 
 def debug_information(abbreviations: bytes, units: Iterable[bytes]) -> list[Section]:
-    """Build DWARF 5 of these units (the bytes of their entries).
+    """Build DWARF 5 sections from units, each given as the bytes of its entries.
 
-    There is a table of indexed strings, for which the reader has to read every unit.
+    A table of indexed strings forces the reader to read every unit.
     """
     information = bytearray()
     for entries in units:
@@ -151,7 +151,7 @@ def debug_information(abbreviations: bytes, units: Iterable[bytes]) -> list[Sect
     ]
 
 
-#: A unit, a function without attributes, a namespace.
+#: Abbreviations for a unit, a function without attributes, and a namespace.
 _ABBREVIATIONS: Final = bytes([1, 0x11, 1, 0, 0, 2, 0x2E, 0, 0, 0, 3, 0x39, 1, 0, 0, 0])
 
 
@@ -167,7 +167,7 @@ def deeper_namespaces() -> bytes:
 
 
 def branching_types() -> list[Section]:
-    """Build `log_sys`. Its type has two anonymous members, as has the type of each member, 40 levels deep."""
+    """Build `log_sys`, whose type has two anonymous members. Their types do as well, 40 levels deep."""
     abbreviations = bytes([1, 0x11, 1, 0, 0])
     abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
     abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size
@@ -181,7 +181,7 @@ def branching_types() -> list[Section]:
 
 
 def large_tables() -> bytes:
-    """Build a file that can be mapped as code and claims 44 MB of symbols and names beyond its end."""
+    """Build a file that can be mapped as code, and that claims 44 MB of symbols and names beyond its end."""
     tables = symbols([], b"")
     tables[0].size, tables[1].size = 24 * MIB, 20 * MIB
     image = bytearray(elf(tables))
@@ -196,7 +196,7 @@ def shared_abbreviations() -> bytes:
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 
 
-#: Files with a part of the expected error message; None if the file is accepted and yields no names.
+#: Builder of each hostile file, and a part of the expected error. None: accepted, but yields no names.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "bomb": (bomb, None),
     "liar": (liar, None),
@@ -214,7 +214,7 @@ FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "shared_abbreviations": (shared_abbreviations, None),
 }
 
-#: Call frame information of a sleeping function. A DWARF block consists of its length and its operations.
+#: DWARF expressions that never end, for the call frame information of a sleeping function.
 _SKIP_BACK: Final = (0x2F, 0xFD, 0xFF)  # DW_OP_skip -3, which jumps to itself
 _PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, DW_OP_skip back to DW_OP_lit0
 _BRANCH_BACK: Final = (0x31, 0x28, 0xFC, 0xFF)  # DW_OP_lit1, DW_OP_bra: jump back if not zero

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: A part of the name of every function. Tests check that responses do not disclose this string.
+#: This string is part of every function name. Tests check that responses do not disclose it.
 MARK = "marked_function"
 _DEPTH = 30
 
 
 class HourSensor:
-    """A context manager. Only root can query this sensor."""
+    """A sensor that only root can query, as a context manager."""
 
     def __init__(self, path: Path, server: Server) -> None:
         self._path = path

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 #: The names of the programs in probes/snapshot, probes/profile and probes/trace.
 _OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave")
-#: Bytes to which the kernel truncates a program's name.
+#: Maximum length of a program's name in bytes; the kernel truncates longer names.
 _NAME_LENGTH: Final = 15
 #: Kernel functions that detach a perf event or a link.
 _CLOSING = re.compile(r"\b(perf_event_release_kernel|bpf_uprobe_multi_link_release)\b")
 _OFFSET = re.compile(r"^\d+\s+0x([0-9a-f]+)\s+0x", re.MULTILINE)
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
-#: The kernel detaches probes one after the other in the background, 10 ms each when idle and 85 ms under
-#: load. A sensor of this suite may have 50 probes on each of 8 servers.
+#: The kernel detaches probes one at a time in the background, in 10 ms each when idle and 85 ms under load. A
+#: sensor in these tests may have 50 probes on each of 8 servers.
 _PATIENCE_S = 60
 _PAGE: Final = 4096
 
 
 def orphans() -> set[int]:
-    """Return the ids of BPF programs that no process has open. Other innoscopes may run on this machine."""
+    """Return the ids of BPF programs that no process has open, not even another Innoscope on this machine."""
     deadline = time.monotonic() + _PATIENCE_S
     while left := orphans_now():
         if time.monotonic() > deadline:
@@ -42,15 +42,15 @@ def orphans() -> set[int]:
 
 
 def orphans_now() -> set[int]:
-    """Return the ids like ``orphans``, but do not wait for the kernel to finish its cleanup."""
+    """Return the same ids as ``orphans``, without waiting for the kernel to finish its cleanup."""
     return _loaded() - _held()
 
 
 def breakpoints(pid: int) -> set[tuple[str, int]]:
     """Return the (mapping, offset in its file) of changed code that belongs to no probe.
 
-    Other innoscopes may have probes on the same server. Probes that are being closed are missing from
-    ``probed``, but their breakpoints remain until the kernel has detached them.
+    Other Innoscope processes may have probes on the same server. ``probed`` does not list probes that are
+    being closed, although their breakpoints remain until the kernel has detached them.
     """
     changed = _changed(pid)
     left = changed - probed(pid) if changed else changed
@@ -58,7 +58,7 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
 
 
 def altered(pid: int) -> set[tuple[str, int]]:
-    """Return the locations like ``breakpoints``, but also those of probes that are being detached."""
+    """Return the same locations as ``breakpoints``, and those of probes that are being detached."""
     changed = _changed(pid)
     return changed - probed(pid) if changed else changed
 
@@ -170,7 +170,7 @@ def _differences(one: bytes, other: bytes) -> set[int]:
 
 
 def _in_processes(pattern: str) -> Iterator[Path]:
-    """Yield matching files of all processes of this machine. Skip processes that end meanwhile."""
+    """Yield matching files of all processes of this machine. Processes may end at the same time."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield from process.glob(pattern)

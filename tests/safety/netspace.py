@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HERE, HERE_6 = "10.77.0.1", "fd77::1"
 THERE, THERE_6 = "10.77.0.2", "fd77::2"
-#: All addresses of this network also belong to ``there``.
+#: The host ``there`` has all addresses of this network.
 CROWD = "10.78.0.0/16"
 _CLONE_NEWNET = 0x40000000
 _START_S = 10
@@ -30,7 +30,7 @@ _START_S = 10
 
 @dataclass(frozen=True)
 class Host:
-    """One of the two hosts. A process keeps its namespace open."""
+    """One of the two hosts. The process with the pid ``holder`` keeps its namespace open."""
 
     holder: int
 

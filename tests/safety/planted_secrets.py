@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 DATABASE = "vault"
-#: Each of these strings is in the server's data, and none may be in Innoscope's output.
+#: Strings that are planted in the server's data and must not appear in Innoscope's output.
 SECRETS = (
     "Zq1Create", "Zq2Update", "Zq3Row", "Zq4Deadlock", "Zq5Foreign", "Zq6Init", "Zq7Lines", "Zq8Comment",
     "Zq9Other", "Zq10Password", "8675309",

@@ -19,7 +19,7 @@ _START_S = 10
 
 
 class Pretender:
-    """A context manager. The executable, created in ``folder``, maps the libraries ``preload``."""
+    """A process whose executable is created in ``folder`` and maps the libraries ``preload``."""
 
     def __init__(self, folder: Path, *, preload: Sequence[Path] = ()) -> None:
         self.executable = folder / "mysqld"
@@ -50,6 +50,6 @@ class Pretender:
         return self._process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL and reap the process. Do nothing the second time."""
+        """Send SIGKILL and reap the process. Later calls do nothing."""
         self._process.kill()
         self._process.wait()

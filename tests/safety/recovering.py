@@ -1,4 +1,4 @@
-"""Provide options and data for a crash recovery that lasts for seconds."""
+"""Provide options and data for a crash recovery that takes several seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: Options for a redo log that holds all changes, so that their pages are not flushed before the crash.
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
-#: Options for a recovery in many small batches, each of which reads and writes nearly all pages.
+#: Options that split recovery into many small batches, each of which reads and writes nearly all pages.
 TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
 #: The same two sets of options for MySQL 9, which has another option for the size of the redo log.
 ROOMY_9 = {"innodb_redo_log_capacity": "256M", "innodb_flush_method": "O_DIRECT"}
@@ -19,7 +19,7 @@ DOUBLINGS = 15
 
 
 def make_redo(server: Server, doublings: int = DOUBLINGS) -> None:
-    """Write and update about 30 MB of rows in random order. Each doubling less halves the amount."""
+    """Write and update rows in random order, 30 MB by default. One doubling less halves the amount."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE crash")
         cursor.execute(

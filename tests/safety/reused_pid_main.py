@@ -32,7 +32,7 @@ def of_the_same_pid(first: Pretender) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Replace the process. Its pid can be chosen, because nothing else in this namespace starts processes."""
+    """Take a snapshot of a process, replace it by another with the same pid, and take a second one."""
     folder, method = Path(sys.argv[1]), sys.argv[2]
     with Pretender(folder) as first:
         engine = Engine(find_one(first.pid), method=method)

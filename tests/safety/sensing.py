@@ -28,7 +28,7 @@ _READY_S = 60
 
 
 class Sensing:
-    """A context manager. Query the sensor with ``client``; ``kill()`` and ``start()`` restart it.
+    """A running sensor, as a context manager. ``client`` queries it; ``kill()`` and ``start()`` restart it.
 
     If ``only`` is set, the sensor watches only these servers, because probes on others would delay its exit.
     """
@@ -126,7 +126,7 @@ class Sensing:
 
 
 def of_pid(reply: Reply, pid: int) -> ServerReply | None:
-    """Return the reply for that pid; other tests may run other servers."""
+    """Return the reply for that pid, because the sensor may also watch servers of other tests."""
     return next((server for server in reply.servers if server.target.pid == pid), None)
 
 

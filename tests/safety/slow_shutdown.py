@@ -1,4 +1,4 @@
-"""Provide options and data for a shutdown that lasts for seconds."""
+"""Provide options and data for a shutdown that takes several seconds."""
 
 from __future__ import annotations
 

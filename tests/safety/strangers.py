@@ -18,7 +18,7 @@ _SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
 class Strangers:
-    """A context manager. ``folder`` must be accessible to all users."""
+    """Start strangers and end them with the block. ``folder`` must be accessible to all users."""
 
     def __init__(self, folder: Path) -> None:
         self.executable = folder / "mysqld"

@@ -25,7 +25,7 @@ _START_S = 20
 
 
 class Tenant:
-    """A context manager. ``under`` is the prefix of a command that finds no server except the tenant.
+    """A running tenant. ``under`` is the prefix of a command that finds no server except the tenant.
 
     ``folder`` must be accessible to all users. If ``hidden``, the socket is in a mount of the container, at a
     path that does not exist outside.

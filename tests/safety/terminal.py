@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROWS, COLUMNS = 50, 220
-#: The only control characters that Innoscope itself writes in commands without a screen (common/console.py).
+#: The only control characters that commands without a full screen write (common/console.py).
 WIPE = "\r\x1b[K"
 #: CSI sequences, OSC and similar sequences with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
@@ -115,12 +115,12 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
 
 
 def without_colours(text: str) -> str:
-    """Remove progress lines and colours of whole lines, which commands without a screen write."""
+    """Remove the progress lines and line colours that commands without a full screen write."""
     return _COLOURED.sub(r"\1", text.replace(WIPE, "\n"))
 
 
 def sequences(output: bytes) -> set[str]:
-    """Return the escape sequences of a screen, except cursor positions."""
+    """Return the escape sequences in the output of a full-screen command, except cursor positions."""
     return set(SEQUENCE.findall(_PLACE.sub("", output.decode("utf-8", "surrogateescape"))))
 
 

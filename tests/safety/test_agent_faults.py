@@ -1,4 +1,4 @@
-"""If server or sensor fails in any way, scrapes get a response in time, and responses report the fault."""
+"""If the server or the sensor fails, scrapes still get a response in time, and it reports the fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ("mysql-5.6.24", "mariadb-10.11")
 ACCOUNT = "innoscope"
 PASSWORD = "quite-secret"  # noqa: S105
 ENDS_S = 1.0
-#: Seconds for the kernel to detach an exited process's probes, one after the other, about 100 ms each.
+#: Seconds that the kernel needs to detach an exited process's probes, one at a time, about 100 ms each.
 DETACHED_S = 10.0
 
 
@@ -93,7 +93,7 @@ def test_a_short_scrape_timeout_is_kept(target: Server) -> None:
         agent.until(sql_is(1))
         os.kill(target.pid, signal.SIGSTOP)
         try:
-            time.sleep(0.3)  # an earlier scrape would get the result of the last collection
+            time.sleep(0.3)  # a scrape within this time would reuse the result of the previous collection
             scrape = agent.scrape(X_Prometheus_Scrape_Timeout_Seconds="0.3")
         finally:
             os.kill(target.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Processes that only have a server's name are not read or watched, and delay no other server."""
+"""Processes that merely have a server's name are neither read nor watched, and delay no other server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
     ended, foreign = threading.Event(), set[int]()
 
     def crash_loop(cwd: Path) -> None:
-        """Repeatedly start and end a stranger and two processes of root, one in the data directory."""
+        """Repeatedly start and end a stranger and two of root's processes, one in the data directory."""
         while not ended.wait(0.2):
             for uid, place in ((UID, None), (0, None), (0, cwd)):
                 pid = strangers.start(b"--datadir=%s" % bytes(cwd), b"--port=3999", uid=uid, cwd=place)
@@ -91,7 +91,7 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
 
 @long("the crowd of strangers is in make test")
 def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, folder: Path) -> None:
-    """Let the rule accept the processes of both owners as servers, and start the crowd first."""
+    """Allow both owners, so that all their processes count as servers, and start the crowd first."""
     rule = folder / "places.toml"
     rule.write_text(f"users = ['{UID}', '{OTHER_UID}']\nmax_servers = {PLACES}\n")
     rule.chmod(0o644)

@@ -90,7 +90,7 @@ def test_several_servers_need_a_choice(server: Server, pretender: Pretender) -> 
 
 
 def test_snapshots_before_the_servers_end_are_printed() -> None:
-    """Check that the snapshots taken so far are printed, and then the error."""
+    """Check that the completed snapshots are printed before the error."""
     with Server("mariadb-10.11") as server:
         process = subprocess.Popen(
             [INNOSCOPE, "stacks", "--pid", str(server.pid), "--count", "100", "--interval", "0.1", "--json"],

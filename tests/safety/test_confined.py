@@ -1,4 +1,4 @@
-"""The child processes that read servers' files have no privileges. If a child fails, nothing else does."""
+"""The child processes that read servers' files have no privileges, and their failures affect nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE_S = 20
 _READER = [sys.executable, "-I", "-m", "innoscope.target.symbols.confined_reader"]
 
 _SOURCE = "int answer = 42; struct s { int a, b; } whole; int main(void) { return answer; }\n"
-#: This script replaces gdb and tries all actions that must be denied.
+#: A script that runs instead of gdb and attempts all actions that must be denied.
 _TRIES = """
 import ctypes, json, os, resource, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -149,7 +149,7 @@ def test_gdb_has_no_privileges(process_of_nobody: int) -> None:
 
 
 def test_gdb_reads_a_file_that_its_user_cannot_reach(program: Path) -> None:
-    program.parent.chmod(0o700)  # so that nobody cannot reach the program by its path
+    program.parent.chmod(0o700)  # the user nobody cannot reach the program by its path
     began = time.monotonic()
     reply = gdb.describe(str(program), ["answer"])
     assert reply is not None

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 evil = os.fsdecode(EVIL)
 COLOUR: dict[str, str] = {}
 NO_COLOUR = {"NO_COLOR": "1"}
-#: Commands that the quick suite also runs without colours; together, these commands execute all of emit.py.
+#: Commands that the quick suite also runs without colours. Together they cover all of emit.py.
 _UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
 
 
 class Scene(NamedTuple):
-    """What the commands read and write. ``files`` is a folder of hostile files, ``out`` a writable folder."""
+    """Input and output of the commands. ``files`` is a folder of hostile files, ``out`` a writable folder."""
 
     server: HostileServer
     refusing: HostileServer
@@ -72,7 +72,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def _write_files(scene: Scene) -> None:
-    """Write files about the hostile server with our commands, and write forged files."""
+    """Let Innoscope's commands write files about the hostile server, and write forged files."""
     pid, files, server = scene.pid, scene.files, scene.server.folder / "mysqld"
     for command in (
         ("stacks", "-p", pid, "--json", "-q", "-o", files / "dump.json"),
@@ -112,7 +112,7 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
 
 
 def full_suite_only(*runs: Run) -> list[Run]:
-    """Return these runs in the full suite, and none in the quick suite: they are slow variants of others."""
+    """Return these runs only in the full suite, because they are slow variants of other runs."""
     return [*runs] if chosen.full else []
 
 

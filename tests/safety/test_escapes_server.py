@@ -58,7 +58,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 class _As:
-    """The server, with logins as the hostile user."""
+    """The server, with connections of the hostile user."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -45,7 +45,7 @@ _HASH: Final = 1
 
 
 def _panic() -> None:
-    """Cause a real panic: read a map whose values do not consist of whole words."""
+    """Cause a real panic: read a map whose value size is not a multiple of the word size."""
     descriptor = _native.create_map("panic", _HASH, 4, 8, 1, 0)
     try:
         _native.BpfMap(descriptor).update(b"1234", bytes(8))
@@ -70,7 +70,7 @@ ERRORS: Final[dict[str, Callable[[], None]]] = {
 
 
 class _Fault:
-    """A wrapper of a function. Calls of the function fail while the fault is armed."""
+    """A wrapper around a function. Calls of the function fail while the fault is armed."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -95,7 +95,7 @@ class _Fault:
 
 
 class _Table:
-    """A wrapper of a BPF map of which one method can fail."""
+    """A wrapper around a BPF map, in which one method can be made to fail."""
 
     def __init__(self, real: Any, method: str) -> None:
         self._real = real
@@ -185,7 +185,7 @@ def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPat
 
 
 def _links() -> int:
-    """Count this process's uprobe links. Iterator links, which a failed test keeps alive, are not counted."""
+    """Count this process's uprobe links, but not iterator links, which a failed test may keep open."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the descriptor has been closed
@@ -224,7 +224,7 @@ def test_probes_survive_a_failing_call(
     for name in _errors(_CALLS.index(call)):
         fail = ERRORS[name]
         fault.arm(fail)
-        if call == "attachment.disable":  # called only after another call has failed
+        if call == "attachment.disable":  # only called after another call has failed
             reading.arm(fail)
 
         def _hit() -> bool:
@@ -303,7 +303,7 @@ def test_probes_are_detached_while_a_tick_hangs(
     assert _until(lambda: ruling.failures.why is None and ruling.attachment.attached, BACK_S)
 
 
-#: A process that cannot detach its probes in any way.
+#: A script whose process cannot detach its probes by any method.
 _STUCK: Final = """
 import sys, time
 from innoscope import _native

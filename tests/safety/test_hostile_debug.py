@@ -1,4 +1,4 @@
-"""Endless debug information is stopped by a limit and delays no other server."""
+"""A limit stops the reading of endless debug information, so that other servers are not delayed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOBODY: Final = 65534
 
 
 def hostile_program(folder: Path) -> Path:
-    """Compile a program that nobody owns, with endless debug information."""
+    """Compile a program with endless debug information; its owner is the user nobody."""
     program = compile_mapping(folder)
     add: list[str] = []
     for section in branching_types():

@@ -88,7 +88,7 @@ def test_hostile_memory_delays_no_other_server(tmp_path: Path) -> None:
 
 
 def test_servers_need_a_quarter_of_the_limits() -> None:
-    """Check that a server's first read takes at most a quarter of the limit of CPU time."""
+    """Check that the first read of a real server uses at most a quarter of the limit of CPU time."""
     with Server("mysql-9.7") as server:
         reader = MemoryReader(find_one(server.pid))
         began = time.thread_time()

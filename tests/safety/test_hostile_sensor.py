@@ -1,4 +1,4 @@
-"""A sensor that watches hostile processes as servers still watches the real one."""
+"""A sensor that treats hostile processes as servers still watches the real server."""
 
 from __future__ import annotations
 

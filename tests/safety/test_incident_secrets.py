@@ -81,7 +81,7 @@ def _check_contents(path: Path) -> None:
     assert leaks(gzip.decompress(path.read_bytes()).decode()) == []
     capture = files.load(path)
     texts = [statement.text for statement in capture.evidence.statements]
-    for begin in ("CREATE USER ", "SET PASSWORD FOR "):  # newer servers hide the rest themselves
+    for begin in ("CREATE USER ", "SET PASSWORD FOR "):  # newer servers hide other secrets themselves
         assert any(text.startswith(begin) for text in texts), texts
     assert capture.status is not None
     assert "*** WE ROLL BACK TRANSACTION" in capture.status

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Number of kills for each method.
 KILLS = count(quick=4, full=200)
 SEED = 20261121
-SNAPSHOTS = 4  # so many that the tool still runs at the time of the kill
+SNAPSHOTS = 4  # enough for the tool to be still running at the time of the kill
 HELD_KILLS = count(quick=2, full=10)
 
 
@@ -69,7 +69,7 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
     one, all_of_them = (_duration(server.pid, method, snapshots) for snapshots in (1, SNAPSHOTS))
     draw = random.Random(SEED)  # noqa: S311
     killed = 0
-    for number in range(2 * KILLS):  # more than KILLS, because runs that end before the kill do not count
+    for number in range(2 * KILLS):  # more than KILLS: a run that ends before its kill does not count
         if killed == KILLS:
             break
         moment = draw.uniform(0, one if number % 2 else all_of_them)

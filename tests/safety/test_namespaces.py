@@ -108,7 +108,7 @@ def test_stacks_have_names_and_both_thread_ids(contained: tuple[Server, Sleep], 
     for inner in sleeping:
         assert NAMED[server.name] in " ".join(_functions(by_inner[inner])), by_inner[inner]
     complete = sum(thread["trust"] in ("exact", "on_cpu") for thread in threads)
-    assert complete >= len(threads) - 1  # all except one: the frame of _start has no caller
+    assert complete >= len(threads) - 1  # one stack may be incomplete: the frame of _start has no caller
 
 
 @pytest.mark.parametrize("method", ["bpf", "ptrace"])

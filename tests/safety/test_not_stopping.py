@@ -42,7 +42,7 @@ def server() -> Iterator[Server]:
 
 
 def _disturbance(pid: int, work: Callable[[], object]) -> Disturbance:
-    """Return what happened to the process during ``work``."""
+    """Return the events counted in the process during ``work``."""
     with Counter(pid) as counter:
         work()
     assert counter.seen is not None
@@ -77,7 +77,7 @@ def test_the_command_line_does_not_disturb_the_server(server: Server) -> None:
 
 
 def test_diagnose_does_not_disturb_the_server(server: Server) -> None:
-    """Use all sources: probes, memory, SQL and the owners of locks."""
+    """Run diagnose with all its sources: probes, memory, SQL and lock owners."""
 
     def diagnose() -> None:
         result = innoscope("diagnose", "--pid", server.pid, "-u", "root", "--seconds", 6, "--json")
@@ -92,7 +92,7 @@ def test_diagnose_does_not_disturb_the_server(server: Server) -> None:
 
 
 def test_the_counter_counts_the_stops_of_the_ptrace_method(server: Server) -> None:
-    """Check that the counter sees the ptrace method, which stops each thread briefly and says so.
+    """Check that the counter detects the ptrace method, which stops each thread briefly and reports this.
 
     Each stop interrupts the thread's system call.
     """

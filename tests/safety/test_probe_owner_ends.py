@@ -1,4 +1,4 @@
-"""However a process with probes ends, no breakpoint remains in the server.
+"""No breakpoint remains in the server, however a process with probes ends.
 
 The process is killed for lack of memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with its
 control group. It ends at a random time while its probes are attached, or while it detaches and attaches the
@@ -28,7 +28,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Number of ends, for each way to end and each state of the probes.
+#: Number of times that the process is ended, for each way to end it and each state of the probes.
 ENDS: Final = count(quick=2, full=100)
 SEED: Final = 20261123
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")

@@ -1,7 +1,8 @@
-"""If sensor or agent is killed while probes are compiled, attached or counting, nothing of them remains.
+"""If the sensor or the agent is killed while probes are compiled, attached or counting, no probe remains.
 
-The victims alternate: a sensor whose agent keeps running, and an agent with its own sensor. Half of the kills
-are before the first probe counts. Only one server is visible, because each probed server delays the exit.
+The killed process is alternately a sensor whose agent keeps running, and an agent with its own sensor. Half
+of the kills happen before the first probe counts. Only one server is visible, because each probed server
+delays the exit.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ SEED = 20261121
 #: An environment variable that marks all processes started while it is set.
 MARK = "INNOSCOPE_KILLED_PROBING"
 ATTACHED_S = 60
-#: Seconds for the kernel to detach an exited process's probes one after the other, about 100 ms each, under a
-#: lock that all processes with probes share.
+#: Seconds that the kernel needs to detach an exited process's probes one at a time, about 100 ms each, under
+#: a lock that all processes with probes share.
 GONE_S = 60
-#: Few probes are detached quickly, so more kills are possible. An agent's own sensor attaches all probes.
+#: The sensor attaches few probes, which the kernel detaches quickly, so that the test has time for more
+#: kills. An agent's own sensor attaches all probes.
 FEW = ("--family", "redo", "--family", "fsync", "--family", "row_lock")
 
 
@@ -100,7 +102,7 @@ def test_nothing_remains_after_a_kill(server: ContainedServer, monkeypatch: pyte
 
 
 def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, early: bool) -> None:
-    """Start the process and return at the time when it is to be killed."""
+    """Start the process and return when the time for the kill has come."""
     began = time.monotonic()
     victim.process.start(wait=False)
     if early:

@@ -47,7 +47,7 @@ def test_a_thousand_idle_threads_are_profiled_at_little_cost() -> None:
 
 
 def test_threads_that_start_and_end_meanwhile_are_profiled() -> None:
-    """Give each connection a new thread, and check that the rows of each thread add up."""
+    """Create a new thread for each connection, and check that the times of each thread add up."""
     with Server("mysql-5.6.24", options={"thread_cache_size": 0}) as server, churn(server):
         waiting = off_cpu(server.pid, SECONDS)
         running = on_cpu(server.pid, SECONDS, 499)

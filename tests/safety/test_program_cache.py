@@ -32,7 +32,7 @@ int probe(struct pt_regs *ctx)
 }
 """
 _FDS = Path("/proc/self/fd")
-#: The verifier refuses this program, because the program does not check the result of its map lookup.
+#: A program that the verifier rejects, because it does not check the result of its map lookup.
 _REFUSED = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(seen, u64, 1);

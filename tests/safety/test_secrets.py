@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 ACCOUNT, PASSWORD = "innoscope", "xyzzy-4711"
 WRONG = "plugh-0815"
-#: As nobody, try all accesses to a process, its socket and files; print those that succeed.
+#: A script that tries, as the user nobody, to access a process, its socket and files, and prints what
+#: succeeds.
 _STRANGER = """
 import os, signal, socket, sys
 pid, path, *files = sys.argv[1:]
@@ -80,7 +81,7 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def stranger(pid: int, path: Path, *files: Path) -> list[str]:
-    """Return the accesses that succeed as nobody."""
+    """Return the accesses that succeed for the user nobody."""
     command = [sys.executable, "-I", "-c", _STRANGER, str(pid), str(path), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     return done.stdout.splitlines()

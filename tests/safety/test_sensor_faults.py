@@ -1,4 +1,4 @@
-"""Clients cannot block the sensor, or query it without permission. If the sensor ends, servers run on."""
+"""Clients cannot block the sensor or query it without permission. Servers keep running if it ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 QUICK_S = 1.0
 KILLS = count(quick=3, full=20)
 SEED = 20261121
-#: Send a request as another user, and print the reply.
+#: A script that sends a request as another user and prints the reply.
 _ASK = """
 import json, os, socket, struct, sys
 path, uid, *groups = sys.argv[1:]
@@ -83,7 +83,7 @@ def connect(sensing: Sensing) -> socket.socket:
 
 
 def is_closed(wire: socket.socket) -> bool:
-    """Return whether the sensor closes the connection without a reply. A reset counts, too."""
+    """Return whether the sensor closes the connection, or resets it, without a reply."""
     try:
         return wire.recv(1) == b""
     except ConnectionResetError:
@@ -263,7 +263,7 @@ def _has_waits(sensing: Sensing, server: Server) -> bool:
 
 
 def test_without_bpf_the_sensor_reports_it_and_stops_no_thread(server: Server) -> None:
-    """Check that the sensor does not use ptrace instead, which stops threads, and that all else works."""
+    """Check that the sensor does not fall back to ptrace, which stops threads, and that all else works."""
     with Sensing("--interval", 0.1, only=[server], under=without_bpf()) as sensing:
         until(lambda: not _starting(sensing, server))
         traced = [_tracer(server.pid) for _ in range(200)]

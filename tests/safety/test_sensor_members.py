@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 GROUP = "games"
 QUICK_S = 1.0
-#: As a member of the group, open many connections and send the same bytes on each; print ``go`` and continue
-#: until killed.
+#: A script that opens many connections as a member of the group, sends the same bytes on each, prints ``go``
+#: and continues until it is killed.
 _MEMBER = """
 import json, os, socket, struct, sys, time
 path, uid, gid, kind = sys.argv[1:]

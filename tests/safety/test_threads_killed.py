@@ -107,7 +107,7 @@ def names(pid: int, command_file: Path) -> set[str]:
 
 
 def is_back(pid: int, command_file: Path, name: str, before: set[tuple[str, str]]) -> bool:
-    """Return whether the thread of that name is a new one."""
+    """Return whether a new thread with that name has replaced the killed one."""
     old = {number for one, number in before if one == name}
     now = {number for one, number in send_command(pid, command_file, "list -") if one == name}
     return bool(now) and not now & old

@@ -1,7 +1,7 @@
-"""If `toggle` is killed at any boundary of a change or an undo, or at a random time, no change is lost.
+"""No change is lost if `toggle` is killed between any two steps of a change or an undo, or at a random time.
 
-The server runs, untraced, the journal is correct, and ``undo`` works from it. The random times are from a
-fixed seed.
+The server keeps running, untraced, and ``undo`` works with the journal. The random times come from a fixed
+seed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def points(names: tuple[str, ...], change: Change) -> list[str]:
 
 
 def _chosen(found: list[str]) -> list[str]:
-    """Return every fourth point in the quick suite: one before the intent, at the write, at the result."""
+    """Return only every fourth fault point in the quick suite, and all of them in the full suite."""
     return found[:: count(quick=4, full=1)]
 
 
@@ -112,14 +112,14 @@ def test_an_undo_can_be_killed_at_every_boundary(subject: Subject, change: Chang
 
 
 def begun(process: subprocess.Popen[bytes]) -> bool:
-    """Wait until the process is about to lock the server. Return False if it ended before."""
+    """Wait until the process is about to lock the server. Return False if it ends earlier."""
     assert process.stdout is not None
     return process.stdout.readline() == b"begins\n"
 
 
 @dataclass(frozen=True)
 class Takes:
-    """Seconds until the end of a change or an undo: from the process's start, and from the change's start."""
+    """Duration of a change or an undo in seconds, since the start of the process and of the change itself."""
 
     whole: float
     working: float
@@ -134,7 +134,7 @@ def _seconds(process: subprocess.Popen[bytes]) -> Takes:
 
 
 def _killed(process: subprocess.Popen[bytes], takes: Takes, number: int, draw: random.Random) -> bool:
-    """Kill the process at a random time, in three of four cases during its work on the server."""
+    """Kill the process at a random time, in three of four cases while it changes the server."""
     if number % 4 == 0:
         time.sleep(draw.uniform(0, takes.whole))
     elif begun(process):
@@ -146,7 +146,7 @@ def _killed(process: subprocess.Popen[bytes], takes: Takes, number: int, draw: r
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.toggle)
 def test_changes_and_undos_can_be_killed_at_random_moments(subject: Subject, change: Change) -> None:
-    """Kill changes and undos in turn. Processes that ended before do not count."""
+    """Kill changes and undos in turn. Processes that end before the kill do not count."""
     before = subject.values(change)
     takes = {"set": _seconds(subject.set(change)), "undo": _seconds(subject.undo())}
     draw = random.Random(SEED)  # noqa: S311

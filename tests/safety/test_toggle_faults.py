@@ -1,4 +1,4 @@
-"""Changes of a real server under faults: killed tools, restarts, a full disk, a damaged journal."""
+"""Test changes to a real server under faults: killed tools, restarts, a full disk, a damaged journal."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_time_limit_is_kept_if_the_server_is_stopped_then(subject: Subject) ->
 
 
 def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subject) -> None:
-    """Raise max_connections by memory, then undo it by memory while every connection is in use."""
+    """Raise max_connections through memory, and undo it the same way while every connection is in use."""
     with ExitStack() as connections:
         first = connections.enter_context(closing(lone.server.connect()))
         first.cursor().execute(f"SET GLOBAL max_connections = {FEW}")
@@ -107,7 +107,7 @@ def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subje
 
 
 def _take_connections(subject: Subject, connections: ExitStack) -> int:
-    """Open every connection, including root's reserved one, and return their number."""
+    """Use up all connections, including the one reserved for root, and return their number."""
     for taken in range(1000):
         try:
             connections.enter_context(closing(subject.server.connect()))
@@ -225,7 +225,7 @@ def test_a_change_is_refused_if_the_disk_is_full(
 def test_a_change_whose_result_cannot_be_journaled_can_be_undone(
     subject: Subject, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change is made and verified, but its result cannot be journaled. Undo reads the server's value."""
+    """Make and verify a change whose result cannot be journaled. Undo then reads the server's value."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(full))
     before = subject.values(READ_AHEAD)
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
@@ -269,7 +269,7 @@ def test_a_change_is_refused_if_the_journal_is_damaged(subject: Subject) -> None
 
 
 def test_an_undo_with_a_damaged_journal_reports_the_line(subject: Subject) -> None:
-    """The change remains, and can be undone once the line is repaired."""
+    """Check that the change stays in force, and can be undone once the line is repaired."""
     before = subject.values(READ_AHEAD)
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
     engine.apply(subject.target, plan, who="test", account=ACCOUNT)

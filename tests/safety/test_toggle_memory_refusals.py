@@ -91,7 +91,7 @@ def test_a_type_or_value_that_differs_from_the_catalog_is_refused(
 def test_the_type_is_checked_by_debug_information_or_the_variables_table(
     either: Server, target: Target
 ) -> None:
-    """The dirty page limit is an integer in the old server and a double in the new one."""
+    """Use the dirty page limit, which is an integer in the old server and a double in the new one."""
     if either.name == OLD:
         wrong = Setting("srv_max_buf_pool_modified_pct", "float", 8)
         assert_refused(Refused, "is of type unsigned long", lambda: prepare(target, wrong))
@@ -181,7 +181,7 @@ def test_a_write_without_privileges_is_refused(either: Server, target: Target) -
 
 
 def test_a_server_that_has_ended_is_refused(target: Target) -> None:
-    """The server ends between plan and write. Another server runs, and is not changed."""
+    """End the server between plan and write. Another server runs, and must not be changed."""
     with Server(STRIPPED) as server:
         gone = find_one(pid=server.pid)
         step = prepare(gone, MAX_CONNECTIONS)

@@ -1,4 +1,4 @@
-"""Harmful changes of real servers are refused with a reason, and nothing is written.
+"""Harmful changes to real servers are refused with a reason, and nothing is written.
 
 test_toggle_faults tests restarts, crash recovery and disks; test_toggle_memory_refusals tests memory writes.
 """
@@ -53,7 +53,7 @@ _HERE = Path(__file__).parent
     ),
 )
 def each(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Start one server after the other."""
+    """Start each of the servers in turn."""
     with Server(request.param) as server:
         yield server
 
@@ -100,7 +100,7 @@ def assert_refused(server: Server, code: int, reason: str, *change: str) -> None
 )
 def test_unsafe_memory_writes_are_refused(each: Server, toggle: str, value: str, reason: str) -> None:
     if toggle == "read_ahead" and each.name not in NEW:
-        reason = "read_ahead"  # 5.5.9 sets it by memory, MySQL from 8.0 on by SQL
+        reason = "read_ahead"  # 5.5.9 sets it through memory, MySQL since 8.0 through SQL
         if each.name == "mysql-5.5.9":
             assert innoscope("toggle", "plan", toggle, value, "--pid", each.pid).returncode == 0
             return

@@ -1,4 +1,4 @@
-"""Traces leave nothing behind if their server ends or their tool is killed, and some traces are refused."""
+"""Traces leave nothing behind if the server ends or the tool is killed, and hot functions are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_trace_ends_with_its_server_and_prints_its_results() -> None:
         assert code == NoSuchProcess.exit_code, tracing.err
         assert "calls in" in tracing.out
         assert "the server ended" in tracing.out
-        server.start()  # a new process that runs the same file must have no breakpoints
+        server.start()  # breakpoints belong to a file, so a new process would run into any that remain
         assert breakpoints(server.pid) == set()
         assert trace(server, FUNCTION, "--seconds", 0.2, *ANY)["target"]["pid"] == server.pid
     assert orphans() == set()

@@ -34,7 +34,7 @@ DROP_IN = FOLDER / "sys-admin.conf"
 #: Two servers: one runs as root in the host's root folder. The other is stripped, and runs as another user in
 #: a chroot.
 SERVERS = ("mysql-5.6.24", "mysql-9.7")
-#: Long, because memory layouts are read one server at a time, and this machine may have many servers.
+#: Seconds; long, because memory layouts are read one server at a time, and many servers may run here.
 PATIENCE_S = 120
 #: linux/capability.h
 NUMBERS = {
@@ -155,7 +155,7 @@ def test_the_sensor_may_only_read_a_server(
     never = {"write mem": "EACCES", "kill": "EPERM"}  # denied by the sensor's user and capabilities
     by_filter = ("process_vm_writev", "ptrace", "pidfd_getfd")
     assert allowed == reading | never | dict.fromkeys(by_filter, "EPERM") | {"network": "EAFNOSUPPORT"}
-    # Only the system call filter denies these calls; the capabilities would allow them.
+    # Only the system call filter denies these calls; the sensor has the capabilities for them.
     assert without_filter == reading | never | dict.fromkeys((*by_filter, "network"), "ok")
     assert_well(one)
 

@@ -1,4 +1,4 @@
-"""`unstick` resumes a stopped server, whatever stopped it: queries are answered within a second.
+"""`unstick` resumes a server, regardless of what stopped it, and queries are answered within a second.
 
 The time is measured on an existing connection, from the start of the command to the query's result.
 """

@@ -18,7 +18,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Attach probes to a server, print the kind, and for each line of input print the counts.
+#: A script that attaches probes to a server, prints their kind, and prints the counts for each input line.
 _OWNER = """
 import sys
 from pathlib import Path

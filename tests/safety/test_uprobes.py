@@ -98,7 +98,7 @@ def program() -> Iterator[int]:
 
 
 def test_an_exception_through_a_return_probe_kills_the_process(small: _Small, program: int) -> None:
-    """Force a return probe on a function that an exception crosses. The catalog excludes such functions."""
+    """Force a return probe onto a function that an exception crosses; the catalog excludes such functions."""
     assert small.call() == "1"
     probe = small.probe(program, "crossed", on_return=True)
     small.call()
@@ -135,10 +135,10 @@ def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
 
 
 def _verified() -> dict[int, int]:
-    """Return, by program id, the number of verified instructions of each program open in this process."""
+    """Return the number of instructions that the verifier processed, by id of each program open here."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the descriptor with which this loop reads the folder
+        with suppress(OSError):  # the descriptor with which this loop reads the folder is closed
             info = (Path("/proc/self/fdinfo") / descriptor.name).read_text()
             values = dict(line.split(":\t", 1) for line in info.splitlines() if ":\t" in line)
             if "prog_id" in values and "verified_insns" in values:
@@ -199,7 +199,7 @@ def test_a_process_that_became_another_server_is_refused(server_5_6: Server) -> 
 
 
 def test_a_replaced_executable_is_probed_by_its_running_file(folder: Path) -> None:
-    """Offsets from the new file would be in the middle of the running file's instructions."""
+    """Check the running file's offsets. Those of the new file would lie in the middle of instructions."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server:
@@ -223,7 +223,7 @@ def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
         collector = ProbesCollector(target, families=frozenset({"statement"}))
         collector.start()
         try:
-            with Sleep(server_5_6, 20):  # these statements start after the probe is attached
+            with Sleep(server_5_6, 20):  # these statements must start after the probe is attached
                 dump = engine.take_snapshot()
         finally:
             collector.close()

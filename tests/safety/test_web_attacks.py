@@ -1,4 +1,4 @@
-"""A thousand bad clients attack: scrapes succeed, and the agent stays within its unit's memory limit."""
+"""Scrapes succeed, and the agent stays within its memory limit, while a thousand bad clients attack."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def guarded(
 def test_a_thousand_clients_delay_no_scrape(
     kind: str, sources: tuple[str, ...], from_here: bool, agent: Running, here: Host, there: Host
 ) -> None:
-    """If ``from_here`` is set, Prometheus runs on the agent's host."""
+    """Flood the agent while Prometheus scrapes it, from the agent's own host if ``from_here`` is set."""
     with flood(
         agent.pid, agent.port, there, kind, seconds=SECONDS, count=1000, sources=sources,
         scraped_from=here if from_here else None,
@@ -201,7 +201,7 @@ def cpu_s(pid: int) -> float:
 
 @pytest.fixture(scope="module")
 def hour(server: Server, here: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Start an agent on loopback with the maximal number of stacks."""
+    """Start an agent on loopback with the maximum number of stacks."""
     path = tmp_path_factory.getbasetemp() / "hour.sock"
     with (
         HourSensor(path, server),

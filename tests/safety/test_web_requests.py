@@ -151,7 +151,7 @@ def test_other_hosts_get_no_stacks(
 def test_foreign_host_names_of_loopback_get_no_stacks(
     headers: dict[str, str], expected: int, local: Running, here: Host
 ) -> None:
-    """Refuse foreign host names, because with DNS rebinding a foreign page's own name leads to loopback."""
+    """Request stacks by other host names: with DNS rebinding, an attacker's own name resolves to loopback."""
     status, body, _ = get(here, local.port, "/api/stacks?format=folded", address="127.0.0.1", **headers)
 
     assert status == expected, body[:200]
@@ -251,7 +251,7 @@ NEXT = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ids=lambda shape: repr(shape[:60])[2:-1].removeprefix("GET /-/healthy HTTP/1.1\\r\\nHost: a\\r\\n"),
 )
 def test_an_ambiguous_request_is_refused(shape: bytes, reachable: Running, there: Host) -> None:
-    """Check for one short error that repeats no part of the request, and that later bytes are not read."""
+    """Check that the response is one short error without parts of the request, and that reading stops."""
     answer = exchange(there, reachable.port, shape + NEXT)
 
     assert len(statuses(answer)) <= 1, answer
@@ -323,7 +323,7 @@ def test_pages_forbid_access_by_other_origins(local: Running, here: Host, routes
 
 
 def test_the_content_security_policy_is_strict(local: Running, here: Host) -> None:
-    """Check that the policy allows no inline or foreign scripts, no foreign content and no embedding."""
+    """Check that the policy allows no inline scripts, no content from other origins and no embedding."""
     _, body, headers = get(here, local.port, "/", address="127.0.0.1", Host="localhost")
     if b"<script" not in body:
         return

@@ -1,4 +1,4 @@
-"""Set a toggle or undo a change, and die by SIGKILL at a fault point.
+"""Set a toggle or undo a change, and send SIGKILL to this process at a fault point.
 
 Print ``begins`` before the change. Arguments: ``set PID TOGGLE VALUE BACKEND SECONDS FAULT`` or ``undo PID
 FAULT``. SECONDS 0 means no time limit, FAULT - no fault point.

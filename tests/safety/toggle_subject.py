@@ -1,4 +1,4 @@
-"""A real server whose settings are changed and restored by processes that may be killed."""
+"""Provide a real server whose settings are changed and restored by processes that may be killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 ACCOUNT = Account()
-#: Random kills in each of the tests that kill.
+#: Number of kills at random times in each test.
 KILLS = count(quick=4, full=200)
 #: Timeout in seconds for a server to be running, untraced and answering again.
 WELL_S = 2.0

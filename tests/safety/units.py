@@ -1,7 +1,8 @@
 """Parse the systemd units that we ship, and run commands with their restrictions but without systemd.
 
 Users, groups, capabilities, no_new_privs, the system call filter, address families, MemoryDenyWriteExecute,
-and read-only and hidden paths are applied. The daemons need nothing that the other settings remove.
+and read-only and hidden paths are applied. The other settings only restrict features that the daemons do not
+use.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Scraper(threading.Thread):
 
 @dataclass
 class Flood:
-    """The results of a flood. They are complete at the end of the block."""
+    """The results of a flood, which are complete at the end of the block."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
@@ -117,7 +117,7 @@ def flood(
     sources: Sequence[str], scraped_from: Host | None = None, address: str = HERE,
     headers: dict[str, str] | None = None, tls: ssl.SSLContext | None = None,
 ) -> Iterator[Flood]:  # fmt: skip
-    """Run bad clients and the scraper. The block runs once all are active."""
+    """Run bad clients and the scraper, and enter the block once all clients are active."""
     result = Flood()
     reset_peak(pid)
     scraper = Scraper(scraped_from or host, address, port, headers or {}, tls)

@@ -93,7 +93,7 @@ _KINDS = {one.__name__: one for one in (silent, dribble, handshake, unread, metr
 
 
 async def _tls(address: str, port: int, source: str) -> str:
-    """Complete TLS handshakes, one after the other."""
+    """Complete TLS handshakes, one after another."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     while True:

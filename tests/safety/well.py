@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-_ANSWER_S = 15  # for a busy machine: a stopped server never answers
+_ANSWER_S = 15  # long enough for a busy machine, because a stopped server never answers anyway
 
 
 def statuses(pid: int) -> Iterator[tuple[str, str, int]]:

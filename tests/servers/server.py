@@ -83,12 +83,12 @@ class Server:
 
     @property
     def socket(self) -> Path:
-        """Return the path of its Unix socket on the host."""
+        """Return the path of the server's Unix socket on the host."""
         return self.folder.socket
 
     @property
     def error_log(self) -> Path:
-        """Return the log of all its starts."""
+        """Return the path of the error log, which covers all starts of the server."""
         return self.folder.error_log
 
     @property
@@ -199,7 +199,7 @@ class Server:
                 stderr=log,
                 cwd="/",
                 env=self.installation.environment,
-                start_new_session=True,  # so that Ctrl-C ends only the test, which then stops the server
+                start_new_session=True,  # Ctrl-C must end only the test, which then stops the server
             )
         assert self._keeper is not None
         self._keeper.watch(self._process.pid)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Maximum seconds to initialise a data folder; it takes 2 to 5 on an idle machine.
 _TIMEOUT = 120
 
-#: Files of MariaDB in share/mysql, without the prefix ``mysql_``.
+#: SQL files in MariaDB's folder share/mysql, named without the prefix ``mysql_``.
 _SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 
 
@@ -45,7 +45,7 @@ def initialise(installation: Installation, folder: Folder) -> None:
 
 
 def ensure(installation: Installation, make: Callable[[], None]) -> None:
-    """Call ``make`` under the lock if there is no template."""
+    """Hold the lock and call ``make`` if there is no template yet."""
     if not installation.template.exists():
         with cache.locked(f"{installation.spec.name}.template"):
             if not installation.template.exists():

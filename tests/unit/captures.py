@@ -1,4 +1,4 @@
-"""Make captures for tests: constructed ones, and random ones, which have all fields of their types."""
+"""Make captures for tests: synthetic ones, and random ones in which all fields of all types are set."""
 
 from __future__ import annotations
 

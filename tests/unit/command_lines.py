@@ -19,7 +19,7 @@ _OF_A_TOGGLE = ("set", "plan", "show")
 def check_command(words: Sequence[str]) -> None:
     """Raise if innoscope would refuse these words, or if they name an unknown toggle or wait class.
 
-    A command without arguments may be a mere mention, so required arguments are not checked then.
+    If a text only mentions a command without arguments, required arguments are not checked.
     """
     command: click.Command = cli
     rest = list(words)

@@ -1,4 +1,4 @@
-"""The example of the agent's TOML configuration has every key, and errors name the key."""
+"""The agent's sample configuration contains every key, and error messages name the key."""
 
 from __future__ import annotations
 

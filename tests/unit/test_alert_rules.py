@@ -47,7 +47,7 @@ def rules(name: str) -> dict[str, dict[str, Any]]:
 
 @cache
 def entries() -> list[dict[str, Any]]:
-    """Return all of promtool's tests of alerts."""
+    """Return all promtool tests of alerts."""
     return [test for path in TESTS for test in yaml.safe_load(path.read_text())["tests"]]
 
 
@@ -55,7 +55,7 @@ ALERT_NAMES = sorted(rules("alerts.yaml"))
 
 
 def checks(alert: str) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield each of promtool's tests of an alert, with the test's checks of that alert."""
+    """Yield each promtool test of an alert, with its checks of that alert."""
     for entry in entries():
         found = [check for check in entry.get("alert_rule_test", ()) if check["alertname"] == alert]
         if found:

@@ -1,4 +1,4 @@
-"""The arithmetic that our BPF programs share is correct if it is compiled for this machine."""
+"""The arithmetic functions that our BPF programs share are correct when compiled for this machine."""
 
 from __future__ import annotations
 

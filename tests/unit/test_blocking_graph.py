@@ -1,4 +1,4 @@
-"""The root blocker is found in chains, circles and ties. The evidence is constructed."""
+"""The root blocker is found in chains, cycles and ties of synthetic evidence."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_global_read_lock_blocks_writers_but_writers_do_not_block_each_other() -
     row = {"namespace": "GLOBAL", "schema": "", "object": "", "type": "INTENTION_EXCLUSIVE"}
     rows = (
         row | {"connection": "1", "status": "GRANTED", "type": "SHARED"},
-        row | {"connection": "2", "status": "GRANTED"},  # a statement that already writes, which may continue
+        row | {"connection": "2", "status": "GRANTED"},  # a statement that already writes may continue
         row | {"connection": "3", "status": "PENDING"},
         row | {"connection": "4", "status": "PENDING"},
     )

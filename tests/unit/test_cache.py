@@ -1,4 +1,4 @@
-"""The cache returns a file's content only if it is undamaged and only we can have written the file.
+"""The cache returns a file's content only if the file is undamaged and no other user can have written it.
 
 tests/safety/test_program_cache.py changes the owner of a file, which needs root.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def folder(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the cache that is named things."""
+    """Return the folder of the cache named ``things``."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory_folder))
     return memory_folder / "innoscope" / "things"
 

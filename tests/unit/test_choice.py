@@ -1,4 +1,4 @@
-"""A container's server gets an account only if the user chose it, and a password only if it was verified."""
+"""Innoscope logs in to a container's server only if selected, and verifies it before it sends passwords."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 HOST, NESTED, IN_CGROUP, SHARED = 1, 2, 3, 4
-#: An option file that does not exist, so that a test fails if it opens the file.
+#: The path of an option file that does not exist, so that a test fails if it opens the file.
 NO_FILE = "/nowhere/my.cnf"
 
 

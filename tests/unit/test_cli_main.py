@@ -1,4 +1,4 @@
-"""Errors become one line and an exit code, tables fit the terminal, and start-up is fast."""
+"""Commands report errors as one line and an exit code, fit tables to the terminal, and start fast."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_start_up_imports_no_expensive_modules() -> None:
 
 
 def test_thread_inside_the_core_survives_the_exit_of_python() -> None:
-    """Check that PyO3 lets the thread hang. Python would unwind the thread's stack through Rust frames."""
+    """Check that PyO3 suspends the thread, because Python would unwind its stack through Rust frames."""
     done = _python(
         "import threading; from innoscope import _native\n"
         "begun = threading.Barrier(3)\n"

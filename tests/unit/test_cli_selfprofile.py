@@ -121,7 +121,7 @@ def test_missing_py_spy_is_named_with_its_remedy(
     assert "-m pip install py-spy" in errors
 
 
-#: A fake py-spy, which writes its arguments to the output file, the last one of them.
+#: A fake py-spy, which writes its arguments to the output file that its last argument names.
 _ARGUMENTS = 'words="$*"; for output; do :; done; printf "%s\\n" "$words" > "$output"'
 
 

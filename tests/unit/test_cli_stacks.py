@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """Return the same six threads each time. After ``ends_after`` snapshots, the server has ended."""
+    """Return the same six threads each time, until the server ends after ``ends_after`` snapshots."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99

@@ -1,4 +1,4 @@
-"""Output, questions and exit codes of `innoscope toggle`, with a fake engine."""
+"""Test output, questions and exit codes of `innoscope toggle` with a fake engine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENTRY = Entry(
 
 
 class Engine:
-    """Record the calls; return and raise what the test has set."""
+    """A fake engine that records its calls, and returns or raises what the test has set."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BOARDS = grafana.dashboards()
 INTERVAL_S = 60
-#: The units of Grafana that we use. With an unknown unit, Grafana shows a bare number.
+#: The Grafana units that the dashboards use. For an unknown unit, Grafana shows only the number.
 UNITS = {"none", "short", "percentunit", "bytes", "Bps", "ops", "s", "dateTimeAsIso"}
 
 

@@ -1,4 +1,4 @@
-"""Values are derived from raw values, and failed collectors have reasons."""
+"""Derived values are computed from raw values, and failed collectors give a reason."""
 
 from __future__ import annotations
 

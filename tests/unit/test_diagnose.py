@@ -1,4 +1,4 @@
-"""The catalog's rules turn evidence into findings; the evidence is constructed."""
+"""The catalog's rules derive the right findings from synthetic evidence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_rules_name_existing_toggles_and_wait_classes() -> None:
 def test_metrics_that_rules_read_are_declared() -> None:
     read = metrics_read(default_rules())
     assert [name for name in read if name not in default()] == []
-    # metrics read by conditions, scores and texts; as series; or by facts
+    # metrics that conditions, scores, texts, series or facts use
     assert {"mysqld_stopped", "recovered_pages", "toggle_in_force", "read_ahead_pages"} <= read
     assert not {"mutex_wait_seconds", "master_ticks"} & read
 
@@ -54,7 +54,7 @@ def test_metrics_that_rules_read_are_declared() -> None:
 def test_metrics_that_facts_read_are_listed() -> None:
     named = re.findall(r'"([a-z0-9_]+)(?:\.[a-z_]+)?"', Path(facts.__file__).read_text())
     assert {name for name in named if name in default()} == facts.METRICS
-    # Each metric of the list is also named in a function.
+    # Each metric of the list must also occur in a function.
     text = Path(facts.__file__).read_text().partition("METRICS: Final")[0]
     assert [name for name in facts.METRICS if f'"{name}"' not in text] == []
 

@@ -1,4 +1,4 @@
-"""`diagnose` says that nothing is wrong only if it saw the threads and findings explain all waits."""
+"""`diagnose` reports that nothing is wrong only if it took snapshots and findings cover all waits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUSY = {"cpus": 2.0, "cpu_busy_ratio": 1.0, "cpu_stall_ratio": 0.9}
         ({"other": 3, "on_cpu": 6}, ["unexplained"]),
         ({"other": 2, "on_cpu": 6}, []),  # a quarter of the active threads
         ({"idle": 50, "user_sleep": 5, "on_cpu": 2}, []),
-        ({"replication": 4}, ["unexplained"]),  # for clients, no finding covers this wait
+        ({"replication": 4}, ["unexplained"]),  # no finding covers this wait of clients
         # A finding covers this wait, but two threads are too few for a convoy.
         ({"row_lock": 2}, ["unexplained"]),
         ({"row_lock": 1, "on_cpu": 1}, []),
@@ -89,7 +89,7 @@ def test_checks_without_values_are_named() -> None:
 
 
 def test_host_values(tmp_path: Path) -> None:
-    """Increase the counters, so that the rates are positive however much time has passed."""
+    """Increase the counters, so that the rates are positive regardless of the elapsed time."""
     files = {
         "proc/42/cgroup": "0::/app/db\n",
         "proc/42/status": "Name:\tmysqld\nCpus_allowed:\t3,0000000f\n",

@@ -1,4 +1,4 @@
-"""Findings about writing, reading, the process and replicas follow from constructed evidence."""
+"""Findings about writing, reading, the process and replicas follow from synthetic evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor runs its checks on constructed hosts, and gives the right verdicts."""
+"""The checks of `innoscope doctor` give the right results on synthetic hosts."""
 
 from __future__ import annotations
 

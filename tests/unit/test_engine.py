@@ -1,4 +1,4 @@
-"""Test the engine with a fake core: shared objects, classes, notes, and a process that ends."""
+"""Test the engine with a fake core: shared objects, wait classes, notes, and a process that ends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FakeModule:
 
 
 class FakeProcess:
-    """Return the prepared snapshots in turn; after the last one, repeat it."""
+    """A fake process that returns the prepared snapshots in turn and then repeats the last one."""
 
     method = "bpf"
 
@@ -202,7 +202,7 @@ def test_queries_are_attached_by_the_thread_id_in_the_servers_namespace() -> Non
 
 
 class FakeEngine:
-    """Return the given dumps and raise the given errors, in their order."""
+    """A fake engine that returns the given dumps and raises the given errors in order."""
 
     def __init__(self, *results: Dump | BaseException) -> None:
         self.results = list(results)

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md work when they are applied to a copy of the tree."""
+"""The examples in docs/extending.md work if they are applied to a copy of the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints contain no literals, whatever the version and the sql_mode of the server."""
+"""Fingerprints contain no literals, regardless of the server's version and sql_mode."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_literals_are_replaced(statement: str, expected: str) -> None:
         # the start of a comment depends on the character set
         f"SELECT 1--\xa0'x\n{SECRET}', '",
         f"SELECT 1--\x01 ' \n, '{SECRET}'",
-        # a string without backslash escapes; a truncated character that includes the backtick
+        # a string without backslash escapes; a truncated multi-byte character that includes the backtick
         f"SELECT 'a\\', ' {SECRET}'",
         f"SELECT \ufffd` , '{SECRET}', `b`",
         f"SELECT `\ufffd`, '{SECRET}', `b`",
@@ -64,7 +64,7 @@ def test_ambiguous_statement_is_cut_off(statement: str) -> None:
 
 
 def test_planted_secrets_never_appear() -> None:
-    """Join random pieces. Secrets are only in what is a literal in the statement's sql_mode."""
+    """Join random pieces. Only text that is a literal in the statement's sql_mode contains secrets."""
     chance = random.Random(17)  # noqa: S311
     for _ in range(ROUNDS):
         escapes = chance.random() < 0.5
@@ -121,7 +121,7 @@ def _name(chance: random.Random, escapes: bool) -> str:
 
 
 def test_string_that_ends_with_a_backslash_cuts_off_the_rest() -> None:
-    """With NO_BACKSLASH_ESCAPES, the string ends at the quote after the backslash, and a literal follows."""
+    """Use a string that, with NO_BACKSLASH_ESCAPES, ends after the backslash and is followed by a literal."""
     assert fingerprint(f"SELECT 'c:\\', '{SECRET}'") == "SELECT ? …"
 
 

@@ -1,4 +1,4 @@
-"""The agent's scrapes, with fake sensors, give reasons for missing sources and do not block."""
+"""With fake sensors, the agent's scrapes give reasons for missing sources and do not block."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(ti
 _AMPLE_S = 60.0
 #: A pid above the kernel's maximum (4 Mi).
 NO_PID = 1 << 23
-#: This process in the role of a running server.
+#: This process, described as a running server.
 ALIVE = target(
     pid=os.getpid(), start_time=ProcFs().stat(os.getpid()).start_time, socket="/run/a.sock", port=None
 )
@@ -54,7 +54,7 @@ def reply(*samples: Sample, pid: int = 7, server: Any = ALIVE, reason: str | Non
 
 
 class Sensor:
-    """Return or raise the next reply, or block until ``released`` is set."""
+    """A fake sensor that returns or raises the next reply, or blocks until ``released`` is set."""
 
     def __init__(self, *replies: Reply | Exception) -> None:
         self.replies = list(replies)
@@ -231,7 +231,7 @@ def test_malformed_time_is_refused(text: str) -> None:
 
 
 class Profiler:
-    """Return one chunk for each of two servers, only at the first call."""
+    """A fake sensor that returns one chunk for each of two servers, at the first call only."""
 
     def __init__(self, end: float) -> None:
         stack = Stack.of("idle", Trust.EXACT, (Frame("poll", "libc.so.6", 1),))
@@ -303,12 +303,12 @@ def test_memory_stays_constant_over_ten_thousand_names() -> None:
         if number % 20 == 19:
             gatherer.maintain()
         if number % 1000 == 999:
-            gc.collect()  # so that garbage is not counted
+            gc.collect()  # the measurement must not include garbage
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()
     assert len(list(servers)) == len(servers._own_names) == len(gatherer._merger._servers) <= 64
-    # The second thousand fills the caches of 1,024 names; after that nothing may grow.
+    # The second thousand names fill the caches of 1,024 names; after that, memory must not grow.
     assert sizes[-1] < sizes[1] * 1.01, sizes
 
     clock.now += 2 * 3600

@@ -1,4 +1,4 @@
-"""The live page's history of an hour is ordered and bounded, and can be read from any time on."""
+"""The live page's history of an hour is ordered, bounded, and can be read from any start time."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 LAYERS = (
     "common", "target", "sampling", "probes", "memory", "metrics", "diagnose", "toggles", "daemon", "cli",
 )  # fmt: skip
-#: Function-local imports; each has a comment with its reason.
+#: Allowed function-local imports; a comment at each import gives the reason.
 MOST_LOCAL_IMPORTS = 20
 
 

@@ -1,4 +1,4 @@
-"""Significant differences between two captures, dumps or recordings are shown; noise is not."""
+"""`diff` shows significant differences between two captures, dumps or recordings, and hides noise."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MUTANTS = 1000
-#: Maximum seconds to read a damaged file of a few kilobytes. More would mean that reading hangs.
+#: Maximum seconds to read a damaged file of a few kilobytes; if it takes longer, reading hangs.
 READ_S = 20
 MEMORY_BYTES = 1 << 30
 _HOSTILE: tuple[Any, ...] = (

@@ -1,4 +1,4 @@
-"""InnoDB status and variables are stored without users' values, even if a user forges InnoDB's text."""
+"""InnoDB status and variables are stored without user data, even if a user imitates InnoDB's text."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_no_literal_remains_whatever_its_form(statement: str) -> None:
 
 
 def test_text_after_a_truncated_statement_remains() -> None:
-    """InnoDB truncates statements at 600 bytes."""
+    """Use a statement of 600 bytes, the length at which InnoDB truncates statements."""
     output = status(("UPDATE t SET a = '" + "x" * 600)[:600])
 
     assert "TRX HAS BEEN WAITING 0 SEC" in output

@@ -1,4 +1,4 @@
-"""Each recorded thread of tests/golden gets a kind, which is its purpose."""
+"""Each recorded thread in tests/golden gets the kind that describes its purpose."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from unit.dumps import frames
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Here, InnoDB has no symbols and all threads are named mariadbd. Only threads of the SQL layer and of the
-#: thread pool can be recognised.
+#: A server whose InnoDB has no symbols and whose threads are all named mariadbd. Only threads of the SQL
+#: layer and of the thread pool can be recognised on it.
 STRIPPED = "mariadb-10.11"
 
 

@@ -11,7 +11,7 @@ from innoscope.diagnose.latches import load, named, wanted
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
 SLEEPS = ("__futex_abstimed_wait_common", "pthread_cond_wait", "os_event_wait_low", "sync_array_wait_event")
-#: Innermost functions of recorded stacks, with the expected latch.
+#: The innermost functions of recorded stacks, and the latch that must be derived from them.
 STACKS = {
     (
         *SLEEPS,
@@ -47,7 +47,7 @@ STACKS = {
         "some_plugin_function",
         "sub_select",
     ): "a mutex, in some_plugin",
-    # The ends of these function names look like those of system calls.
+    # These function names end like names of system calls.
     ("sched_yield", "rw_lock_s_lock_spin", "buf_page_get_gen", "rr_sequential"): "in buf_page_get_gen",
 }
 

@@ -1,4 +1,4 @@
-"""If a file's debug information cannot be read, further attempts follow with increasing delays."""
+"""If a file's debug information cannot be read, reading is retried with increasing delays."""
 
 from __future__ import annotations
 

@@ -81,13 +81,13 @@ def test_other_members_or_another_build_are_read_again(
 
     _learn(tmp_path, [*PATHS, "pool.more"])
     _learn(tmp_path, server=replace(TARGET, build_id="cd34"))
-    _learn(tmp_path, server=replace(TARGET, build_id=None))  # now identified by its file, which is our Python
+    _learn(tmp_path, server=replace(TARGET, build_id=None))  # identified by its executable instead
 
     assert native.reads == 4
 
 
 def test_missing_debug_information_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a later attempt looks for it again, because the debug package can be installed later."""
+    """Check that later attempts search again, because the debug package may be installed in the meantime."""
     native = Native(monkeypatch, None)
     assert not _learn(tmp_path).described
     native.answer = MEMBERS

@@ -1,4 +1,4 @@
-"""Sources are merged into one value per series: the best source wins, and labels stay within bounds."""
+"""Merging yields one value per series, from the best source, and limits the number of label values."""
 
 from __future__ import annotations
 

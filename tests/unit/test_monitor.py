@@ -1,4 +1,4 @@
-"""Values are found in the text of the InnoDB monitor, recorded on five servers (tests/golden/monitor)."""
+"""Values are parsed from the InnoDB monitor's text, recorded on five servers (tests/golden/monitor)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from innoscope.metrics.collectors.sql_plan import Answers
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor"
 SERVERS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
 
-#: Values that were read by hand: LSN, flushed up to, last checkpoint, change buffer merges, history list.
+#: Values read manually from the text: LSN, flushed up to, last checkpoint, change buffer merges, history
+#: list.
 SEEN: dict[str, tuple[int | None, ...]] = {
     "mysql-5.5.9": (1595675, 1595675, 1595675, 0, 0),
     "mysql-5.6.24": (1643552, 0, 1643542, 0, 5),

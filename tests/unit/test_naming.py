@@ -1,4 +1,4 @@
-"""Servers' names are stable and unique. A copy of another server's options does not yield its name."""
+"""Server names are stable and unique. A process with the options of another server does not get its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of connections, metadata locks and InnoDB's waits are read from a synthetic process memory."""
+"""Connections, metadata locks and InnoDB's waits are read from the memory of a synthetic process."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_reading_a_circular_list_ends() -> None:
 
 
 def test_a_std_set_is_read_completely() -> None:
-    """Build a set whose nodes consist of color, parent, left, right and value."""
+    """Build a std::set, whose nodes consist of color, parent, left, right and value."""
     memory = FakeMemory()
     memory.put(0x100, 0x200)
     memory.put(0x210, 0x300)

@@ -1,4 +1,4 @@
-"""In symbol packs, every number is validated. A pack is exported and listed for a small program."""
+"""Every number in a symbol pack is validated, and a small program's pack can be exported and listed."""
 
 from __future__ import annotations
 

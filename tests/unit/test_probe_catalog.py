@@ -93,7 +93,7 @@ def test_metric_names_occur_literally_in_the_programs_that_feed_them() -> None:
     ("metric", "server", "wanted"),
     [
         ("fsync_seconds", "mysql 5.6.24", ["fsync", "fdatasync"]),
-        # in 5.5, probes see the flushing thread per batch, in later versions per page
+        # in 5.5, probes detect the flushing thread per batch; in later versions, per page
         ("flushed_pages_by_thread", "mysql 5.5.9", ["flush_batch", "page_flush", "flush_lru_batch"]),
         ("flushed_pages_by_thread", "mariadb 11.4.5", ["page_flush", "flush_lru_batch"]),
         ("pages_of_a_book", "mysql 5.6.24", []),

@@ -1,4 +1,4 @@
-"""Function names in the probe catalog match all copies of their symbol and nothing else."""
+"""Function names in the probe catalog match all copies of a function and nothing else."""
 
 from __future__ import annotations
 

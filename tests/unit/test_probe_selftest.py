@@ -1,4 +1,4 @@
-"""A comparison with a counter of the server finds probes that miss hits."""
+"""Comparing a probe with the server's own counter shows whether the probe misses hits."""
 
 from __future__ import annotations
 

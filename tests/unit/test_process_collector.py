@@ -1,4 +1,4 @@
-"""CPU time by kind of thread is computed from given samples; the other metrics are those of this process."""
+"""Test CPU time by kind of thread with synthetic samples, and the other metrics with this process."""
 
 from __future__ import annotations
 

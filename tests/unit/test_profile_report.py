@@ -1,4 +1,4 @@
-"""Reports of profiles have the right units, filters, formats and summary line."""
+"""Profile reports have the right units, filters, formats and summary line."""
 
 from __future__ import annotations
 

@@ -123,13 +123,13 @@ def test_the_rarest_stacks_are_merged_and_counted() -> None:
 
 
 def test_memory_stays_within_10_mb() -> None:
-    """Store an hour at 1 Hz: 1,000 threads, 500 distinct stacks, of which every 10 seconds a fifth is new."""
+    """Store an hour of 1,000 threads at 1 Hz: 500 stacks, of which a fifth changes every 10 seconds."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         profiles = ProfileHistory()
         steady = [made_up(number) for number in range(400)]
-        for second in range(0, 3_900, 10):  # a chunk of more snapshots would only have higher counts
+        for second in range(0, 3_900, 10):  # chunks with more snapshots would only have higher counts
             counts = dict.fromkeys(steady, 2)
             counts |= {made_up(1_000 + second * 10 + number): 2 for number in range(100)}
             profiles.add(1_000.0 + second, counts)

@@ -1,4 +1,4 @@
-"""Snapshots become profiles once and in order, whatever the receiver does. Memory is bounded."""
+"""Each snapshot is pushed once and in order, even if the receiver fails, and memory is bounded."""
 
 from __future__ import annotations
 

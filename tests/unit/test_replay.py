@@ -1,4 +1,4 @@
-"""Test replay: the player's clock, times on the command line, how a recording is shown, and the command."""
+"""Test the clock of the player, times on the command line, the display of a recording, and the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each owner's servers get a fair share of the slots, however many processes other owners start."""
+"""Each owner's servers get a fair share of the slots, even if other owners start many processes."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_the_plan_is_made_once_and_reads_only_what_it_needs() -> None:
     assert "Compression" not in server.statements[0]
     clock.now += 400
     sql.collect()
-    assert "SHOW GLOBAL STATUS" in server.statements  # without a filter, as the set of variables may change
+    assert "SHOW GLOBAL STATUS" in server.statements  # unfiltered, because the set of variables may change
 
 
 def test_the_monitor_is_not_read_if_status_and_counters_suffice() -> None:

@@ -24,7 +24,7 @@ def _thread(state: str, switches: int, tracer: int = 0) -> dict[int, dict[str, s
     [
         (_thread("T (stopped)", 5), _thread("T (stopped)", 5), True),
         (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 5, 99), True),
-        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 6, 99), False),  # ran meanwhile
+        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 6, 99), False),  # ran in between
         (_thread("S (sleeping)", 5), _thread("T (stopped)", 5), False),
         (_thread("T (stopped)", 5), _thread("S (sleeping)", 5), False),
         ({}, _thread("T (stopped)", 5), False),

@@ -1,4 +1,4 @@
-"""A supervised thread that fails is restarted. If one hangs, the watchdog gets no more messages."""
+"""A supervised thread that fails is restarted; if a thread hangs, the watchdog is no longer notified."""
 
 from __future__ import annotations
 

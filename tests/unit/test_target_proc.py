@@ -1,4 +1,4 @@
-"""/proc is read and servers are found, on a synthetic /proc."""
+"""Test reading /proc and finding servers with a synthetic /proc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADING_UNIX = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 
 
 class FakeProc:
-    """Write a /proc to a folder."""
+    """A synthetic /proc, written to a folder."""
 
     def __init__(self, root: Path) -> None:
         self.fs = ProcFs(root)

@@ -1,4 +1,4 @@
-"""Test accounts, statements without literals, and each thread's statement. No server is needed."""
+"""Test accounts, the removal of literals, and the mapping of threads to statements, without a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def target(**changes: Any) -> Target:
 
 
 class Cursor:
-    """Return the same rows for every statement, or raise the error."""
+    """A fake cursor that returns the same rows for every statement, or raises the error."""
 
     def __init__(self, answer: list[tuple[Any, ...]] | Exception) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""toggles.yaml: what each generation of servers supports, as text and as values."""
+"""toggles.yaml defines the right settings, backends and values for each generation of servers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_unknown_versions_and_servers_are_refused(
 
 def test_refusals_and_forbidden_backends_have_a_reason(toggles: dict[str, Toggle]) -> None:
     with pytest.raises(
-        NotOnThisServer, match=r"deadlock_detection: not on MySQL 5\.6\.24: .*no switch"
+        NotOnThisServer, match=r"deadlock_detection: not on MySQL 5\.6\.24: .*cannot disable"
     ) as caught:
         catalog.generation(toggles["deadlock_detection"], "mysql", (5, 6, 24))
     assert (caught.value.exit_code, caught.value.remedy) == (15, "innoscope toggle show deadlock_detection")

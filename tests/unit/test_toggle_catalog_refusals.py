@@ -1,4 +1,4 @@
-"""toggles.yaml: its loader refuses damaged files and entries that could do harm."""
+"""The loader of toggles.yaml refuses damaged files and entries that could do harm."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPIN = ("spin_rounds", "servers", 1)
 ROUNDS = (*SPIN, "backends", 1, "memory", "srv_n_spin_wait_rounds")
 FLUSH = ("flush_neighbors", "servers", 1, "backends", 1, "memory", "srv_flush_neighbors")
 UNSIGNED = {"kind": "unsigned", "size": 8, "plausible": [0, 100000]}
-#: A toggle whose values are words must define their values in memory.
+#: The setting of a toggle whose values are words; the toggle must define a number for each word.
 NEIGHBORS = {"kind": "unsigned", "size": 8, "plausible": [0, 2]}
 
 

@@ -1,4 +1,4 @@
-"""Planning, applying and undoing a change on a made-up server that allows every fault."""
+"""Plan, apply and undo changes on a simulated server in which every fault can be injected."""
 
 from __future__ import annotations
 
@@ -384,7 +384,7 @@ def test_if_the_time_limit_cannot_be_armed_nothing_is_written(
 
 @pytest.mark.parametrize("point", expanded(engine.FAULTS))
 def test_a_change_killed_at_any_point_can_be_undone(world: World, point: str) -> None:
-    """Check that undo restores the server's value, however much of the change the journal contains."""
+    """Check that undo restores the server's value, even if the journal contains only part of the change."""
     assert killed_at(point, lambda fault: apply(world, fault=fault))
     before = ("begun", "locked", "checked", "armed")
     if point in before:

@@ -1,4 +1,4 @@
-"""Changes with a time limit: who undoes them, when there is nothing to undo, and what is reported."""
+"""Changes with a time limit are undone by a timer or a helper process, and problems are reported."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_undo_waits_for_the_lock(world: World) -> None:
     with lock.held(world.journal.folder, change.server):
         watching = threading.Thread(target=watch(world, change.id).undo, args=(ACCOUNT,))
         watching.start()
-        time.sleep(0.2)  # the helper must do nothing, so there is no event to wait for
+        time.sleep(0.2)  # the helper process must do nothing, so there is no event to wait for
     watching.join(PATIENCE_S)
 
     assert world.values == BEFORE

@@ -1,4 +1,4 @@
-"""The journal is append-only, on disk and for root only; reading it validates every line."""
+"""The journal is append-only, synced to disk and readable only by root. Every line is validated."""
 
 from __future__ import annotations
 

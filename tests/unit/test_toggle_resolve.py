@@ -1,4 +1,4 @@
-"""The address of a setting: symbols, debug information, the server's table and the catalog must agree."""
+"""Symbols, debug information, the server's table and the catalog must agree on a setting's address."""
 
 from __future__ import annotations
 

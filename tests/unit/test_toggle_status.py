@@ -1,4 +1,4 @@
-"""The status file for the agent: validated when read, and bounded as its labels are."""
+"""The status file for the agent is validated when it is read, and its size is bounded."""
 
 from __future__ import annotations
 

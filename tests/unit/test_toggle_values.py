@@ -1,4 +1,4 @@
-"""The current values of many toggles: one writer of each kind, and memory only for values that SQL lacks."""
+"""Reading many toggles uses one writer per backend, and reads memory only for values that SQL lacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABSENT = Backend("sql", (Assignment(Setting("of_another_server")),))
 
 
 class Noted(FileWriter):
-    """Record the requests, and refuse settings that the server does not have."""
+    """A writer that records requests, and refuses settings that the server does not have."""
 
     def __init__(self, kind: str, world: World, notes: list[str]) -> None:
         super().__init__(kind, world)

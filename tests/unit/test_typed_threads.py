@@ -1,4 +1,4 @@
-"""Types may be used for the first time by several threads at once: msgspec alone crashes."""
+"""Several threads may use a type for the first time at once, although msgspec itself would crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS, TYPES, DEPTH = 4, 100, 12
 
 @pytest.fixture
 def frequent_switches() -> Iterator[None]:
-    """Let threads take turns as often as possible."""
+    """Make Python switch between threads as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -27,7 +27,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 def _nested(depth: int) -> Any:
-    """Return a new type with that many structures in each other."""
+    """Return a new type of structures nested to that depth."""
     kind: Any = int
     for number in range(depth):
         inner = dict[str, tuple[kind, ...]] | None

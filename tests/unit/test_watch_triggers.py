@@ -1,4 +1,4 @@
-"""Rules of `innoscope watch` have the documented meaning, and a malformed one yields a suggestion."""
+"""Rules of `innoscope watch` work as documented, and the error for a malformed rule suggests a fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On the HTTP server, only trusted clients may read pages, and no client can lock out others."""
+"""The HTTP server serves pages only to trusted clients, and no client can lock out other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the web configuration file, supported keys are accepted and others refused. Changes are reloaded."""
+"""The web configuration file may only have supported keys, and is reloaded when it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of shared threads is bounded, and no job delays jobs of other kinds or servers for good."""
+"""The number of shared threads is bounded, and a hanging job does not block other jobs permanently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake server whose settings are a file, for faults that a real server cannot have.
+"""A fake server that stores its settings in a file, for faults that a real server cannot have.
 
 Like a server's memory, the file survives the process that writes to it. The server's process is real.
 """

@@ -1,4 +1,4 @@
-"""Workloads with a known effect: each makes the server's threads wait for something specific.
+"""Provide workloads with a known effect: each makes the server's threads wait for one specific thing.
 
 >>> from workloads import RowLock
 >>> with RowLock(server, 10) as workload:  # doctest: +SKIP

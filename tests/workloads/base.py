@@ -22,14 +22,14 @@ _NO_SUCH_THREAD = 1094
 
 
 class WorkloadError(RuntimeError):
-    """The intended state was not reached."""
+    """The workload did not reach the intended state."""
 
 
 class Workload(ABC):
     """Context manager: the block begins once ``count`` connections of ``server`` are in the known state.
 
-    ``expected`` is the wait class of the affected threads. Snapshots may also show a class of ``also``,
-    because the state is a cycle (for example, a thread that computes is idle between two statements).
+    ``expected`` is the wait class of the affected threads. Snapshots may also show the classes in ``also``,
+    because the threads run through a cycle (for example, a computing thread is idle between two statements).
     """
 
     name: ClassVar[str]
@@ -67,7 +67,7 @@ class Workload(ABC):
         try:
             self._stack.close()
         except (pymysql.err.MySQLError, OSError):
-            if self.server.running:  # a test may have killed it
+            if self.server.running:  # a test may have killed the server
                 raise
 
     @property
@@ -133,7 +133,7 @@ class Workload(ABC):
         )
 
     def _clear(self) -> None:
-        """Kill the remaining connections, because the server may not notice their end; drop the database."""
+        """Kill the remaining connections, whose end the server may not notice, and drop the database."""
         self._until(self._none_left)
         self.sql(f"DROP DATABASE {self.database}")
 

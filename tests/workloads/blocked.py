@@ -7,7 +7,7 @@ from typing import ClassVar
 from workloads.base import Workload
 from workloads.crowd import Crowd
 
-#: A timeout in seconds that is never reached, because a waiter must not time out during a measurement.
+#: A lock wait timeout in seconds that is longer than any measurement.
 _FOREVER = 100_000
 
 
@@ -112,7 +112,7 @@ class UserLock(Workload):
 
 
 class MetadataLock(Workload):
-    """An open transaction on a table, an ALTER that waits for it, and readers that wait for the ALTER."""
+    """An idle transaction holds a metadata lock, an ALTER waits for it, and readers wait for the ALTER."""
 
     name: ClassVar[str] = "metadata_lock"
     expected: ClassVar[str] = "metadata_lock"

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Number of operations after which a load has started. It is low, because 1,000 clients that update one row
-#: complete only 50 operations a second.
+#: Number of operations after which a load counts as started. The number is low, because 1,000 clients that
+#: update one row complete only 50 operations a second.
 _WARM = 50
 
-#: Maximum number of dirty pages on a clean server; background work causes these.
+#: Maximum number of dirty pages on a clean server, caused by background work.
 _CLEAN = 50
 
-#: Wait classes between two statements, on any server.
+#: Wait classes of a thread between two statements, on any server.
 _BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin", "mutex_wait"})
 
-#: Wait classes of a commit: one client writes the log, and the others wait for that client.
+#: Wait classes of a commit: one client writes the redo log, and other clients wait for that client.
 _COMMIT = frozenset({"fsync_redo", "redo_write_wait", "group_commit"})
 
 
@@ -46,7 +46,7 @@ def fill(workload: Workload, table: str, rows: int) -> None:
 
 
 class _Loaded(Workload):
-    """Clients, in a separate process, that never pause."""
+    """Clients that run in a separate process and never pause."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -108,7 +108,7 @@ class UpdateStorm(_Busy):
 
 
 class Cpu(_Busy):
-    """Selects of single rows from a table in memory; threads wait only for the next command."""
+    """Clients select single rows from a table in memory, so threads wait only for the next command."""
 
     name: ClassVar[str] = "cpu"
     expected: ClassVar[str] = "on_cpu"
@@ -125,7 +125,7 @@ class Cpu(_Busy):
 
 
 class Fsync(_Busy):
-    """Single-row inserts that each commit to disk (the default), without a binary log."""
+    """Clients insert single rows, and each commit is flushed to disk, without a binary log."""
 
     name: ClassVar[str] = "fsync"
     expected: ClassVar[str] = "fsync_redo"
@@ -189,7 +189,7 @@ class Writers(_Busy):
 
 
 class Readers(Writers):
-    """Each statement reads one random row."""
+    """Clients read one random row with each statement."""
 
     name: ClassVar[str] = "readers"
     counter: ClassVar[str] = "Com_select"
@@ -224,7 +224,7 @@ class Oltp(_Loaded):
 
 
 class TableScan(_Busy):
-    """Scans of two tables in turn. Each is larger than the buffer pool, so every scan reads from the disk."""
+    """Clients scan two tables in turn. Each is larger than the buffer pool, so every scan reads from disk."""
 
     name: ClassVar[str] = "table_scan"
     expected: ClassVar[str] = "page_read"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Descriptors that the test process needs for itself.
+#: Number of descriptors that the test process needs for other purposes.
 _SPARE = 256
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ManyThreads:
-    """Context manager. Each thread uses ``stack_bytes`` and wakes up every ``period_ms`` (0: never)."""
+    """A process whose threads use ``stack_bytes`` each and wake up every ``period_ms`` (0: never)."""
 
     def __init__(self, folder: Path, threads: int, *, stack_bytes: int = 12_000, period_ms: int = 0) -> None:
         program = folder / "mysqld"

@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     FAILURE = 1, "a failure without a code of its own; `innoscope --debug …` prints the traceback"
     USAGE = 2, "invalid command line: an unknown option, an invalid or ambiguous argument"
     NO_TARGET = 3, "no process to work on: none matches, or several do and none was named"
-    NO_SUCH_PROCESS = 4, "the process does not exist, ended meanwhile, or its pid was reused"
+    NO_SUCH_PROCESS = 4, "the process does not exist or has ended, or its pid was reused"
     WRONG_PROCESS = 5, "the process exists, but is not a server (`self-profile`: not an agent or sensor)"
     NO_RIGHTS = 6, "missing privileges"
     KERNEL_UNABLE = 7, "this kernel does not support the chosen method"

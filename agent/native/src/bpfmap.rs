@@ -51,7 +51,8 @@ impl Map {
         Ok(values.chunks_exact(words.max(1)).map(|copies| self.sums(copies)).collect())
     }
 
-    /// Read all keys and values of a hash. Entries may be missed if others are deleted at the same time.
+    /// Read all keys and values of a hash. Entries may be missed if another program deletes entries
+    /// concurrently.
     pub fn items(self) -> io::Result<Vec<(Vec<u8>, Vec<u64>)>> {
         let mut buffer = self.buffer()?;
         let mut items = Vec::new();
@@ -67,7 +68,7 @@ impl Map {
         Ok(items)
     }
 
-    /// Set the value of a key; not for per-CPU maps.
+    /// Set the value of a key. Per-CPU maps are not supported.
     pub fn update(self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.check_key(key)?;
         // SAFETY: the key has the map's key size, which is checked above. The caller passes a value of the

@@ -3,13 +3,13 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Number of bytes to write to evict everything else from the caches of one core: the size of the L2 cache of
-/// nearly all CPUs.
+/// Number of bytes to write to evict all other data from the caches of one core: nearly all CPUs have L2
+/// caches of at most this size.
 const COLD_BYTES: usize = 1 << 20;
 const CACHE_LINE: usize = 64;
 
-/// Symbol name of a function that begins like most functions: with a push, which the kernel emulates at a
-/// hit.
+/// Symbol name of a function that begins with a push, like most functions. The kernel emulates this
+/// instruction at a hit.
 pub const FUNCTION: &str = "innoscope_calibration";
 /// Symbol name of the function whose first instruction the kernel cannot emulate. The kernel has to
 /// single-step it out of line, which is several times as expensive.

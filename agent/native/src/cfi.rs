@@ -12,8 +12,7 @@ use crate::symbols::{Bytes, ElfFile, limits};
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 type Expression = UnwindExpression<usize>;
 
-/// Steps charged for evaluating one expression. An expression that does not terminate is charged this amount
-/// as well.
+/// Steps charged for evaluating one expression, whether or not the evaluation terminates.
 const EXPRESSION_STEPS: u64 = 50;
 
 /// The registers of one frame.
@@ -23,7 +22,7 @@ pub struct Frame {
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer register, which the function may use for something else.
+    /// The frame pointer register, which the function may use for other purposes.
     pub bp: u64,
     /// True for the innermost frame, whose `ip` is not a return address.
     pub innermost: bool,
@@ -74,19 +73,19 @@ impl<F: Fn(u64) -> Option<u64>> Memory<F> {
 /// Where the caller's value of a register is saved.
 #[derive(Debug, Clone, Copy)]
 enum Saved {
-    /// The table does not describe it.
+    /// The table does not describe the register.
     Nowhere,
-    /// In the same register.
+    /// The register still has the caller's value.
     Same,
-    /// In memory, at this offset from the canonical frame address (CFA).
+    /// The value is in memory, at this offset from the canonical frame address (CFA).
     At(i64),
     /// The value is the CFA plus this offset.
     Value(i64),
-    /// It is in another register.
+    /// The value is in another register.
     In(Register),
-    /// In memory, at the address that this expression returns.
+    /// The value is in memory, at the address that this expression returns.
     AtExpression(Expression),
-    /// The value is what this expression returns.
+    /// The value is the result of this expression.
     Expression(Expression),
 }
 
@@ -100,10 +99,10 @@ enum Canonical {
 /// The unwind rule for one address, which finds the caller of a frame.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
-    /// There is no caller.
+    /// The function has no caller.
     Root {
-        /// True if the file marks the return address as undefined, false if it only lacks a description of
-        /// it.
+        /// True if the file marks the return address as undefined, false if the file does not describe the
+        /// return address.
         undefined: bool,
     },
     /// The function has an entry, but none of its rows covers the address. The innermost frame is then
@@ -198,8 +197,8 @@ impl Row {
                 let at = canonical.checked_add_signed(offset)?;
                 match (memory.read)(at) {
                     Some(bp) => bp,
-                    // Some epilogues have already popped it, which the table does not describe. Otherwise
-                    // `sp` is where the copy begins.
+                    // Some epilogues have already popped the return address, which the table does not
+                    // describe. Otherwise, the copy begins at `sp`.
                     None if frame.innermost && at < frame.sp => frame.bp,
                     None => memory.word(at)?,
                 }

@@ -16,7 +16,8 @@ static SUFFIX: LazyLock<regex::Regex> = LazyLock::new(|| {
 
 /// Maximum number of cached results, one per function name, for all servers that this process has observed.
 const MAX_CACHED_NAMES: usize = 65_536;
-/// The whole catalog compiles to 2 MB; a catalog that exceeds this limit is rejected.
+/// Maximum compiled size of the patterns in bytes. The catalog compiles to 2 MB; a catalog above the limit is
+/// rejected.
 const MAX_COMPILED_BYTES: usize = 64 << 20;
 
 /// Return a function's name without what compilers and linkers add to it (`.isra.3`, `@plt`).
@@ -73,7 +74,7 @@ fn compile(patterns: &[String]) -> Result<Regex> {
 struct NameLists {
     /// For each name without wildcards (as most patterns are), the numbers of the lists that contain it.
     exact: FxHashMap<String, Vec<usize>>,
-    /// One expression for the other patterns of each list.
+    /// For each list, one expression for all patterns with wildcards.
     expressions: RegexSet,
     cache: FxHashMap<String, Arc<[usize]>>,
 }
@@ -133,7 +134,7 @@ pub struct Function<'a> {
 pub struct Situation<'a> {
     /// The thread's name.
     pub comm: &'a str,
-    /// The name of the system call that it is in.
+    /// The name of the system call that the thread is in.
     pub syscall: Option<&'a str>,
     /// The kind of file that the system call uses.
     pub file: Option<&'a str>,
@@ -148,11 +149,12 @@ pub struct Situation<'a> {
 pub struct Rule {
     /// The class that the rule assigns.
     pub wait: String,
-    /// If set, the rule holds only for running threads (true) or only for others (false).
+    /// If set, the rule holds only for running threads (true) or only for threads that are not running
+    /// (false).
     pub running: Option<bool>,
-    /// Some function must match.
+    /// At least one function must match.
     pub frames: Option<Vec<String>>,
-    /// Some function must also match one of these.
+    /// At least one function must also match one of these.
     pub also: Option<Vec<String>>,
     /// The server's innermost function, or a library function that it calls, must match.
     pub leaf: Option<Vec<String>>,
@@ -166,7 +168,7 @@ pub struct Rule {
     pub files: FxHashSet<String>,
 }
 
-/// A rule whose pattern lists are replaced by their numbers.
+/// A compiled rule, in which pattern lists are replaced by their numbers.
 struct CompiledRule {
     rule: Rule,
     needed: Vec<usize>,
@@ -293,7 +295,7 @@ pub enum ThreadKind {
 
 /// Assigns kinds to threads, by the root of the stack, otherwise by the thread's name.
 pub struct ThreadKinds {
-    /// The functions of each kind, followed by those of thread pools.
+    /// The functions of each kind, followed by the functions of thread pools.
     functions: NameLists,
     comms: Vec<Regex>,
 }

@@ -12,8 +12,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of closers. Each needs about 50 ms for a link, even if others run at the same time. A
-/// closer has a copy of this process's page tables, which count towards our memory.
+/// Maximum number of closers. Each needs about 50 ms to close a link, even if other closers run at the same
+/// time. A closer has a copy of this process's page tables, which count towards our memory.
 const MAX_CLOSERS: usize = 16;
 
 /// Held while closers start. A new closer has copies of all our descriptors. None of these copies may become
@@ -27,7 +27,7 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
     }
     let share = descriptors.len().div_ceil(MAX_CLOSERS);
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Ok(gate) = Gate::new() else { return }; // this thread then closes them itself
+    let Ok(gate) = Gate::new() else { return }; // dropping the descriptors then closes them on this thread
     let closers: Vec<Closer> = descriptors.chunks(share).filter_map(|some| gate.start(some)).collect();
     let go = gate.wait_until_ready();
     drop(starting);
@@ -63,7 +63,7 @@ impl Gate {
             // raw system calls.
             let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
             if pid == 0 {
-                // SAFETY: this runs in the child, which has its own copy of everything.
+                // SAFETY: this runs in the child, which has its own copy of all memory and descriptors.
                 unsafe { run_closer(&kept, limit, ready, go) }
             }
             pid

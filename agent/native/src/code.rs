@@ -69,7 +69,7 @@ impl CodeFile {
         Ok(Self { pid, mapping, elf, table, bias })
     }
 
-    /// Return a path that opens the mapped file itself, even if the file under its name was replaced since.
+    /// Return a path that opens the mapped file itself, even if another file has taken its name since.
     pub fn path(&self) -> PathBuf {
         let Mapping { start, end, .. } = self.mapping;
         PathBuf::from(format!("/proc/{}/map_files/{start:x}-{end:x}", self.pid))
@@ -90,13 +90,13 @@ impl CodeFile {
         self.table.source.as_str()
     }
 
-    /// Return why a better source of names could not be used, if that is the case.
+    /// Return the reason why a better source of names could not be used, or None.
     pub fn problem(&self) -> Option<&str> {
         self.table.problem.as_deref()
     }
 
-    /// List the functions whose names begin with one of these prefixes. IFUNC resolvers are left out: they
-    /// run only once.
+    /// List the functions whose names begin with one of these prefixes, except IFUNC resolvers, which run
+    /// only once.
     pub fn functions(&self, prefixes: &[String]) -> Vec<Function> {
         let named = self.table.named(prefixes).into_iter().filter(|named| named.is_code);
         named

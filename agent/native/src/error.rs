@@ -18,7 +18,7 @@ pub enum Kind {
     Elf,
     /// The process has a different CPU architecture from this build.
     Arch,
-    /// Anything else: a bug in this program.
+    /// Any other failure, which indicates a bug in this program.
     Internal,
 }
 

@@ -29,7 +29,7 @@ pub struct Mapping {
 pub fn executable(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/maps");
     let mut text = Vec::new();
-    // No server has more mappings than this limit allows; the rest is ignored.
+    // No server has more mappings than this limit allows; further mappings are ignored.
     File::open(&path)
         .and_then(|file| file.take(limits::MAPS_BYTES).read_to_end(&mut text))
         .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;

@@ -58,7 +58,7 @@ pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
 /// Read many `(address, size)` ranges, 1,024 per system call. The result for a range that is not mapped is
 /// None.
 ///
-/// Errors: `Gone`, `Rights`. The kernel copies one range after the other, so the values are not read at the
+/// Errors: `Gone`, `Rights`. The kernel copies one range after another, so the values are not read at the
 /// same instant.
 pub fn read_many(pid: u32, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut found = Vec::with_capacity(places.len());

@@ -29,7 +29,7 @@ pub struct Module {
     pub elf: Option<Arc<ElfFile>>,
     /// Its symbols.
     pub symbols: SymbolTable,
-    /// Why the file, or a better source of its symbols, could not be used.
+    /// The reasons why the file, or a better source of its symbols, could not be used.
     pub problem: Option<String>,
     /// The reader of inlined calls, started at the first use; None if there is no debug information.
     inlines: OnceCell<Option<RefCell<InlinedCalls>>>,
@@ -118,8 +118,8 @@ impl Modules {
         Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), files: modules }
     }
 
-    /// Read the maps again and return true if something changed. Modules that are still mapped are retained;
-    /// if the process has exited, all are retained.
+    /// Read the maps again and return true if the modules changed. Modules that are still mapped are
+    /// retained; if the process has exited, all modules are retained.
     pub fn refresh(&mut self) -> Result<bool> {
         let mappings = maps::executable(self.pid)?;
         if mappings == self.mappings || mappings.is_empty() {

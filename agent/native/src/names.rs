@@ -43,7 +43,8 @@ impl AddressNames {
     /// Return the frames at an address, inlined calls first. An address is a return address unless it is
     /// `innermost`.
     pub fn at(&mut self, modules: &Modules, address: u64, innermost: bool) -> &Arc<Vec<Frame>> {
-        // A return address may already belong to the next function: look up the call instruction before it.
+        // A return address may already belong to the next function, so look up the call instruction before
+        // it.
         let lookup = if innermost { address } else { address.wrapping_sub(1) };
         let named = self.frames.entry(lookup);
         named.or_insert_with(|| Arc::new(resolve(modules, address, lookup, self.inlines)))

@@ -4,11 +4,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a snapshot may occupy a CPU before it yields. This is much shorter than the scheduler's own time
-/// slice (3 to 4 ms), which a client would notice as a gap.
+/// Time for which a snapshot may occupy a CPU before it yields. It is much shorter than the scheduler's own
+/// time slice (3 to 4 ms), which a client would notice as a gap.
 const MAX_SLICE: Duration = Duration::from_micros(100);
-/// How long other threads get the CPU after each time slice. This is a sleep and not a `sched_yield`, because
-/// a yielding thread forfeits a whole scheduler slice, which would delay the snapshot too much.
+/// Time for which the snapshot sleeps after each time slice, so that other threads get the CPU. `sched_yield`
+/// is not used, because a yielding thread forfeits a whole scheduler slice, which would delay the snapshot
+/// too much.
 const PAUSE: Duration = Duration::from_micros(150);
 /// If a `sched_yield` takes longer than this, another thread has run in between.
 const SWITCH_TIME: Duration = Duration::from_micros(10);

@@ -64,7 +64,7 @@ pub fn ptrace() -> (bool, String) {
         Err(error) => return (false, format!("cannot start a child process to test with: {error}")),
     };
     let tried = PtraceSource::new(child.id()).copy_all();
-    // Best effort: the child has no other purpose.
+    // Errors are ignored: the child process has no other purpose.
     let _ = child.kill();
     let _ = child.wait();
     describe(tried.map(|threads| {

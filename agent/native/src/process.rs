@@ -18,7 +18,7 @@ use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust};
 use crate::symbols::{DebugSearch, limits};
 use crate::unwind::{End, Unwinder, Walk};
 
-/// Maximum number of threads that are retried after they ran; further threads are returned as they were
+/// Maximum number of threads that are retried because they ran; further threads are returned as they were
 /// copied.
 const MAX_RETRIED: usize = 1_000;
 /// If the cache has more stacks than twice the number of distinct stacks in the last snapshot plus this
@@ -70,7 +70,7 @@ struct UnwoundThread {
 enum Stack {
     /// Unwound in this snapshot.
     Unwound(Walk),
-    /// The same as in the last snapshot. Its symbols may have been dropped from the cache since.
+    /// The same stack as in the last snapshot. Its symbols may have been dropped from the cache since.
     Cached(u32, Arc<Addresses>),
 }
 
@@ -79,8 +79,9 @@ impl UnwoundThread {
         Self { thread: thread.without_stack(), trust, stack: Stack::Unwound(walk) }
     }
 
-    /// Return true if the next snapshot would return the same stack for an unchanged thread. This is false if
-    /// the walk reached an address outside all modules, which may be known by then, or ran out of steps.
+    /// Return true if the next snapshot would return the same stack for an unchanged thread. Return false if
+    /// the walk ran out of steps, or reached an address outside all modules that may be known by the next
+    /// snapshot.
     fn is_final(&self) -> bool {
         !matches!(&self.stack, Stack::Unwound(walk) if matches!(walk.end, End::OutsideModules | End::Budget))
     }
@@ -202,7 +203,7 @@ impl Process {
         self.name(done, &mut snapshot);
         snapshot.symbolise = started.elapsed();
         if snapshot.shallow > 0 {
-            // The text must be the same in each snapshot, because readers list each distinct note once.
+            // The text must be the same in each snapshot, because consumers list each distinct note once.
             snapshot.notes.push(format!(
                 "some stacks are cut and marked truncated: a snapshot copies at most {} MB of stacks; \
                  other threads are copied completely in the next one",
@@ -241,8 +242,8 @@ impl Process {
         snapshot.threads.sort_by_key(|thread| thread.raw.tid);
     }
 
-    /// Unwind the threads of one part of the copy that did not run during the copy. The others are left for a
-    /// retry, without their stack bytes, up to a limit.
+    /// Unwind those threads of one part of the copy that did not run during the copy. Up to a limit, threads
+    /// that ran are left for a retry, without their stack bytes.
     fn walk_part(
         &mut self,
         part: Vec<RawThread>,

@@ -157,8 +157,8 @@ fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]
         options.log_level = 1;
     }
     // SAFETY: the name and the licence are NUL-terminated. The code and the log buffer are passed with their
-    // sizes. All four and the options outlive the call. The kernel copies the instructions, so they need no
-    // alignment.
+    // sizes. These buffers and the options outlive the call. The kernel copies the instructions, so they need
+    // no alignment.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
             program_type.kind,

@@ -105,7 +105,7 @@ impl Frames {
         PyTuple::new(py, frames)
     }
 
-    /// Drop what is cached, to limit memory.
+    /// Clear the cache, to limit memory.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.strings.clear();

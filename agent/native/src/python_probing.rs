@@ -124,8 +124,8 @@ impl Uprobe {
     }
 }
 
-/// Detach a probe that was not detached explicitly. A closer process detaches it, not the thread that drops
-/// it.
+/// Detach a probe that was not detached explicitly. A closer process detaches the probe, not the thread that
+/// drops this object.
 impl Drop for Uprobe {
     fn drop(&mut self) {
         closers::close_all(self.take().into_iter().collect());
@@ -172,7 +172,7 @@ impl BpfMap {
     }
 }
 
-/// Convert an error with its `errno`, which PyO3's own conversion leaves out.
+/// Convert an error including its `errno`, which PyO3's own conversion omits.
 fn with_errno(error: io::Error) -> PyErr {
     match error.raw_os_error() {
         Some(number) => PyOSError::new_err((number, error.to_string())),

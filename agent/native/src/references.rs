@@ -17,9 +17,9 @@ struct Target {
 /// Count the references to each function, given as (ELF virtual address, size in bytes), from code and data
 /// of an x86-64 file.
 ///
-/// References are calls, jumps and addresses taken in code, pointers in data, and relocations. References
-/// from within the function do not count. Returns `None` for other architectures, and for a file that is
-/// larger than any server.
+/// References are calls, jumps, addresses taken in code, pointers in data, and relocations. References from
+/// within the function do not count. Returns `None` for other architectures, and for a file that is larger
+/// than any server.
 ///
 /// Code is not disassembled. Instead every position is tested as if it were the operand of a call, jump or
 /// address load with the opcode before it. This finds all references, and about one false reference per 10^5

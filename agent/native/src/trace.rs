@@ -14,7 +14,7 @@ const NO_ARGUMENT: u32 = u32::MAX;
 /// Size of a ring buffer that is not used. It must be a multiple of the page size, which is up to 64 KiB.
 const MIN_RING: u32 = 64 << 10;
 
-/// What to trace.
+/// The argument to record, and the measurements to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The index of the argument whose values are counted, from 0.

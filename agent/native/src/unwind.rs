@@ -11,14 +11,14 @@ use crate::modules::Modules;
 use crate::snapshot::Registers;
 use crate::symbols::limits;
 
-/// Why a walk ended.
+/// The reason why a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It reached a function that has no caller: `_start`, or the start function of a thread.
+    /// The walk reached a function that has no caller: `_start`, or the start function of a thread.
     Root,
     /// The stack continues above the bytes that were copied.
     BeyondCopy,
-    /// It reached an address outside all known modules: code that was mapped later, or not code at all.
+    /// The walk reached an address outside all known modules, in code that was mapped later or not in code.
     OutsideModules,
     /// No caller could be found for an address inside a module.
     Lost,
@@ -31,7 +31,7 @@ pub enum End {
 pub struct Walk {
     /// The instruction pointer followed by the return addresses, innermost first.
     pub addresses: Vec<u64>,
-    /// Why the walk ended.
+    /// The reason why the walk ended.
     pub end: End,
 }
 

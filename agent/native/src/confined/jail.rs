@@ -7,8 +7,8 @@ use std::process::Command;
 
 /// Limit of CPU time in seconds.
 pub const CPU_S: u64 = 60;
-/// Limit of CPU time in seconds for types in a file that is not owned by root: four times what the largest
-/// server needs for its 300 MB of debug information.
+/// Limit of CPU time in seconds for reading the types in a file that root does not own: four times the time
+/// that the largest server's 300 MB of debug information take.
 pub const UNTRUSTED_CPU_S: u64 = 12;
 /// Limit of private memory in bytes, into which compressed debug information is unpacked.
 pub const DATA_BYTES: u64 = 1536 << 20;
@@ -56,14 +56,14 @@ const ALLOWED: [libc::c_long; 22] = [
     libc::SYS_restart_syscall,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // for statx of open descriptors; with a path, statx can only reveal that the file exists
+    // statx is needed for open descriptors; with a path, it can only reveal that a file exists
     libc::SYS_statx,
 ];
 /// System calls whose third argument must not request executable memory.
 const NOT_EXECUTABLE: [libc::c_long; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
-/// System calls that a debugger never needs to read a file: network, other processes, namespaces, mounts, kernel
-/// interfaces.
+/// System calls that a debugger does not need to read a file: network, other processes, namespaces, mounts,
+/// kernel interfaces.
 const DENIED: &[libc::c_long] = &[
     libc::SYS_socket,
     libc::SYS_connect,
@@ -126,7 +126,7 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 /// Limit of a debugger's address space in bytes: gdb needs 0.5 GB for 300 MB of debug information.
 const DEBUGGER_BYTES: u64 = 4 << 30;
-/// The ids of the user and group `nobody`, which own nothing.
+/// The user id and group id of `nobody`, who owns no files.
 const NOBODY: u32 = 65534;
 
 /// Replace this process with an external program, such as gdb, that reads an untrusted file. It runs as
@@ -203,8 +203,8 @@ fn deny_filter() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Irrevocably drop all rights of this process except to read and write open files, and limit its CPU time to
-/// `cpu_s` seconds.
+/// Irrevocably drop all privileges of this process except reading and writing open files, and limit its CPU
+/// time to `cpu_s` seconds.
 ///
 /// # Errors
 /// If the kernel refuses any restriction. The caller must then not read the file.
@@ -239,8 +239,8 @@ fn set_limits(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Resu
     checked(unsafe { libc::setrlimit(resource, &raw const limit) })
 }
 
-/// Become the first victim of the OOM killer and run at low priority. Errors are ignored: safety does not
-/// depend on this.
+/// Become the first victim of the OOM killer and run at low priority. Errors are ignored, because safety does
+/// not depend on these settings.
 fn become_first_oom_victim() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     // SAFETY: setpriority takes numbers only.

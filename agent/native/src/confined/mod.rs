@@ -40,7 +40,7 @@ const MAX_TEXT: usize = 4 << 10;
 /// Maximum number of pointers in one path of members.
 const MAX_OFFSETS: usize = 32;
 /// Timeouts of the first response, for which 300 MB may have to be read from disk on a busy host, and of
-/// later ones, which take a few ms.
+/// later responses, which take a few ms.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(90);
 const LATER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -76,7 +76,7 @@ impl Reader {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir("/");
         if let Some(path) = env::var_os("PYTHONPATH") {
-            command.env("PYTHONPATH", path); // so that the child runs the same Innoscope
+            command.env("PYTHONPATH", path); // the child must run the same installation of Innoscope
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let (file_fd, shared_fd) = (file.as_raw_fd(), shared.as_ref().map(AsRawFd::as_raw_fd));

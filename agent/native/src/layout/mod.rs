@@ -1,7 +1,7 @@
 //! Finds the members of global structures in DWARF: for `log_sys.lsn` it returns offset, size and kind.
 //!
-//! Designed for servers with 300 MB of debug information: only compilation units that mention a wanted name
-//! are parsed.
+//! Only compilation units that mention a wanted name are parsed, because servers have up to 300 MB of debug
+//! information.
 
 mod path;
 mod types;
@@ -60,8 +60,8 @@ pub struct Member {
     pub kind: Kind,
     /// If the value is a sum over several elements, the distance between them in bytes; otherwise 0.
     pub stride: u64,
-    /// The number of elements: 1 for a plain member, 0 for `[*]` on a pointer, because the number of elements
-    /// behind it is unknown.
+    /// The number of elements: 1 for a plain member, 0 for `[*]` on a pointer, because the length of the
+    /// array that it points to is unknown.
     pub count: u64,
 }
 
@@ -147,7 +147,7 @@ impl<'units, 'data> Query<'units, 'data> {
     }
 }
 
-/// The state while one path is resolved.
+/// The state of resolving one path.
 struct Resolver {
     at: Place,
     offsets: Vec<u64>,

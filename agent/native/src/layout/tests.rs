@@ -86,7 +86,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Best effort: leftovers are in the folder for temporary files.
+        // Errors are ignored: the folder is in the system's folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -80,7 +80,7 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Return the number of elements over all dimensions; 0 if the type does not specify it.
+    /// Return the number of elements over all dimensions; 0 if the type does not specify the number.
     fn elements(&self, array: Place) -> u64 {
         let mut total = 1;
         self.0.children(array, |_, entry| {
@@ -148,7 +148,7 @@ impl<'data> Types<'_, 'data> {
         found
     }
 
-    /// Return the scalar that a value of this type is, or that it wraps.
+    /// Return this type's scalar: the type itself, or the scalar that it wraps.
     pub fn leaf(&self, place: Place) -> Result<Leaf, String> {
         self.leaf_within(place, 0)
     }
@@ -163,7 +163,7 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Return a leaf for a structure: a counter in slots, a wrapper around one scalar, or the structure
+    /// Return the leaf of a structure: a counter with slots, a wrapper around one scalar, or the structure
     /// itself.
     fn unwrapped(&self, place: Place, depth: usize) -> Result<Leaf, String> {
         let size = self.size(place).ok_or("a structure without a size")?;
@@ -203,7 +203,7 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Return the scalar at the start of a slot, which is followed by padding.
+    /// Return the scalar at the start of a slot. The rest of the slot is padding.
     fn first_scalar(&self, place: Place, depth: usize) -> Result<Leaf, String> {
         match self.shape(place) {
             Some(Shape::Structure { complete: true }) if depth < MAX_DEPTH => {

@@ -26,7 +26,7 @@ const NEEDED: [SectionId; 6] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// Bytes of `.debug_info` that are in memory at a time while the section is scanned.
+/// Number of bytes of `.debug_info` that are held in memory at a time during a scan.
 const PIECE: usize = 4 << 20;
 
 /// The sections of a file. [`Units`] borrows from them.
@@ -73,7 +73,7 @@ impl<'data> Units<'data> {
     /// Read the list of units, up to the first malformed one.
     pub fn new(sections: &'data Sections) -> Self {
         let mut dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
-        // Without the cache, many small units that share one large table would each have a copy of it.
+        // Without the cache, each of many small units that share one large table would have its own copy.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         let mut headers = Vec::new();
         let mut iter = dwarf.units();
@@ -149,7 +149,7 @@ impl<'data> Units<'data> {
         while let Ok(true) = advance(&mut entries) {
             let Some(entry) = entries.current() else { continue };
             if entry.depth() == 0 && entry.offset() != parsed.root_offset() {
-                break; // beyond the end of the unit
+                break; // the name is beyond the end of the unit
             }
             let place = Place { unit, offset: entry.offset() };
             match entry.tag() {

@@ -11,15 +11,14 @@ use crate::unwind::{End, Walk};
 
 /// Number of rounds in which a thread that ran or was on a CPU is sampled or copied again.
 const ROUNDS: usize = 5;
-/// How long to wait for the samples of one round. A running thread is sampled after about 20 µs of its CPU
-/// time. A thread that went to sleep in the meantime gives no sample and is copied again.
+/// Timeout for the samples of one round. A running thread is sampled after about 20 µs of its CPU time. A
+/// thread that went to sleep in the meantime gives no sample and is copied again.
 const SAMPLE_TIMEOUT: Duration = Duration::from_millis(1);
 /// Maximum bytes of a deep stack that are read.
 const DEEP_BYTES: usize = 1024 * 1024;
 
 impl Process {
-    /// Unwind a copy although it is not consistent, or is incomplete and there is no time left to complete
-    /// it.
+    /// Unwind a copy that is inconsistent, or that cannot be completed in the remaining time.
     pub(super) fn finish_as_copied(&mut self, mut thread: RawThread) -> UnwoundThread {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
         let trust = match thread.consistency {
@@ -33,14 +32,14 @@ impl Process {
         UnwoundThread::new(thread, walk, trust)
     }
 
-    /// Unwind a consistent copy, reading more of its stack if it is deeper. Returns the thread as `Err` if it
-    /// ran in the meantime.
+    /// Unwind a consistent copy, after reading the rest of the stack if the copy is not complete. Returns the
+    /// thread as `Err` if it ran in the meantime.
     pub(super) fn finish_consistent(
         &mut self,
         mut thread: RawThread,
     ) -> Result<std::result::Result<UnwoundThread, RawThread>> {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
-        // If the shortened copy reaches the root, nothing was cut.
+        // If unwinding the shortened copy reaches the root, the stack was not cut.
         thread.shallow &= walk.end != End::Root;
         let trust = match walk.end {
             End::Root => Trust::Exact,

@@ -29,8 +29,8 @@ use ring::Ring;
 use stacks::Stacks;
 use waits::Waits;
 
-/// Maximum number of records read at a time, so that reading ends even if a busy server fills the ring
-/// equally fast.
+/// Maximum number of records read at a time, so that reading ends even if a busy server fills the ring at the
+/// same speed.
 const MAX_RECORDS: usize = 50_000;
 /// Minimum time between two reads of the process's maps, which are read again if a stack leads to unknown
 /// code.
@@ -38,12 +38,12 @@ const MAPS_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of distinct counts; beyond it, new ones are attributed to thread 0.
 const MAX_COUNTS: usize = 200_000;
 
-/// The place where a thread was sampled.
+/// The stack and system call in which a thread was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The stack's id, for `Samples::frames`.
     pub stack: u32,
-    /// How reliable the stack is.
+    /// The reliability of the stack.
     pub trust: Trust,
     /// The number of the system call that the thread was in, or -1.
     pub syscall: i32,

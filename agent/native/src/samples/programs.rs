@@ -76,11 +76,11 @@ impl OnCpu {
     }
 }
 
-/// From linux/membarrier.h.
+/// The value of MEMBARRIER_CMD_GLOBAL in linux/membarrier.h.
 const MEMBARRIER_CMD_GLOBAL: i32 = 1;
 /// A start time that is never reached: the programs of offcpu.bpf.c follow the threads but do not count.
 const NOT_STARTED: u64 = u64::MAX;
-/// How far in the future start and end are set, so that every CPU sees them in time.
+/// Start and end times are set this far in the future, so that every CPU sees them in time.
 const AHEAD_NS: u64 = 2_000_000;
 
 /// Measures the waits of a process's threads by scheduler events.
@@ -92,8 +92,8 @@ pub struct OffCpu {
 }
 
 impl OffCpu {
-    /// Load and attach the programs. Counting starts with `begin`, which needs `follow` before it. If more
-    /// than `max_threads` threads exist at a time, the others are not counted.
+    /// Load and attach the programs. Call `follow` and then `begin` to start counting. If more than
+    /// `max_threads` threads exist at a time, the others are not counted.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or no such
     /// tracepoints.
@@ -123,7 +123,7 @@ impl OffCpu {
         self.visit_threads()
     }
 
-    /// Start counting and return the start time, ns of CLOCK_MONOTONIC.
+    /// Start counting, and return the start time in ns of CLOCK_MONOTONIC.
     pub fn begin(&mut self) -> Result<u64> {
         self.set_ahead(0)
     }
@@ -134,7 +134,8 @@ impl OffCpu {
         self.configure()
     }
 
-    /// Stop counting, account for all threads up to the end, and return the end time, ns of CLOCK_MONOTONIC.
+    /// Stop counting, account for all threads up to the end, and return the end time in ns of
+    /// CLOCK_MONOTONIC.
     pub fn end(&mut self) -> Result<u64> {
         let ended = self.set_ahead(1)?;
         thread::sleep(Duration::from_nanos(ended.saturating_sub(now()) + 1));
@@ -144,8 +145,8 @@ impl OffCpu {
         Ok(ended)
     }
 
-    /// Set a word of the configuration to a time that is still in the future when all programs can read it,
-    /// and return the time.
+    /// Store a time in the configuration that is still in the future when all programs can read it, and
+    /// return the time.
     fn set_ahead(&mut self, word: usize) -> Result<u64> {
         loop {
             let time = now() + AHEAD_NS;

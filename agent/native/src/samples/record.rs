@@ -43,7 +43,7 @@ pub struct Capture<'ring> {
 pub struct WaitEnd {
     /// The thread's context switches when the wait began; identifies the wait.
     pub switches: u64,
-    /// How long the thread was blocked and runnable.
+    /// The time for which the thread was blocked, and the time for which it was runnable.
     pub ns: WaitTime,
     /// The stack of one wait in `every` was captured; 0 if this wait's stack was not captured.
     pub every: u64,
@@ -69,12 +69,12 @@ pub enum Mode {
     Runnable,
 }
 
-/// How a thread spent its time: `struct thread` of offcpu.bpf.c. Times are in ns of CLOCK_MONOTONIC.
+/// The time account of a thread: `struct thread` of offcpu.bpf.c. Times are in ns of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Account {
     /// The current state.
     pub mode: Mode,
-    /// The time up to which the account is complete.
+    /// The end of the interval that the account covers.
     pub since: u64,
     /// Time on a CPU.
     pub running: u64,

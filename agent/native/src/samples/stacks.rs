@@ -37,7 +37,8 @@ impl Stacks {
         }
     }
 
-    /// Clear the cached addresses, because the modules changed and an address may have another function.
+    /// Clear the cached addresses, because the modules changed and an address may belong to another function
+    /// now.
     pub fn clear_addresses(&mut self) {
         self.names.clear();
         self.at.clear();

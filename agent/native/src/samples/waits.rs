@@ -15,7 +15,7 @@ const LONG_NS: u64 = 10_000_000;
 /// Maximum number of rows; beyond it, further threads that have exited are combined as thread 0.
 const MAX_ROWS: usize = 50_000;
 
-/// The waits of one thread at one place.
+/// The waits of one thread with one stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlaceWaits {
     /// Estimated number of waits.
@@ -44,7 +44,7 @@ struct Pending {
     switches: u64,
 }
 
-/// Sums over the waits of one thread at one place.
+/// Sums over the waits of one thread with one stack.
 #[derive(Debug, Default)]
 struct Sums {
     waits: u64,
@@ -68,7 +68,7 @@ struct Thread {
 pub struct Waits {
     pending: FxHashMap<u32, Pending>,
     threads: FxHashMap<u32, Thread>,
-    /// The result by thread and place; the place is None for time without a stack.
+    /// The result by thread and place, which is None for time without a stack.
     pub rows: FxHashMap<(u32, Option<Place>), PlaceWaits>,
     /// The times of the completed threads.
     pub times: Vec<ThreadTimes>,
@@ -77,7 +77,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Record that a wait begins or is in progress at this place.
+    /// Record that a wait with this stack begins or is in progress.
     pub fn begins(&mut self, tid: u32, place: Place, switches: u64) {
         self.pending.insert(tid, Pending { place, switches });
     }
@@ -91,7 +91,7 @@ impl Waits {
     pub fn ends(&mut self, tid: u32, end: WaitEnd) {
         let known = self.pending.remove(&tid).filter(|known| known.switches == end.switches);
         if end.ns == WaitTime::default() {
-            return; // it ended before the profile began
+            return; // the wait ended before the profile began
         }
         let long = end.ns.blocked + end.ns.runnable >= LONG_NS;
         self.count(tid, known.map(|known| known.place), end, long);
@@ -167,7 +167,7 @@ impl Waits {
     }
 }
 
-/// The factors by which a thread's blocked or runnable time is distributed among places.
+/// The factors by which a thread's blocked or runnable time is distributed among stacks.
 struct Split {
     /// Time of short waits per ns of sampled short waits.
     short: f64,

@@ -78,7 +78,7 @@ struct Progress {
     seen: Vec<u32>,
     /// Ids of the threads that earlier passes returned.
     seen_before: FxHashSet<u32>,
-    /// Number of threads visited in this pass, including those that are only counted.
+    /// Number of threads visited in this pass, including threads that are only counted.
     visited: usize,
     largest: usize,
 }
@@ -162,7 +162,7 @@ impl BpfSource {
 
     /// Return the next part of the snapshot, which may be empty, and whether the pass has ended.
     fn read_part(&mut self, progress: &mut Progress) -> Result<(Vec<RawThread>, bool)> {
-        self.configure(progress.config)?; // it was changed by copies of single threads in between
+        self.configure(progress.config)?; // copies of single threads may have changed the configuration
         if Arc::get_mut(&mut self.buffer).is_none() {
             self.buffer = new_buffer(); // the last part is still in use
         }

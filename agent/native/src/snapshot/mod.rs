@@ -58,14 +58,14 @@ impl Deref for Bytes {
     }
 }
 
-/// Whether the thread ran while it was copied.
+/// States whether the thread ran while it was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
-    /// It did not run: registers and stack are consistent.
+    /// The thread did not run: registers and stack are consistent.
     Consistent,
-    /// It was on a CPU: the registers are those of its last kernel entry.
+    /// The thread was on a CPU: the registers are those of its last kernel entry.
     Running,
-    /// It ran during the copy: registers and stack may be inconsistent.
+    /// The thread ran during the copy: registers and stack may be inconsistent.
     Torn,
 }
 
@@ -80,7 +80,7 @@ pub struct RawThread {
     pub state: char,
     /// The thread name.
     pub comm: String,
-    /// Whether the thread ran during the copy.
+    /// States whether the thread ran during the copy.
     pub consistency: Consistency,
     /// The number of context switches, voluntary and involuntary. It changes when the thread runs.
     pub switches: u64,
@@ -98,7 +98,7 @@ pub struct RawThread {
     /// value), innermost first.
     pub returns: Vec<(u64, u64)>,
     /// True if the thread has not run since its previous copy, according to `switches` and its start time.
-    /// All its properties are as they were then, and `stack`, `kernel` and `returns` are empty.
+    /// None of its properties has changed, and `stack`, `kernel` and `returns` are empty.
     pub unchanged: bool,
     /// True if the snapshot's budget was used up: `stack` is only the innermost part, or empty.
     pub shallow: bool,

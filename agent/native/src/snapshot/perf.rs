@@ -15,7 +15,7 @@ use sys::bindings::{perf_event_attr, perf_event_mmap_page};
 
 use super::Registers;
 
-/// CPU time of the thread after which the sample is taken, ns.
+/// CPU time in ns that the thread runs before the sample is taken.
 const PERIOD_NS: u64 = 20_000;
 /// Stack bytes in a sample. The whole record must be smaller than 64 KiB. MySQL 9.7 reads pages at a stack
 /// depth of 40 KB.

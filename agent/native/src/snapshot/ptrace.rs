@@ -1,5 +1,5 @@
-//! The fallback for hosts without the task iterator: each thread is stopped for a few microseconds, one after
-//! the other.
+//! The method for hosts without the task iterator, if the user chooses it: the threads are stopped one at a
+//! time, each for a few microseconds.
 //!
 //! `PTRACE_SEIZE` sends no signal and leaves nothing behind. When the tracer dies, at any time, the kernel
 //! detaches the thread and lets it run. The tracer of a thread is a *thread*, so the copies are made by a
@@ -23,8 +23,8 @@ use crate::memory;
 
 /// Maximum stack bytes copied while a thread is stopped.
 const STACK_BYTES: usize = 64 * 1024;
-/// How long to wait for a thread to stop. A thread in an uninterruptible sleep stops only when the sleep
-/// ends, so such a thread is skipped.
+/// Timeout for a thread to stop. A thread in an uninterruptible sleep stops only when the sleep ends, so such
+/// a thread is skipped.
 const STOP_DEADLINE: Duration = Duration::from_millis(20);
 
 /// Task flag of io_uring's workers. They are listed as threads of the process, have no user stack, and must
@@ -34,7 +34,7 @@ const PF_IO_WORKER: u32 = 0x10;
 /// Number of stack bytes after which a call of `next` returns.
 const PART_BYTES: usize = 16 << 20;
 
-/// Copies the threads of one process, one after the other.
+/// Copies the threads of one process, one at a time.
 pub struct PtraceSource {
     pid: u32,
     remaining: vec::IntoIter<u32>,

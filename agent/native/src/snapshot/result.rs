@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::RawThread;
 
-/// How reliable a thread's stack is.
+/// The reliability of a thread's stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trust {
     /// The thread did not run while it was copied.
@@ -40,7 +40,7 @@ impl Trust {
 pub struct Thread {
     /// The thread as copied, without its stack bytes.
     pub raw: RawThread,
-    /// How reliable the stack is.
+    /// The reliability of the stack.
     pub trust: Trust,
     /// The stack's id, for `Process::frames`.
     pub stack: u32,

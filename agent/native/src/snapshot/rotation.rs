@@ -16,8 +16,7 @@ pub(super) struct Rotation {
     budget: u64,
     groups: u64,
     snapshots: u64,
-    /// Number of threads that this snapshot copied completely; then their bytes, and the number of other
-    /// threads.
+    /// Number of threads that this snapshot copied completely, their bytes, and the number of other threads.
     complete: u64,
     bytes: u64,
     shallow: u64,
@@ -50,7 +49,7 @@ impl Rotation {
     pub(super) fn finish(&mut self) {
         let each = self.bytes.checked_div(self.complete).unwrap_or(USUAL_BYTES);
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));
-        // Groups differ in size; the margin prevents any of them from exceeding the budget permanently.
+        // Groups differ in size; the margin prevents a large group from exceeding the budget each time.
         let needed = needed.saturating_add(needed / 8);
         let groups = needed.div_ceil(self.budget.max(1)).min(1 << 16);
         self.groups = groups.next_power_of_two().max(self.groups / 2);

@@ -48,7 +48,7 @@ impl Bytes {
     /// would charge the whole file to this process. Has no effect on a buffer.
     pub fn release(&self) {
         if let Backing::Map(map) = &*self.backing {
-            let page = 4096; // if the kernel has larger pages, it refuses the call
+            let page = 4096; // a kernel with larger pages refuses the call
             let start = self.range.start.next_multiple_of(page).min(self.range.end);
             // SAFETY: the mapping is file-backed, private and never written, so the pages are read from the
             // file again.

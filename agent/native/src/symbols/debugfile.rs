@@ -69,7 +69,7 @@ pub(super) fn find_open(
     for (path, criteria) in by_id.chain(by_link).chain(fetched) {
         match criteria.open(&path) {
             Ok(Some(file)) => {
-                problems.truncate(before); // a usable file was found, so the others no longer matter
+                problems.truncate(before); // a usable file was found, so other problems do not matter
                 return Some(file);
             }
             Ok(None) => {}

@@ -15,8 +15,8 @@ const MAX_ARGUMENTS: usize = 40;
 /// Recursion limits, tried in this order. Most names need only the first; even the last one cannot overflow
 /// the stack.
 const DEPTHS: [u32; 5] = [32, 40, 48, 56, 62];
-/// If a parse fails after more CPU time (ns) than this, the name is considered crafted to be expensive. It is
-/// not parsed again with a deeper limit, which could cost 16 times as much.
+/// If a parse fails after more CPU time (ns) than this, the name is assumed to be crafted to be expensive. It
+/// is not parsed again with a deeper limit, which could cost 16 times as much.
 const MAX_PARSE_NS: i64 = 300_000;
 /// Once such names have cost this much CPU time (ns) in total, only the first limit is tried.
 const MAX_WASTED_NS: i64 = 10_000_000;

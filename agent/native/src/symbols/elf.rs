@@ -23,7 +23,7 @@ use super::{limits, opening, sections};
 pub struct ElfError {
     /// The path of the file.
     pub path: PathBuf,
-    /// The reason, as a message.
+    /// A message with the reason.
     pub reason: String,
     /// The `errno` if a system call failed, `None` if the content is invalid.
     pub errno: Option<i32>,
@@ -47,16 +47,16 @@ impl fmt::Display for ElfError {
 
 impl error::Error for ElfError {}
 
-/// A section with its addresses and bytes.
+/// The addresses and the bytes of a section.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// The ELF virtual addresses; `0..0` for a section that is not loaded.
+    /// The ELF virtual addresses; `0..0` for a section that occupies no memory at run time.
     pub svma: Range<u64>,
     /// The decompressed content.
     pub data: Bytes,
 }
 
-/// A section whose content is loaded into memory.
+/// A section that occupies memory while the program runs (`SHF_ALLOC`).
 #[derive(Debug)]
 pub struct LoadedSection<'file> {
     /// The first ELF virtual address.
@@ -108,7 +108,7 @@ impl ElfFile {
     /// Read an open file. `display` is its name in messages and results.
     ///
     /// # Errors
-    /// As [`ElfFile::open`].
+    /// The errors of [`ElfFile::open`].
     pub fn from_file(file: File, display: &Path) -> Result<Arc<Self>, ElfError> {
         let size = checked_size(&file, display)?;
         let meta = file.metadata().map_err(|error| ElfError::system(display, &error))?;
@@ -128,7 +128,7 @@ impl ElfFile {
     /// Map an open file. Only for the confined child, which may be killed by SIGBUS if the file is truncated.
     ///
     /// # Errors
-    /// As [`ElfFile::open`].
+    /// The errors of [`ElfFile::open`].
     pub fn map(file: &File, display: &Path) -> Result<Arc<Self>, ElfError> {
         checked_size(file, display)?;
         // SAFETY: the mapping is private and read-only. If the file is truncated, SIGBUS ends this process,
@@ -227,7 +227,7 @@ impl ElfFile {
             .or_else(|| sections::by_segment(&self.headers, &self.content, name))
     }
 
-    /// Return the start address of a loaded section without reading its content.
+    /// Return the start address of a section without reading its content.
     pub fn section_start(&self, name: &str) -> Option<u64> {
         self.headers.find(name).map(|section| section.address).or_else(|| match name {
             ".text" => self.headers.segments.iter().find(|segment| segment.executable).map(|one| one.vaddr),
@@ -284,8 +284,8 @@ impl ElfFile {
         self.headers.find(".gnu_debugdata").is_some()
     }
 
-    /// List the sections whose content is loaded into memory, except `.dynsym`. Return `None` if their total
-    /// size is larger than that of any server.
+    /// List the sections that occupy memory while the program runs, except `.dynsym`. Return `None` if their
+    /// total size is larger than that of any server.
     pub fn loaded_sections(&self) -> Option<Vec<LoadedSection<'_>>> {
         let loaded = self.headers.sections.iter().filter(|section| {
             section.has_flag(elf::SHF_ALLOC)

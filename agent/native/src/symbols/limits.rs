@@ -3,7 +3,7 @@
 //! Sizes measured on real servers: mysqld 9.7 has 80,000 dynamic symbols, 6 MiB of names and 3 MiB of unwind
 //! tables; mariadbd 11.4.5 has 200 MiB of DWARF entries, which only the confined child reads.
 
-/// Maximum bytes of one file that may be held in memory: four times what the largest server needs.
+/// Maximum bytes of one file that may be held in memory: four times the need of the largest server.
 pub const FILE_BYTES: u64 = 48 << 20;
 /// Maximum bytes of all files of one process that may be held in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
@@ -63,11 +63,11 @@ pub const DEBUGDATA: u64 = 20 << 20;
 pub const CRC: u64 = 512 << 20;
 /// Maximum bytes that one scan of all loaded sections reads: the largest server has 70 MiB.
 pub const SCANNED: u64 = 256 << 20;
-/// Maximum bytes of one `.eh_frame` entry: that of MYSQLparse has 1.5 KiB.
+/// Maximum bytes of one `.eh_frame` entry: the entry of MYSQLparse has 1.5 KiB.
 pub const UNWIND_ENTRY: usize = 64 << 10;
 /// Maximum number of `.eh_frame` entries that are indexed if there is no `.eh_frame_hdr`.
 pub const UNWIND_ENTRIES: usize = 1 << 20;
-/// Maximum number of operations per DWARF expression: those of a procedure linkage table take 10.
+/// Maximum number of operations per DWARF expression: an expression for a procedure linkage table has 10.
 pub const EXPRESSION: u32 = 500;
 /// Maximum number of return addresses per stack. Deeper stacks are runaway recursion or malformed data.
 pub const FRAMES: usize = 1024;

@@ -1,7 +1,8 @@
 //! Resolves ELF virtual addresses to names: ELF files, symbol tables, debug files, inlined calls, the
 //! kernel's symbols.
 //!
-//! No input is trusted. A malformed file gives fewer names and a [`SymbolTable::problem`], never a panic.
+//! All input is untrusted. A malformed file results in fewer names and a [`SymbolTable::problem`], but never
+//! in a panic.
 
 mod bytes;
 mod crc;

@@ -21,7 +21,7 @@ const LINKS: usize = 40;
 /// Open a regular file for reading.
 ///
 /// # Errors
-/// Those of the kernel, or one without `errno` if the file is not a regular file or is too large.
+/// The error of the kernel, or an error without `errno` if the file is not a regular file or is too large.
 pub fn regular(path: &Path) -> io::Result<File> {
     let found = match split_root(path) {
         Some((root, below)) => {
@@ -36,7 +36,7 @@ pub fn regular(path: &Path) -> io::Result<File> {
 /// Reopen a descriptor (`O_PATH` or other) for reading if it refers to a regular file.
 ///
 /// # Errors
-/// The same as those of [`regular`].
+/// The errors of [`regular`].
 pub fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
     let file = File::from(found.try_clone_to_owned()?);
     check(&file)?;
@@ -48,7 +48,7 @@ pub fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
 /// Return the size of a regular file; refuse other kinds of files, and sizes above the limit.
 ///
 /// # Errors
-/// One without `errno`, with the reason.
+/// An error with the reason, without `errno`.
 pub fn check(file: &File) -> io::Result<u64> {
     let meta = file.metadata()?;
     if !meta.is_file() {
@@ -186,7 +186,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // Best effort: leftovers are in the folder for temporary files.
+            // Errors are ignored: the folder is in the system's folder for temporary files.
             let _ = fs::remove_dir_all(&self.0);
         }
     }

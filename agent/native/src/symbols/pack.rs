@@ -37,7 +37,7 @@ const MAX_TEXT: u64 = 1 << 20;
 pub struct PackError {
     /// The file.
     pub path: PathBuf,
-    /// The reason, as a message.
+    /// A message with the reason.
     pub reason: String,
     /// The command that fixes the problem, if there is one.
     pub remedy: Option<String>,
@@ -74,10 +74,10 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Read a pack and check all that can be checked without unpacking it. Takes a few ms.
+    /// Read a pack and check everything that can be checked without unpacking it. Takes a few ms.
     ///
-    /// # Errors If it cannot be read, may have been written by a user other than root or the current one, or
-    /// is malformed.
+    /// # Errors If the pack cannot be read, is malformed, or may have been written by a user other than root
+    /// or the current user.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let failed = |reason: String| PackError { path: path.to_owned(), reason, remedy: None };
         let (data, meta) = read(path).map_err(|error| failed(error.to_string()))?;
@@ -105,10 +105,10 @@ impl Sealed {
         Some(Self::open(&path).and_then(|sealed| sealed.of_build(build_id)))
     }
 
-    /// Return the pack itself if it is for this build.
+    /// Return the pack itself if it belongs to this build.
     ///
     /// # Errors
-    /// If it is for another build.
+    /// If the pack belongs to another build.
     pub fn of_build(self, build_id: &str) -> Result<Self, PackError> {
         if self.build_id == build_id {
             return Ok(self);
@@ -246,7 +246,7 @@ pub fn payload(elf: &ElfFile, about: &[u8], layout: &[u8]) -> Result<Vec<u8>, St
 /// Build a pack from a zlib-compressed payload whose uncompressed size is `unpacked` bytes.
 ///
 /// # Errors
-/// The reason, if it is too large or the build-id (hex) is malformed.
+/// The reason, if the pack is too large or the build-id (hex) is malformed.
 pub fn seal(build_id: &str, compressed: &[u8], unpacked: usize) -> Result<Vec<u8>, String> {
     let size = HEADER + compressed.len();
     if size as u64 > MAX_PACKED || unpacked as u64 > MAX_UNPACKED {

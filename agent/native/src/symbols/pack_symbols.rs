@@ -112,7 +112,7 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
     Ok(decoded)
 }
 
-/// Create the symbol table of decoded entries.
+/// Create a symbol table from decoded entries.
 pub(super) fn table(entries: Bytes, strings: Bytes) -> RawTable {
     RawTable::of(entries, strings, vec![false, true, false])
 }

@@ -96,7 +96,7 @@ pub(super) struct PrefixFilter<'name> {
 }
 
 impl<'name> PrefixFilter<'name> {
-    /// Maximum bytes that are compared. More bytes would hardly distinguish more names.
+    /// Maximum number of bytes that are compared. Comparing more bytes would hardly exclude more names.
     const MAX_LENGTH: usize = 12;
 
     pub fn of(names: impl Iterator<Item = &'name str> + Clone) -> Self {

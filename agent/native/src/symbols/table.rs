@@ -93,7 +93,8 @@ pub struct SymbolTable {
     /// The reason why a better source could not be used.
     pub problem: Option<String>,
     tables: Vec<RawTable>,
-    /// Built at the first lookup of an address, because many callers look up only names.
+    /// The index of functions, built at the first lookup of an address, because many callers look up only
+    /// names.
     by_address: OnceLock<ByAddress>,
 }
 
@@ -261,8 +262,8 @@ impl SymbolTable {
         best.into_iter().map(|(k, (_, found))| (k, found)).collect()
     }
 
-    /// Return the variable that covers each of these ELF virtual addresses. If several cover an address, the
-    /// one that begins last is returned.
+    /// Return the variable that covers each of these ELF virtual addresses. If several variables cover an
+    /// address, return the one that begins last.
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Named>> {
         let mut found: Vec<Option<Named>> = vec![None; addresses.len()];
         for table in &self.tables {
@@ -311,7 +312,7 @@ impl SymbolTable {
     }
 }
 
-/// A function or variable with its name.
+/// The name and address of a function or variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// The mangled name without a version.
@@ -344,7 +345,7 @@ impl Found {
     }
 }
 
-/// The rank of a symbol among those with the same name; the lowest wins.
+/// The rank of a symbol among symbols with the same name; the lowest rank is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     old_version: bool,
@@ -365,7 +366,7 @@ fn take_better(claim: &mut Reverse<Claim>, found: &mut Found, other: Claim, offe
     }
 }
 
-/// The rank of a name among those at one address; the lowest wins.
+/// The rank of a name among names at the same address; the lowest rank is chosen.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'table> {
     size: u32,

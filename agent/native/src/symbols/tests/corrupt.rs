@@ -1,4 +1,4 @@
-//! Tests that malformed files lose names at most, and cause no panic or long computation.
+//! Tests that malformed files at most lack names, and cause no panic or long computation.
 
 use std::path::Path;
 

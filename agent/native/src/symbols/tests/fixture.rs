@@ -96,7 +96,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        // Best effort: leftovers are in the folder for temporary files.
+        // Errors are ignored: the folder is in the system's folder for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

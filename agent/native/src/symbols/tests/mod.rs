@@ -1,4 +1,4 @@
-//! Tests with real files, which are compiled by the tests.
+//! Tests that compile programs and read the resulting files.
 
 mod corrupt;
 mod fixture;
