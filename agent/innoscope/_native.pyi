@@ -39,13 +39,13 @@ class RawThread:
     comm: str
     state: str  # the letter of /proc/PID/stat: R, S, D, T, t, …
     trust: str  # how reliable the stack is: exact, on_cpu, stale, torn, truncated or incomplete
-    stack: int  # key of ``Look.stacks``; the same Process never reuses it for another stack
+    stack: int  # key of ``RawSnapshot.stacks``; the same Process never reuses it for another stack
     syscall: int  # the number of the system call that the thread is in, or -1
     argument: int  # the first argument of that call
     def __hash__(self) -> int: ...
 
 @final
-class Look:
+class RawSnapshot:
     """One snapshot of all threads of a process."""
 
     threads: list[RawThread]
@@ -91,7 +91,7 @@ class Process:
     ) -> None: ...
     fitted: bytes | None  # the snapshot program fitted to this kernel, to be cached; None if it is not new
     method: str  # the method in use: bpf or ptrace
-    def look(self) -> Look: ...
+    def take_snapshot(self) -> RawSnapshot: ...
     def modules(self) -> list[ModuleInfo]: ...
 
 @final
@@ -637,7 +637,7 @@ class OffCpu:
     ) -> None: ...
     ring: int
     lost: int  # number of records and threads lost because the ring or a map was full
-    cannot_look: str | None  # why there are no stacks of threads that do not switch; None if there are
+    snapshot_problem: str | None  # why there are no stacks of threads that do not switch; None if there are
     def follow(self, most: int) -> None:
         """Follow the threads without counting yet. ``most`` is the limit of stacks per thread in 134 ms."""
 
@@ -645,7 +645,7 @@ class OffCpu:
         """Start to count, after ``follow``, and return the time."""
 
     def set_most(self, most: int) -> None: ...
-    def look(self, samples: Samples) -> None:
+    def take_snapshot(self, samples: Samples) -> None:
         """Take a snapshot for the stacks of the waits in progress."""
 
     def end(self) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
 
 SNAPSHOTS = 10
 SECONDS = 1.5
@@ -36,13 +36,13 @@ def reports() -> Iterator[dict[str, Report]]:
     """Yield one report of each kind, of one server under a mixed load."""
     with Server("mysql-5.6.24") as server, RowLock(server, 20), Oltp(server, 2):
         target = find_one(server.pid)
-        engine, history, dumps = Engine(target, method="bpf"), ProfileHistory(), []
+        engine, history, snapshots = Engine(target, method="bpf"), ProfileHistory(), []
         for _ in range(SNAPSHOTS):
-            dumps.append(engine.take_snapshot())
-            history.add(dumps[-1].taken_at, _folded(dumps[-1]), dumps[-1].duration_ms)
+            snapshots.append(engine.take_snapshot())
+            history.add(snapshots[-1].taken_at, _folded(snapshots[-1]), snapshots[-1].duration_ms)
             time.sleep(0.05)
         one = Report(target)
-        one.add(dumps[-1])
+        one.add(snapshots[-1])
         yield {
             "dump": one,
             "store": store_report(target, history.between(0, 1e12)),
@@ -51,9 +51,9 @@ def reports() -> Iterator[dict[str, Report]]:
         }
 
 
-def _folded(dump: Dump) -> Counter[Stack]:
+def _folded(snapshot: Snapshot) -> Counter[Stack]:
     """Return the stacks of a snapshot with their counts, as the sensor counts them."""
-    return Counter(Stack.of(thread.wait, thread.trust, thread.frames) for thread in dump.threads)
+    return Counter(Stack.of(thread.wait, thread.trust, thread.frames) for thread in snapshot.threads)
 
 
 @pytest.mark.parametrize("kind", ["dump", "store", "on-CPU", "off-CPU"])

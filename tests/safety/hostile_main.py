@@ -49,7 +49,7 @@ def process(pid: str) -> list[object]:
     opened = _native.Process(int(pid))
 
     def snapshot() -> object:
-        seen = opened.look()
+        seen = opened.take_snapshot()
         stacks = [[frame.function for frame in seen.stacks[thread.stack]] for thread in seen.threads]
         return [stacks, seen.notes, [module.problem for module in opened.modules()]]
 

@@ -77,7 +77,7 @@ def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
     def snapshot() -> None:
         process = opened["process"]
         assert isinstance(process, _native.Process)
-        process.look()
+        process.take_snapshot()
         process.modules()
 
     def open_code() -> None:

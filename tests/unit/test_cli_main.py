@@ -18,7 +18,7 @@ from innoscope.cli.commands import targets
 from innoscope.cli.common import table
 from innoscope.common.errors import ExitCode, InnoscopeError, NoRights
 from innoscope.target.model import Target
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

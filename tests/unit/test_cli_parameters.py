@@ -16,7 +16,7 @@ from innoscope.cli.main import COMMANDS, cli, main
 from innoscope.cli.parameters import Duration, Option, did_you_mean
 from innoscope.common import errors
 from innoscope.common.errors import ExitCode, InnoscopeError
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from innoscope.cli import open_server
 from innoscope.cli.commands import stacks
 from innoscope.cli.main import main
 from innoscope.common.errors import NoSuchProcess
-from unit.dumps import mixed, target
+from unit.snapshots import mixed, target
 
 if TYPE_CHECKING:
     from pathlib import Path

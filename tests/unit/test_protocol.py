@@ -19,7 +19,7 @@ from innoscope.daemon.protocol.messages import BadMessage, TooSlow
 from innoscope.daemon.protocol.stack_encoding import decode_chunks, encode_chunks
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import Chunk, Stack
-from unit.dumps import IDLE, ROW_LOCK, target
+from unit.snapshots import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

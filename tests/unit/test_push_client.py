@@ -25,7 +25,7 @@ from innoscope.daemon.push.settings import Push
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import Chunk, Stack
 from receiver import Receiver
-from unit.dumps import IDLE, ROW_LOCK, target
+from unit.snapshots import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from innoscope.probes.trace.run import refusal
 from innoscope.probes.trace.server_pace import Loss
 from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Frame, Trust
-from unit.dumps import target
+from unit.snapshots import target
 
 PLACE = Function("buf_page_get_gen", 0x1000, 64, 0x1000, stepped=False)
 CHOSEN = TracedFunction(

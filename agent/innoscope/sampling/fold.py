@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.sampling.model import Dump, Trust
+from innoscope.sampling.model import Snapshot, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -94,17 +94,17 @@ class Group:
 
 
 class Fold:
-    """Folds dumps. Two stacks are equal if their functions and their wait classes are equal."""
+    """Folds snapshots. Two stacks are equal if their functions and their wait classes are equal."""
 
     def __init__(self) -> None:
         self._stacks: dict[Key, Group] = {}
         self._threads: dict[int, dict[Key, Group]] = {}
         self._last: dict[int, Thread] = {}
 
-    def add(self, dump: Dump) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Count all threads of one snapshot."""
         names: dict[int, tuple[str, ...]] = {}
-        for thread in dump.threads:
+        for thread in snapshot.threads:
             labels = names.get(id(thread.frames))
             if labels is None:
                 labels = names[id(thread.frames)] = tuple([frame.label for frame in thread.frames])
@@ -176,11 +176,11 @@ def most_first(groups: Iterable[Group]) -> list[Group]:
     )
 
 
-def fold(dumps: Iterable[Dump], by: str = "stack") -> list[Group]:
-    """Return the groups of all threads of all dumps. ``by`` is stack, wait or thread."""
+def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[Group]:
+    """Return the groups of all threads of all snapshots. ``by`` is stack, wait or thread."""
     total = Fold()
-    for dump in dumps:
-        total.add(dump)
+    for snapshot in snapshots:
+        total.add(snapshot)
     return total.groups(by)
 
 
@@ -212,14 +212,11 @@ class Filter:
             known = self._known[name] = bool(self._grep and self._grep.search(name))
         return known
 
-    def apply(self, dump: Dump) -> Dump:
-        """Return the dump with only the selected threads."""
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with only the selected threads."""
         if not self:
-            return dump
-        threads = tuple(thread for thread in dump.threads if self.keeps(thread))
-        return Dump(
-            dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes, dump.shallow
-        )
+            return snapshot
+        return replace(snapshot, threads=tuple(filter(self.keeps, snapshot.threads)))
 
 
 class Report:
@@ -265,19 +262,19 @@ class Report:
             self.shown += number
             self.fold.put(thread, number)
 
-    def add(self, dump: Dump) -> Dump:
+    def add(self, snapshot: Snapshot) -> Snapshot:
         """Count one snapshot, and return the part of it that passed the filter."""
-        kept = self.wanted.apply(dump)
+        kept = self.wanted.apply(snapshot)
         self.fold.add(kept)
         self.snapshots += 1
-        self.threads += len(dump.threads)
+        self.threads += len(snapshot.threads)
         self.shown += len(kept.threads)
-        for thread in dump.threads:
+        for thread in snapshot.threads:
             self.tally[thread.trust] += 1
             self.waits[thread.wait] += 1
-        self.method = dump.method
-        self.started_at = self.started_at or dump.taken_at
-        self.ended_at = dump.taken_at
-        self.durations_ms.append(dump.duration_ms)
-        self.notes |= dict.fromkeys(dump.notes)
+        self.method = snapshot.method
+        self.started_at = self.started_at or snapshot.taken_at
+        self.ended_at = snapshot.taken_at
+        self.durations_ms.append(snapshot.duration_ms)
+        self.notes |= dict.fromkeys(snapshot.notes)
         return kept

@@ -62,7 +62,7 @@ impl From<&Thread> for RawThread {
 }
 
 #[pyclass(frozen, get_all)]
-struct Look {
+struct RawSnapshot {
     threads: Py<PyList>,
     stacks: Py<PyDict>,
     method: &'static str,
@@ -143,7 +143,7 @@ impl Process {
         inner.relocated_program().map(|bytes| PyBytes::new(py, bytes))
     }
 
-    fn look(&mut self, py: Python<'_>) -> PyResult<Look> {
+    fn take_snapshot(&mut self, py: Python<'_>) -> PyResult<RawSnapshot> {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         let snapshot = py.detach(|| inner.snapshot())?;
         let stacks = PyDict::new(py);
@@ -161,7 +161,7 @@ impl Process {
         }
         let threads = snapshot.threads.iter().map(|thread| Py::new(py, RawThread::from(thread)));
         let threads = threads.collect::<PyResult<Vec<_>>>()?;
-        Ok(Look {
+        Ok(RawSnapshot {
             threads: PyList::new(py, threads)?.unbind(),
             stacks: stacks.unbind(),
             method: self.method,
@@ -421,7 +421,7 @@ fn draw_flamegraph(
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NativeError", module.py().get_type::<NativeError>())?;
     module.add_class::<Process>()?;
-    module.add_class::<Look>()?;
+    module.add_class::<RawSnapshot>()?;
     module.add_class::<RawThread>()?;
     module.add_class::<Symbol>()?;
     module.add_class::<Feature>()?;

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Query, Target
 
@@ -117,8 +117,8 @@ def _asker(target: Target, defaults_file: str | None, user: str | None) -> Calla
     return ask
 
 
-def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
-    return lambda dump: sink.line(line(dump))
+def _json_writer(sink: Stdout | File) -> Callable[[Snapshot], None]:
+    return lambda snapshot: sink.line(line(snapshot))
 
 
 def _progress(count: int) -> Callable[[int], None] | None:

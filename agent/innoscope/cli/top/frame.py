@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Mapping
 
-    from innoscope.sampling.model import Dump, Frame, Thread
+    from innoscope.sampling.model import Frame, Snapshot, Thread
 
 #: Wait classes of idle threads.
 IDLE = frozenset({"idle", "background_idle"})
@@ -92,10 +92,10 @@ class Row:
 class FoldedSnapshot:
     """A snapshot with its threads folded: threads with equal stacks form one row."""
 
-    def __init__(self, dump: Dump, before: FoldedSnapshot | None = None) -> None:
-        """Fold ``dump``. Changes of thread counts are relative to ``before``."""
-        self.dump = dump
-        groups = _group(dump)
+    def __init__(self, snapshot: Snapshot, before: FoldedSnapshot | None = None) -> None:
+        """Fold ``snapshot``. Changes of thread counts are relative to ``before``."""
+        self.snapshot = snapshot
+        groups = _group(snapshot)
         self.counts: dict[Key, int] = {key: len(threads) for key, threads in groups.items()}
         then = before.counts if before else self.counts
         self.rows = [
@@ -122,11 +122,11 @@ def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
     return sorted(shown, key=lambda item: (-item[1], item[0]))
 
 
-def _group(dump: Dump) -> dict[Key, list[Thread]]:
+def _group(snapshot: Snapshot) -> dict[Key, list[Thread]]:
     """Group threads by stack. The engine uses one tuple for equal stacks, so names are looked up once."""
     labels: dict[int, tuple[str, ...]] = {}
     groups: defaultdict[Key, list[Thread]] = defaultdict(list)
-    for thread in dump.threads:
+    for thread in snapshot.threads:
         names = labels.get(id(thread.frames))
         if names is None:
             names = labels[id(thread.frames)] = tuple([frame.label for frame in thread.frames])

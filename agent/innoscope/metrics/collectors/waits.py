@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from innoscope._native import ThreadKind
     from innoscope.common.workers import Workers
-    from innoscope.sampling.model import Dump, Frame
+    from innoscope.sampling.model import Frame, Snapshot
     from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
 
@@ -164,8 +164,8 @@ class WaitsCollector:
             if self._source is None:
                 self._source = self._open_source(self._target)
             began = self._clock()
-            dump = self._source.take_snapshot()
-            self._take(dump, self._clock() - began)
+            snapshot = self._source.take_snapshot()
+            self._take(snapshot, self._clock() - began)
         except BaseException as error:  # also a panic of the Rust core: snapshots must continue later
             self._fail(error)
             return _RETRY_S
@@ -178,7 +178,7 @@ class WaitsCollector:
                 _log.warning("no snapshot", extra={"pid": self._target.pid, "reason": ": ".join(failure)})
             self._failure, self._source = failure, None
 
-    def _take(self, dump: Dump, seconds: float) -> None:
+    def _take(self, snapshot: Snapshot, seconds: float) -> None:
         """Count the threads of one snapshot, which took ``seconds``."""
         counts: Counter[int] = Counter()  # by id(), because hashing a stack is expensive
         met: dict[int, Stack] = {}
@@ -187,8 +187,8 @@ class WaitsCollector:
         before = self._kinds
         # ``tid`` is the thread id on the host, ``ns_tid`` the one in the server's pid namespace. /proc has
         # the latter if we share a pid namespace with the server.
-        as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
-        for thread in dump.threads:
+        as_seen = any(thread.tid == self._target.pid for thread in snapshot.threads)
+        for thread in snapshot.threads:
             frames = thread.frames
             seen = self._seen.get((id(frames), thread.wait, thread.trust, thread.comm))
             if seen is None:
@@ -201,15 +201,15 @@ class WaitsCollector:
             groups.setdefault((name, id(stack)), []).append(thread.ns_tid)
         self._kinds = kinds
         with self._lock:
-            self._tally.add(dump, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
+            self._tally.add(snapshot, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
             self._failure = None
         by_stack: Counter[Stack] = Counter()
         for number, stack in met.items():  # equal stacks may be several objects, because thread names differ
             by_stack[stack] += counts[number]
-        self._profiles.add(dump.taken_at, by_stack, dump.duration_ms)
+        self._profiles.add(snapshot.taken_at, by_stack, snapshot.duration_ms)
         if self._on_snapshot is not None:
             self._on_snapshot(
-                dump.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
+                snapshot.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
             )
 
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
@@ -237,21 +237,21 @@ class _Tally:
         self.snapshots = 0
         self.ended_at = 0.0
 
-    def add(self, dump: Dump, now: float, seconds: float, longest_gap: float) -> None:
+    def add(self, snapshot: Snapshot, now: float, seconds: float, longest_gap: float) -> None:
         """Add one snapshot, which took ``seconds``.
 
         The seconds since the previous snapshot, at most ``longest_gap``, count for each thread of this one.
         """
         gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
-        waits = dump.waits
+        waits = snapshot.waits
         for wait in self._threads:
             count = self._threads[wait] = waits.get(wait, 0)
             self._seconds[wait] += gap * count
-        tally = dump.tally
+        tally = snapshot.tally
         for trust in Trust:
             self._trust[trust] += tally[trust]
         self._snapshot_seconds, self.ended_at = seconds, now
-        self._shallow = dump.shallow
+        self._shallow = snapshot.shallow
         self.snapshots += 1
 
     def samples(self) -> list[Sample]:

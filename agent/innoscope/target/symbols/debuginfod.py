@@ -1,4 +1,4 @@
-"""Fetch debug files from debuginfod servers, before a dump and only if DEBUGINFOD_URLS is set.
+"""Fetch debug files from debuginfod servers, before a snapshot and only if DEBUGINFOD_URLS is set.
 
 The cache is shared with elfutils' client (debuginfod_find_debuginfo(3)), which gdb and eu-stack use:
 ``<cache>/<build-id>/debuginfo``. An empty file means that the debuginfod servers do not have the debug
