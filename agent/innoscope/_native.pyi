@@ -2,17 +2,20 @@
 
 Every call releases the GIL while it works. Addresses are virtual addresses in the observed process unless
 stated otherwise; times are nanoseconds; sizes are bytes. Failures of the operating system are raised as
-``OSError`` with errno set; all other failures as ``NativeError``, whose ``args`` are ``(kind, detail)``.
+``OSError`` with errno set; all other failures as ``NativeError``.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
 class NativeError(Exception):
-    """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
-    kernel), ``traced`` (another debugger is attached), ``bpf`` (this kernel cannot run the BPF program),
-    ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused
-    symbol pack: the third of ``args`` is the remedy or None)."""
+    """A failure of the core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
+
+    Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
+    debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``elf`` (not a usable ELF file),
+    ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused symbol pack). Only ``pack`` has a
+    remedy, which may be None.
+    """
 
 @final
 class Frame:
@@ -208,13 +211,23 @@ class ThreadKinds:
     def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
         """Return the kind of a thread with this stack (innermost first) and this name."""
 
+@final
+class Patterns:
+    """Patterns for whole names: names with ``*`` and ``?``, or ``/a regular expression/``."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Compile the patterns. Raises ValueError for a malformed pattern."""
+
+    def matches(self, name: str) -> bool:
+        """Return whether one of the patterns matches the name."""
+
 def plain_name(function: str) -> str:
     """Return a function's name without what compilers and linkers add to it (``.isra.3``, ``@plt``)."""
 
 def pattern_problem(patterns: Sequence[str]) -> str | None:
     """Return why a pattern is malformed, or why the patterns cannot be compiled together; None if they can.
 
-    A pattern is a name with ``*`` and ``?``, or ``/a regular expression/``.
+    See ``Patterns``.
     """
 
 @final
@@ -354,16 +367,32 @@ def probe_uprobe_links() -> Feature:
 def probe_ptrace() -> Feature:
     """Test ptrace: seize, interrupt and detach a child process."""
 
+class PprofSample(Protocol):
+    """A stack in a profile. Frames are innermost first."""
+
+    @property
+    def frames(self) -> Sequence[Frame]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+class SampleType(Protocol):
+    """The name and the unit of the counts in a profile, such as ``threads`` and ``count``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+
 def pprof(
-    samples: Sequence[tuple[Sequence[Frame], int, Mapping[str, str]]],
+    samples: Sequence[PprofSample],
     *,
-    sample_type: tuple[str, str],
+    sample_type: SampleType,
     taken_at_ns: int,
     duration_ns: int,
 ) -> bytes:
-    """Return an uncompressed profile.proto of samples: (frames, innermost first; count; labels).
-
-    ``sample_type`` is the type and the unit of the counts, such as ``("threads", "count")``."""
+    """Return an uncompressed profile.proto."""
 
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """Return an interactive SVG (made by inferno) from folded lines ``root;...;leaf count``."""
@@ -419,8 +448,8 @@ class CodeFile:
     def variables_at(self, addresses: Sequence[int]) -> list[Variable | None]:
         """Return, for each address in the process, the variable that covers it, or None."""
 
-    def references(self, functions: Sequence[tuple[int, int]]) -> list[int] | None:
-        """Return how many references the file has to each function, given as (ELF virtual address, bytes).
+    def references(self, functions: Sequence[Function]) -> list[int] | None:
+        """Return how many references the file has to each function.
 
         A function with 0 references is a dead copy. Return None if the file is not for x86-64 or too large.
         Takes a few tenths of a second for a server.

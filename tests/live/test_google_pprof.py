@@ -62,11 +62,11 @@ def test_google_pprof_reports_the_same_counts(kind: str, reports: dict[str, Repo
     file = tmp_path / "profile.pb.gz"
     file.write_bytes(encode(ours, "pprof"))
     by_leaf, total = _leaves(ours)
-    unit = "us" if ours.unit.pprof[1] == "microseconds" else "count"
+    unit = "us" if ours.unit.pprof.unit == "microseconds" else "count"
     kind_and_unit, samples = googlepprof.raw(file)
     top = googlepprof.top(file, unit)
 
-    assert kind_and_unit == "/".join(ours.unit.pprof)
+    assert kind_and_unit == f"{ours.unit.pprof.name}/{ours.unit.pprof.unit}"
     assert sum(samples) == total == ours.shown > 0
     assert {name: flat for name, (flat, _) in top.items() if flat} == by_leaf
     assert googlepprof.tags(file, unit)["wait"] == +ours.waits

@@ -87,7 +87,7 @@ def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
         code = opened["code"]
         assert isinstance(code, _native.CodeFile)
         found = code.functions(["h", "m", "_"])
-        code.references([(one.address, one.size) for one in found])
+        code.references(found)
 
     return [
         open_process, snapshot, snapshot, open_code, functions, snapshot,

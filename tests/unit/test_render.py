@@ -263,13 +263,13 @@ def test_speedscope_is_consistent() -> None:
 def test_pprof_samples_have_class_and_trust_as_labels() -> None:
     made = list(pprof.samples(report()))
 
-    assert [(count, dict(labels)) for _, count, labels in made] == [
+    assert [(sample.count, sample.labels) for sample in made] == [
         (3, {"wait": "idle"}),
         (1, {"wait": "row_lock"}),
         (1, {"wait": "row_lock", "trust": "torn"}),
         (1, {"wait": "on_cpu", "trust": "stale"}),
     ]
-    assert made[2][0][-1].function == "[torn]"
+    assert made[2].frames[-1].function == "[torn]"
 
 
 def test_pprof_is_a_gzipped_protobuf() -> None:
@@ -321,7 +321,7 @@ def test_every_format_marks_every_unreliable_stack(form: str, trust: Trust) -> N
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such text format"):
+    with pytest.raises(ValueError, match="unknown text format"):
         text(report(), "csv")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -25,11 +25,19 @@ MAX_TIDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """The unit of counts. ``pprof`` is a sample's type and unit, ``speedscope`` the unit of a weight."""
+class SampleType:
+    """The name and the unit of the counts in a profile.proto."""
 
     name: str
-    pprof: tuple[str, str]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of counts. ``pprof`` is its name in profile.proto, ``speedscope`` the unit of a weight."""
+
+    name: str
+    pprof: SampleType
     speedscope: str = "none"
     #: Displayed numbers are counts divided by ``scale``, under the heading ``heading``.
     scale: int = 1
@@ -45,7 +53,7 @@ class Unit:
         return f"{count:,}" if self.scale == 1 else f"{count / self.scale:,.1f}"
 
 
-THREADS: Final = Unit("threads", ("threads", "count"))
+THREADS: Final = Unit("threads", SampleType("threads", "count"))
 
 
 @dataclass(slots=True)
@@ -103,19 +111,15 @@ class Fold:
 
     def add(self, snapshot: Snapshot) -> None:
         """Count all threads of one snapshot."""
-        names: dict[int, tuple[str, ...]] = {}
-        for thread in snapshot.threads:
-            labels = names.get(id(thread.frames))
-            if labels is None:
-                labels = names[id(thread.frames)] = tuple([frame.label for frame in thread.frames])
-            key = (thread.wait, labels)
-            _into(self._stacks, key, thread)
-            _into(self._threads.setdefault(thread.tid, {}), key, thread)
-            self._last[thread.tid] = thread
+        for key, threads in group_by_stack(snapshot.threads).items():
+            for thread in threads:
+                self._put(key, thread, 1)
 
     def put(self, thread: Thread, number: int) -> None:
         """Count ``number`` for a thread, in a unit other than threads."""
-        key = (thread.wait, tuple([frame.label for frame in thread.frames]))
+        self._put((thread.wait, _labels(thread.frames)), thread, number)
+
+    def _put(self, key: Key, thread: Thread, number: int) -> None:
         _into(self._stacks, key, thread, number)
         _into(self._threads.setdefault(thread.tid, {}), key, thread, number)
         self._last[thread.tid] = thread
@@ -162,7 +166,23 @@ class Fold:
         return {"stack": self.by_stack, "wait": self.by_wait, "thread": self.by_thread}[by]()
 
 
-def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int = 1) -> None:
+def group_by_stack(threads: Iterable[Thread]) -> dict[Key, list[Thread]]:
+    """Group threads by stack. The engine uses one tuple for equal stacks, so labels are looked up once."""
+    labels: dict[int, tuple[str, ...]] = {}
+    groups: defaultdict[Key, list[Thread]] = defaultdict(list)
+    for thread in threads:
+        known = labels.get(id(thread.frames))
+        if known is None:
+            known = labels[id(thread.frames)] = _labels(thread.frames)
+        groups[thread.wait, known].append(thread)
+    return groups
+
+
+def _labels(frames: Iterable[Frame]) -> tuple[str, ...]:
+    return tuple([frame.label for frame in frames])
+
+
+def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int) -> None:
     group = groups.get(key)
     if group is None:
         group = groups[key] = Group(thread.wait, thread.frames)

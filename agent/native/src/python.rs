@@ -120,7 +120,7 @@ impl Process {
             "bpf" => Method::Bpf,
             "ptrace" => Method::Ptrace,
             other => {
-                return Err(PyValueError::new_err(format!("method is bpf or ptrace, not {other}")));
+                return Err(PyValueError::new_err(format!("unknown method {other:?}: use bpf or ptrace")));
             }
         };
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
@@ -380,27 +380,39 @@ fn probe_uprobe_links(py: Python<'_>) -> Feature {
     test(py, probe::uprobe_links)
 }
 
-/// A stack, innermost frame first, how often it was seen, and its labels.
-type PySample<'py> = (Vec<PyRef<'py, Frame>>, i64, HashMap<String, String>);
+/// A stack to encode: any object with these attributes. Frames are innermost first.
+#[derive(FromPyObject)]
+struct PprofSample<'py> {
+    frames: Vec<PyRef<'py, Frame>>,
+    count: i64,
+    labels: HashMap<String, String>,
+}
+
+/// The kind of numbers in a profile: any object with these attributes.
+#[derive(FromPyObject)]
+struct SampleType {
+    name: String,
+    unit: String,
+}
 
 #[pyfunction]
 #[pyo3(name = "pprof", signature = (samples, *, sample_type, taken_at_ns, duration_ns))]
 fn encode_pprof<'py>(
     py: Python<'py>,
-    samples: Vec<PySample<'py>>,
-    sample_type: (String, String),
+    samples: Vec<PprofSample<'py>>,
+    sample_type: SampleType,
     taken_at_ns: i64,
     duration_ns: i64,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let samples = samples
         .into_iter()
-        .map(|(frames, count, labels)| {
+        .map(|PprofSample { frames, count, labels }| {
             let frames = frames.iter().map(|frame| frame.to_core(py)).collect::<PyResult<_>>()?;
             Ok(pprof::Sample { frames, count, labels: labels.into_iter().collect() })
         })
         .collect::<PyResult<Vec<_>>>()?;
-    let sample_type = (sample_type.0.as_str(), sample_type.1.as_str());
-    let encoded = py.detach(|| pprof::encode(samples, sample_type, taken_at_ns, duration_ns));
+    let SampleType { name, unit } = sample_type;
+    let encoded = py.detach(|| pprof::encode(samples, (&name, &unit), taken_at_ns, duration_ns));
     Ok(PyBytes::new(py, &encoded))
 }
 

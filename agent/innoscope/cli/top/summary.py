@@ -16,7 +16,7 @@ from innoscope.sampling.render.words import clean, trust
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.cli.top.frame import Key
+    from innoscope.sampling.fold import Key
     from innoscope.sampling.model import Frame
     from innoscope.sampling.recording import Recording
 
