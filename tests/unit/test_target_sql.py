@@ -128,7 +128,7 @@ def test_a_world_writable_or_missing_option_file_is_refused(tmp_path: Path) -> N
     with pytest.raises(BadFile) as caught:
         credentials.find(str(file))
     assert caught.value.remedy == f"chmod 600 {file}"
-    with pytest.raises(BadFile, match="no such option file"):
+    with pytest.raises(BadFile, match="no such file"):
         credentials.find(str(tmp_path / "none"))
 
 

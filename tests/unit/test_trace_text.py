@@ -165,7 +165,7 @@ def test_hot_functions_are_recognized_by_their_symbols() -> None:
     [
         (["--format", "folded"], "--callers"),
         (["--json", "--format", "text"], "contradicts"),
-        (["--force", "--seconds", "31"], "at most 30"),
+        (["--force", "--seconds", "31"], "limited to 30"),
         (["--seconds", "601"], "10m"),
         (["--arg", "6"], "range"),
     ],

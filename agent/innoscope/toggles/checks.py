@@ -134,7 +134,7 @@ def rights(target: Target, facts: Facts, backend: str) -> Verdict:
         return _yes("rights")
     return _no(
         "rights",
-        f"no right to write to the memory of process {target.pid}: {facts.memory_error}",
+        f"cannot write to the memory of process {target.pid}: {facts.memory_error}",
         "run it as root, or with CAP_SYS_PTRACE: sudo innoscope …",
     )
 
@@ -152,7 +152,7 @@ def ptrace_policy(facts: Facts, backend: str) -> Verdict:
     policy = "a seccomp filter of ours" if facts.seccomp else "a security module, or its user namespace,"
     return _no(
         "ptrace_policy",
-        f"{policy} forbids to write to its memory ({facts.memory_error}), though we have CAP_SYS_PTRACE",
+        f"{policy} forbids writing to its memory ({facts.memory_error}), although we have CAP_SYS_PTRACE",
         "run it on the host itself, outside of containers; dmesg and the audit log name the module",
     )
 

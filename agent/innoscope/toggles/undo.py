@@ -185,10 +185,10 @@ def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) 
         here = target is None or entry.server.life == (target.pid, target.start_time, boot)
         if here and entry.may_be_in_force and lives(*entry.server.life):
             return entry
-    what = "change" if which is None else f"change {which!r}"
+    what = "a change" if which is None else f"a change of {which!r}"
     raise Refused(
-        f"there is no {what} in force that could be undone" + ("" if target is None else " on this server"),
-        remedy="innoscope toggle history; what was changed ends with the server's process",
+        f"cannot undo {what}: none is in force" + ("" if target is None else " on this server"),
+        remedy="innoscope toggle history; changes end with the server's process",
     )
 
 

@@ -80,7 +80,7 @@ def command(
     """
     form = chosen_format(form, as_json, by, output)
     if interval is not None and count == 1:
-        raise click.UsageError("--interval needs --count: how many snapshots?")
+        raise click.UsageError("--interval requires --count, the number of snapshots")
 
     target = find_one(pid, socket, port)
     report = Report(target, Filter(waits, grep))
