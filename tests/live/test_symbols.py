@@ -274,7 +274,7 @@ def _foreign(data: bytes, path: Path) -> bytes:
             lambda data, _: data[:5000] + b"damage" + data[5006:], "checksum is wrong", id="damaged"
         ),
         pytest.param(_writable, "is writable by others", id="writable"),
-        pytest.param(_foreign, "belongs to user 9999", id="foreign"),
+        pytest.param(_foreign, "is owned by user 9999", id="foreign"),
     ],
 )
 def test_refused_pack_is_reported_once_and_the_search_continues(

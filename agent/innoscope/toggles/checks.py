@@ -146,10 +146,10 @@ def ptrace_policy(facts: Facts, backend: str) -> Verdict:
     if facts.ptrace_scope == 3:
         return _no(
             "ptrace_policy",
-            "kernel.yama.ptrace_scope is 3: nobody may trace or write to another process until the next boot",
+            "kernel.yama.ptrace_scope is 3: no process can trace or write to another until the next boot",
             "remove it from /etc/sysctl.d and reboot, or use the SQL backend",
         )
-    policy = "a seccomp filter of ours" if facts.seccomp else "a security module, or its user namespace,"
+    policy = "our own seccomp filter" if facts.seccomp else "a security module, or its user namespace,"
     return _no(
         "ptrace_policy",
         f"{policy} forbids writing to its memory ({facts.memory_error}), although we have CAP_SYS_PTRACE",

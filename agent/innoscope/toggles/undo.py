@@ -127,12 +127,12 @@ class _Undoing:
             remedy = f"undo the later change {later[-1].id} of {later[-1].who} first"
         else:
             remedy = (
-                f"nobody did through innoscope: ask who may SET GLOBAL (the general or audit log has it), "
+                "not changed through innoscope: look for SET GLOBAL in the general or audit log, "
                 f"and set it yourself if {step.old} is right"
             )
         return Overtaken(
-            f"{step.setting} is {now} now, not {step.new} as the change {self.entry.id} left it: "
-            "somebody changed it since, so it is left alone",
+            f"cannot undo change {self.entry.id} of {step.setting}: "
+            f"it was changed since, from {step.new} to {now}",
             remedy=remedy,
         )
 

@@ -159,7 +159,7 @@ class MemoryWriter:
         now = number_bytes.decode(raw, kind)
         if not same(now, step.old):
             raise Refused(
-                f"{step.setting} is {now} now, not {step.old} as planned: somebody else changed it",
+                f"cannot change {step.setting}: it is {now} now, not {step.old} as planned",
                 remedy="nothing was written: plan it again",
             )
 
