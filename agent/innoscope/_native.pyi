@@ -2,17 +2,20 @@
 
 Every call releases the GIL while it works. Addresses are virtual addresses in the observed process unless
 stated otherwise; times are nanoseconds; sizes are bytes. Failures of the operating system are raised as
-``OSError`` with errno set; all other failures as ``NativeError``, whose ``args`` are ``(kind, detail)``.
+``OSError`` with errno set; all other failures as ``NativeError``.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
 class NativeError(Exception):
-    """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
-    kernel), ``traced`` (another debugger is attached), ``bpf`` (this kernel cannot run the BPF program),
-    ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused
-    symbol pack: the third of ``args`` is the remedy or None)."""
+    """A failure of the core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
+
+    Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
+    debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``elf`` (not a usable ELF file),
+    ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused symbol pack). Only ``pack`` has a
+    remedy, which may be None.
+    """
 
 @final
 class Frame:
@@ -39,13 +42,13 @@ class RawThread:
     comm: str
     state: str  # the letter of /proc/PID/stat: R, S, D, T, t, …
     trust: str  # how reliable the stack is: exact, on_cpu, stale, torn, truncated or incomplete
-    stack: int  # key of ``Look.stacks``; the same Process never reuses it for another stack
+    stack: int  # key of ``RawSnapshot.stacks``; the same Process never reuses it for another stack
     syscall: int  # the number of the system call that the thread is in, or -1
     argument: int  # the first argument of that call
     def __hash__(self) -> int: ...
 
 @final
-class Look:
+class RawSnapshot:
     """One snapshot of all threads of a process."""
 
     threads: list[RawThread]
@@ -91,7 +94,7 @@ class Process:
     ) -> None: ...
     fitted: bytes | None  # the snapshot program fitted to this kernel, to be cached; None if it is not new
     method: str  # the method in use: bpf or ptrace
-    def look(self) -> Look: ...
+    def take_snapshot(self) -> RawSnapshot: ...
     def modules(self) -> list[ModuleInfo]: ...
 
 @final
@@ -208,13 +211,23 @@ class ThreadKinds:
     def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
         """Return the kind of a thread with this stack (innermost first) and this name."""
 
+@final
+class Patterns:
+    """Patterns for whole names: names with ``*`` and ``?``, or ``/a regular expression/``."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Compile the patterns. Raises ValueError for a malformed pattern."""
+
+    def matches(self, name: str) -> bool:
+        """Return whether one of the patterns matches the name."""
+
 def plain_name(function: str) -> str:
     """Return a function's name without what compilers and linkers add to it (``.isra.3``, ``@plt``)."""
 
 def pattern_problem(patterns: Sequence[str]) -> str | None:
     """Return why a pattern is malformed, or why the patterns cannot be compiled together; None if they can.
 
-    A pattern is a name with ``*`` and ``?``, or ``/a regular expression/``.
+    See ``Patterns``.
     """
 
 @final
@@ -354,16 +367,32 @@ def probe_uprobe_links() -> Feature:
 def probe_ptrace() -> Feature:
     """Test ptrace: seize, interrupt and detach a child process."""
 
+class PprofSample(Protocol):
+    """A stack in a profile. Frames are innermost first."""
+
+    @property
+    def frames(self) -> Sequence[Frame]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+class SampleType(Protocol):
+    """The name and the unit of the counts in a profile, such as ``threads`` and ``count``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+
 def pprof(
-    samples: Sequence[tuple[Sequence[Frame], int, Mapping[str, str]]],
+    samples: Sequence[PprofSample],
     *,
-    sample_type: tuple[str, str],
+    sample_type: SampleType,
     taken_at_ns: int,
     duration_ns: int,
 ) -> bytes:
-    """Return an uncompressed profile.proto of samples: (frames, innermost first; count; labels).
-
-    ``sample_type`` is the type and the unit of the counts, such as ``("threads", "count")``."""
+    """Return an uncompressed profile.proto."""
 
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """Return an interactive SVG (made by inferno) from folded lines ``root;...;leaf count``."""
@@ -419,8 +448,8 @@ class CodeFile:
     def variables_at(self, addresses: Sequence[int]) -> list[Variable | None]:
         """Return, for each address in the process, the variable that covers it, or None."""
 
-    def references(self, functions: Sequence[tuple[int, int]]) -> list[int] | None:
-        """Return how many references the file has to each function, given as (ELF virtual address, bytes).
+    def references(self, functions: Sequence[Function]) -> list[int] | None:
+        """Return how many references the file has to each function.
 
         A function with 0 references is a dead copy. Return None if the file is not for x86-64 or too large.
         Takes a few tenths of a second for a server.
@@ -637,7 +666,7 @@ class OffCpu:
     ) -> None: ...
     ring: int
     lost: int  # number of records and threads lost because the ring or a map was full
-    cannot_look: str | None  # why there are no stacks of threads that do not switch; None if there are
+    snapshot_problem: str | None  # why there are no stacks of threads that do not switch; None if there are
     def follow(self, most: int) -> None:
         """Follow the threads without counting yet. ``most`` is the limit of stacks per thread in 134 ms."""
 
@@ -645,7 +674,7 @@ class OffCpu:
         """Start to count, after ``follow``, and return the time."""
 
     def set_most(self, most: int) -> None: ...
-    def look(self, samples: Samples) -> None:
+    def take_snapshot(self, samples: Samples) -> None:
         """Take a snapshot for the stacks of the waits in progress."""
 
     def end(self) -> int:

@@ -27,19 +27,19 @@ from innoscope.target.discover import find_one
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from innoscope._native import Look, ModuleInfo
+    from innoscope._native import ModuleInfo, RawSnapshot
 
 
 class _Process:
-    """A process that stores its last snapshot, because a Dump does not contain the duration of unwinding."""
+    """A process that stores its last raw snapshot, because a Snapshot lacks the duration of unwinding."""
 
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
         self.method = self._process.method
-        self.last: Look | None = None
+        self.last: RawSnapshot | None = None
 
-    def look(self) -> Look:
-        self.last = self._process.look()
+    def take_snapshot(self) -> RawSnapshot:
+        self.last = self._process.take_snapshot()
         return self.last
 
     def modules(self) -> list[ModuleInfo]:
@@ -56,14 +56,14 @@ class _Snapshots:
 
     def take_one(self) -> None:
         cpu, wall = time.process_time_ns(), time.perf_counter_ns()
-        dump = self._engine.take_snapshot()
+        snapshot = self._engine.take_snapshot()
         wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
         assert self._process.last is not None
         last = self._process.last
         self.costs.append(
             {
-                "method": dump.method,
-                "threads": len(dump.threads),
+                "method": snapshot.method,
+                "threads": len(snapshot.threads),
                 "wall_ms": wall / 1e6,
                 "cpu_ms": cpu / 1e6,
                 "copy_ms": last.copy_ns / 1e6,

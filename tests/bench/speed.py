@@ -1,4 +1,4 @@
-"""Measure how long a dump takes with Innoscope and with other tools: ``python -m bench speed``."""
+"""Measure how long a snapshot takes with Innoscope and with other tools: ``python -m bench speed``."""
 
 from __future__ import annotations
 

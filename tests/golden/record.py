@@ -24,7 +24,7 @@ LIMIT = 12
 
 def snapshot(process: Process, pid: int, workload: str) -> list[Golden]:
     """Return all stacks of one snapshot."""
-    taken = process.look()
+    taken = process.take_snapshot()
     calls = descriptors.file_calls()
     kinds = descriptors.kinds(pid, {raw.argument for raw in taken.threads if raw.syscall in calls})
     stacks = {number: pack(stack) for number, stack in taken.stacks.items()}

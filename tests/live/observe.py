@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.sampling.engine import Engine
-from innoscope.sampling.model import Dump, Thread, Trust
+from innoscope.sampling.model import Snapshot, Thread, Trust
 from innoscope.target.discover import find_one
 from servers import SERVERS, Server
 from workloads import WORKLOADS, TableScan
@@ -81,11 +81,11 @@ class Observation:
     waits: Counter[str] = field(default_factory=Counter)
     examples: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, dump: Dump, affected: frozenset[int]) -> None:
+    def add(self, snapshot: Snapshot, affected: frozenset[int]) -> None:
         """Add the threads of one snapshot to the sums."""
         self.snapshots += 1
-        for thread in dump.threads:
-            if _is_kernel_thread(dump.target.pid, thread):
+        for thread in snapshot.threads:
+            if _is_kernel_thread(snapshot.target.pid, thread):
                 continue
             (self.running if _ran(thread) else self.at_rest)[thread.trust] += 1
             if thread.trust not in (Trust.EXACT, Trust.ON_CPU):

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from innoscope._native import Look, Process
+from innoscope._native import Process, RawSnapshot
 
 _PERF_EVENT_OPEN = 298
 _EACCES = 13
@@ -64,7 +64,7 @@ class Judge:
         while wanted not in self._phases() and time.monotonic() < deadline:
             pass
         phases = self._phases()
-        snapshot = self._process.look()
+        snapshot = self._process.take_snapshot()
         for raw in snapshot.threads:
             if raw.tid in self._tids:
                 self._judge(snapshot, raw.trust, raw.stack, {phases[self._tids.index(raw.tid)], wanted})
@@ -76,7 +76,7 @@ class Judge:
     def _phases(self) -> list[int]:
         return list(self._words[2 : 2 + self._count])
 
-    def _judge(self, snapshot: Look, trust: str, stack: int, possible: set[int]) -> None:
+    def _judge(self, snapshot: RawSnapshot, trust: str, stack: int, possible: set[int]) -> None:
         functions = [frame.function for frame in snapshot.stacks[stack]]
         phases = [name for name in functions if name and name.startswith("phase_")]
         # between two phases, a thread is only in spinning() for a few nanoseconds

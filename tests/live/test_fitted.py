@@ -19,11 +19,15 @@ from workloads import RowLock
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
 
 
 def _opened(fitted: bytes | None, *, kernel: bool = False) -> Process:
     return Process(os.getpid(), method="bpf", kernel=kernel, fitted=fitted)
+
+
+def _tids(process: Process) -> set[int]:
+    return {thread.tid for thread in process.take_snapshot().threads}
 
 
 @pytest.mark.parametrize("kernel", [False, True])
@@ -32,7 +36,7 @@ def test_fitted_program_is_reused(kernel: bool) -> None:
     assert first.fitted is not None
     again = _opened(first.fitted, kernel=kernel)
     assert again.fitted is None, "nothing new to keep"
-    assert {thread.tid for thread in again.look().threads} == {thread.tid for thread in first.look().threads}
+    assert _tids(again) == _tids(first)
 
 
 def test_damaged_or_different_program_is_fitted_anew() -> None:
@@ -56,11 +60,11 @@ def test_next_engine_loads_the_stored_program(tmp_path: Path, monkeypatch: pytes
         assert stored.stat().st_mtime_ns == written
 
 
-def _waiting(dump: Dump) -> dict[int, tuple[str, ...]]:
+def _waiting(snapshot: Snapshot) -> dict[int, tuple[str, ...]]:
     """Return the stacks of the threads that wait for the row."""
     return {
         thread.tid: tuple(frame.label for frame in thread.frames)
-        for thread in dump.threads
+        for thread in snapshot.threads
         if thread.wait == "row_lock"
     }
 

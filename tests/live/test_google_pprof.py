@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
 
 SNAPSHOTS = 10
 SECONDS = 1.5
@@ -36,13 +36,13 @@ def reports() -> Iterator[dict[str, Report]]:
     """Yield one report of each kind, of one server under a mixed load."""
     with Server("mysql-5.6.24") as server, RowLock(server, 20), Oltp(server, 2):
         target = find_one(server.pid)
-        engine, history, dumps = Engine(target, method="bpf"), ProfileHistory(), []
+        engine, history, snapshots = Engine(target, method="bpf"), ProfileHistory(), []
         for _ in range(SNAPSHOTS):
-            dumps.append(engine.take_snapshot())
-            history.add(dumps[-1].taken_at, _folded(dumps[-1]), dumps[-1].duration_ms)
+            snapshots.append(engine.take_snapshot())
+            history.add(snapshots[-1].taken_at, _folded(snapshots[-1]), snapshots[-1].duration_ms)
             time.sleep(0.05)
         one = Report(target)
-        one.add(dumps[-1])
+        one.add(snapshots[-1])
         yield {
             "dump": one,
             "store": store_report(target, history.between(0, 1e12)),
@@ -51,9 +51,9 @@ def reports() -> Iterator[dict[str, Report]]:
         }
 
 
-def _folded(dump: Dump) -> Counter[Stack]:
+def _folded(snapshot: Snapshot) -> Counter[Stack]:
     """Return the stacks of a snapshot with their counts, as the sensor counts them."""
-    return Counter(Stack.of(thread.wait, thread.trust, thread.frames) for thread in dump.threads)
+    return Counter(Stack.of(thread.wait, thread.trust, thread.frames) for thread in snapshot.threads)
 
 
 @pytest.mark.parametrize("kind", ["dump", "store", "on-CPU", "off-CPU"])
@@ -62,11 +62,11 @@ def test_google_pprof_reports_the_same_counts(kind: str, reports: dict[str, Repo
     file = tmp_path / "profile.pb.gz"
     file.write_bytes(encode(ours, "pprof"))
     by_leaf, total = _leaves(ours)
-    unit = "us" if ours.unit.pprof[1] == "microseconds" else "count"
+    unit = "us" if ours.unit.pprof.unit == "microseconds" else "count"
     kind_and_unit, samples = googlepprof.raw(file)
     top = googlepprof.top(file, unit)
 
-    assert kind_and_unit == "/".join(ours.unit.pprof)
+    assert kind_and_unit == f"{ours.unit.pprof.name}/{ours.unit.pprof.unit}"
     assert sum(samples) == total == ours.shown > 0
     assert {name: flat for name, (flat, _) in top.items() if flat} == by_leaf
     assert googlepprof.tags(file, unit)["wait"] == +ours.waits

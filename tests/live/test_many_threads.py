@@ -17,7 +17,7 @@ from workloads.many_threads import ManyThreads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope._native import Look
+    from innoscope._native import RawSnapshot
 
 THREADS = 5_000
 #: Bytes of stacks that a snapshot may copy: a fifth of all stacks.
@@ -39,7 +39,7 @@ def restless(tmp_path: Path) -> Iterator[ManyThreads]:
         yield crowd
 
 
-def _complete(snapshot: Look) -> set[int]:
+def _complete(snapshot: RawSnapshot) -> set[int]:
     """Return the ids of the threads whose stack is complete."""
     return {thread.tid for thread in snapshot.threads if thread.trust in ("exact", "on_cpu")}
 
@@ -54,20 +54,21 @@ def _anonymous_kb() -> int:
 def test_unlimited_snapshot_is_complete_and_memory_stays_flat(crowd: ManyThreads) -> None:
     before = _anonymous_kb()
     process = Process(crowd.pid, method="bpf")
-    first = process.look()
+    first = process.take_snapshot()
     assert len(first.threads) == THREADS + 1
     assert (_complete(first), first.shallow, first.notes) == ({thread.tid for thread in first.threads}, 0, [])
     assert _anonymous_kb() - before < MOST_KB
 
-    process.look()  # this snapshot enlarges the kernel's map for so many threads, and copies all stacks again
-    later = process.look()
+    # This snapshot enlarges the kernel's map for so many threads, and copies all stacks again.
+    process.take_snapshot()
+    later = process.take_snapshot()
     assert later.copy_ns < first.copy_ns / 2, "threads that have not run must not be copied again"
     assert len(later.threads) == THREADS + 1
 
 
 def test_stacks_beyond_the_budget_are_cut_and_copied_whole_in_turn(crowd: ManyThreads) -> None:
     process = Process(crowd.pid, method="bpf", most_bytes=BUDGET)
-    snapshot = process.look()
+    snapshot = process.take_snapshot()
     trust = Counter(thread.trust for thread in snapshot.threads)
     assert len(snapshot.threads) == THREADS + 1
     assert trust["truncated"] == snapshot.shallow > THREADS // 2
@@ -76,7 +77,7 @@ def test_stacks_beyond_the_budget_are_cut_and_copied_whole_in_turn(crowd: ManyTh
     assert all("asleep_in_crowd" in {frame.function for frame in snapshot.stacks[stack]} for stack in cut)
 
     for _ in range(ROUNDS):
-        snapshot = process.look()
+        snapshot = process.take_snapshot()
     assert (len(_complete(snapshot)), snapshot.shallow, snapshot.notes) == (THREADS + 1, 0, [])
 
 
@@ -85,7 +86,7 @@ def test_threads_that_always_run_are_copied_in_turn(restless: ManyThreads) -> No
     whole: set[int] = set()
     threads: set[int] = set()
     for _ in range(2 * ROUNDS):
-        snapshot = process.look()
+        snapshot = process.take_snapshot()
         threads = {thread.tid for thread in snapshot.threads}
         whole |= _complete(snapshot)
     assert len(threads) == THREADS + 1
@@ -96,9 +97,9 @@ def test_deep_stacks_share_the_budget(tmp_path: Path) -> None:
     """Use stacks of 40 KB, which are read separately: each snapshot reads some of them."""
     with ManyThreads(tmp_path, 300, stack_bytes=40_000) as deep:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
-        snapshot = process.look()
+        snapshot = process.take_snapshot()
         assert snapshot.shallow > 100
         assert {thread.trust for thread in snapshot.threads} <= {"exact", "truncated"}
         for _ in range(ROUNDS):
-            snapshot = process.look()
+            snapshot = process.take_snapshot()
         assert (len(_complete(snapshot)), snapshot.shallow) == (301, 0)

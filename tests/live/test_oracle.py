@@ -16,7 +16,7 @@ from servers import NAMES
 from workloads import Idle, RowLock, Sleep
 
 if TYPE_CHECKING:
-    from innoscope._native import Frame, Look
+    from innoscope._native import Frame, RawSnapshot
     from live.observe import Observatory
 
 #: Minimum share of threads whose stacks are equal.
@@ -33,7 +33,7 @@ WITH_DEBUG_INFO = ("mysql-5.5.9", "mysql-5.6.24", "mariadb-11.4.5")
 Stack = tuple["Frame", ...]
 
 
-def _exact(snapshot: Look) -> dict[int, Stack]:
+def _exact(snapshot: RawSnapshot) -> dict[int, Stack]:
     return {raw.tid: snapshot.stacks[raw.stack] for raw in snapshot.threads if raw.trust == "exact"}
 
 
@@ -90,12 +90,12 @@ def test_stacks_equal_those_of_gdb_and_eu_stack(observatory: Observatory, name: 
     with Idle(server, IDLE), Sleep(server, SLEEPERS), RowLock(server, WAITERS):
         process = Process(server.pid, method="bpf")
         root = server.installation.home if server.spec.chroot else Path("/")
-        inlined = _exact(Process(server.pid, method="bpf", inlines=True).look())
-        before = _exact(process.look())
+        inlined = _exact(Process(server.pid, method="bpf", inlines=True).take_snapshot())
+        before = _exact(process.take_snapshot())
         by_gdb = oracle.gdb(server.pid, server.installation.mysqld, root)
-        between = _exact(process.look())
+        between = _exact(process.take_snapshot())
         by_eu_stack = oracle.eu_stack(server.pid)
-        after = _exact(process.look())
+        after = _exact(process.take_snapshot())
         comparison = Comparison(process, server.pid)
 
     _judge(comparison, before, by_gdb, between)

@@ -268,13 +268,13 @@ def _foreign(data: bytes, path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        pytest.param(_other_build, "is of another build", id="another build"),
-        pytest.param(lambda data, _: data[:-1000], "was cut off or added to", id="cut off"),
+        pytest.param(_other_build, "is for another build", id="another build"),
+        pytest.param(lambda data, _: data[:-1000], "has the wrong size", id="cut off"),
         pytest.param(
             lambda data, _: data[:5000] + b"damage" + data[5006:], "checksum is wrong", id="damaged"
         ),
-        pytest.param(_writable, "others may write to it", id="writable"),
-        pytest.param(_foreign, "belongs to user 9999", id="foreign"),
+        pytest.param(_writable, "is writable by others", id="writable"),
+        pytest.param(_foreign, "is owned by user 9999", id="foreign"),
     ],
 )
 def test_refused_pack_is_reported_once_and_the_search_continues(
@@ -298,7 +298,7 @@ def test_refused_pack_is_reported_once_and_the_search_continues(
     assert "dynsym" in result.stdout
     values = MemoryReader(find_one(pid), cache=tmp_path / "cache").read()
     assert values, "the server's own tables are still read"
-    if words != "is of another build":
+    if words != "is for another build":
         assert_one_clear_error(innoscope("symbols", "check", bad), BadFile.exit_code, words)
     checked = innoscope("symbols", "check", bad, "--pid", pid)
     assert_one_clear_error(checked, BadFile.exit_code, words)

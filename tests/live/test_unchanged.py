@@ -22,7 +22,7 @@ from workloads import Idle, RowLock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
 
 THREADS = 40
 STEPS = 200
@@ -84,7 +84,7 @@ def sleepers(tmp_path: Path) -> Iterator[Sleepers]:
 
 def _seen(process: Process) -> list[str]:
     """Take a snapshot; return the state (a or b) of each thread, in order of creation."""
-    snapshot = process.look()
+    snapshot = process.take_snapshot()
     stacks = {number: {frame.function for frame in frames} for number, frames in snapshot.stacks.items()}
     found = []
     for thread in sorted(snapshot.threads, key=lambda thread: thread.tid):
@@ -127,10 +127,10 @@ def test_later_snapshots_equal_a_first_one(name: str) -> None:
             assert len(late) >= 40
 
 
-def _at_rest(dump: Dump) -> dict[int, tuple[str, tuple[str, ...]]]:
+def _at_rest(snapshot: Snapshot) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Return wait class and stack of the workload's threads, which do not run."""
     return {
         thread.tid: (thread.wait, tuple(frame.label for frame in thread.frames))
-        for thread in dump.threads
+        for thread in snapshot.threads
         if thread.wait in ("idle", "row_lock")
     }

@@ -49,9 +49,9 @@ def process(pid: str) -> list[object]:
     opened = _native.Process(int(pid))
 
     def snapshot() -> object:
-        seen = opened.look()
-        stacks = [[frame.function for frame in seen.stacks[thread.stack]] for thread in seen.threads]
-        return [stacks, seen.notes, [module.problem for module in opened.modules()]]
+        raw = opened.take_snapshot()
+        stacks = [[frame.function for frame in raw.stacks[thread.stack]] for thread in raw.threads]
+        return [stacks, raw.notes, [module.problem for module in opened.modules()]]
 
     return [
         attempt(snapshot),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from innoscope.common.errors import InnoscopeError
 from innoscope.target import sql
 from innoscope.target.proc import ProcFs
-from unit.dumps import target
+from unit.snapshots import target
 
 
 def peak() -> int:

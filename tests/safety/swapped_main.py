@@ -77,7 +77,7 @@ def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
     def snapshot() -> None:
         process = opened["process"]
         assert isinstance(process, _native.Process)
-        process.look()
+        process.take_snapshot()
         process.modules()
 
     def open_code() -> None:
@@ -87,7 +87,7 @@ def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
         code = opened["code"]
         assert isinstance(code, _native.CodeFile)
         found = code.functions(["h", "m", "_"])
-        code.references([(one.address, one.size) for one in found])
+        code.references(found)
 
     return [
         open_process, snapshot, snapshot, open_code, functions, snapshot,

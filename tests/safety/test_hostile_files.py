@@ -89,8 +89,8 @@ def test_an_endless_unwind_expression_delays_no_other_server(tmp_path: Path) -> 
         hostile, real = _native.Process(pid), _native.Process(server.pid)
         for _ in range(20):
             began = time.monotonic()
-            hostile.look()
-            threads = real.look().threads
+            hostile.take_snapshot()
+            threads = real.take_snapshot().threads
             assert time.monotonic() - began < SECONDS
             assert len(threads) > 10
 

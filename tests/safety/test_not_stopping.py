@@ -24,10 +24,10 @@ SNAPSHOTS = count(quick=100, full=200)
 FOUND = 18  # exit code of diagnose with findings, here a row lock with waiters
 COMMANDS = 10  # number of snapshots taken with the command line
 
-#: Calls that return EINTR at each dump. Tools that stop the server interrupt the system calls of all sleeping
-#: threads. The kernel restarts most of these calls, but not the io_getevents of InnoDB's 10 I/O threads and
-#: the sigtimedwait of the signal handler.
-EINTR_PER_DUMP = 11
+#: Calls that return EINTR at each snapshot. Tools that stop the server interrupt the system calls of all
+#: sleeping threads. The kernel restarts most of these calls, but not the io_getevents of InnoDB's 10 I/O
+#: threads and the sigtimedwait of the signal handler.
+EINTR_PER_SNAPSHOT = 11
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_snapshots_do_not_disturb_the_server(server: Server) -> None:
 
     def take_snapshots() -> None:
         for _ in range(SNAPSHOTS):
-            dump = engine.take_snapshot()
-            assert dump.method == "bpf"
-            assert len(dump.threads) > 1000
+            snapshot = engine.take_snapshot()
+            assert snapshot.method == "bpf"
+            assert len(snapshot.threads) > 1000
 
     disturbance = _disturbance(server.pid, take_snapshots)
     assert disturbance.calls > SNAPSHOTS, "the server was not under load"
@@ -107,7 +107,7 @@ def test_the_counter_counts_the_stops_of_the_ptrace_method(server: Server) -> No
     assert disturbance.ptrace_calls > 2000  # two or more for each thread
     assert disturbance.stopped_threads > 900
     assert sum(disturbance.restarted.values()) > 900
-    assert sum(disturbance.interrupted.values()) >= EINTR_PER_DUMP
+    assert sum(disturbance.interrupted.values()) >= EINTR_PER_SNAPSHOT
 
 
 @long("the ptrace method above shows that the counter works")
@@ -130,4 +130,4 @@ def test_the_counter_counts_the_stops_of_other_tools(server: Server, command: li
     assert disturbance.ptrace_calls > 1000
     assert disturbance.stopped_threads > 900
     assert sum(disturbance.restarted.values()) > 900
-    assert sum(disturbance.interrupted.values()) >= EINTR_PER_DUMP
+    assert sum(disturbance.interrupted.values()) >= EINTR_PER_SNAPSHOT

@@ -105,4 +105,4 @@ def test_a_replaced_or_deleted_executable_keeps_its_names(tmp_path: Path) -> Non
 
 def functions(process: _native.Process) -> set[str | None]:
     """Return the function names of all stacks."""
-    return {frame.function for stack in process.look().stacks.values() for frame in stack}
+    return {frame.function for stack in process.take_snapshot().stacks.values() for frame in stack}

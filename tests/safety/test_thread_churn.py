@@ -47,10 +47,10 @@ def test_snapshots_under_churn_have_exact_stacks(churning: Server, method: str) 
     engine = Engine(find_one(churning.pid), method=method)
     began, seen, complete, total = _connections(churning), set(), 0, 0
     for _ in range(SNAPSHOTS):
-        dump = engine.take_snapshot()
-        assert len(dump.threads) > IDLE
-        seen |= {thread.tid for thread in dump.threads}
-        sleeping = [thread for thread in dump.threads if thread.state == "S"]
+        snapshot = engine.take_snapshot()
+        assert len(snapshot.threads) > IDLE
+        seen |= {thread.tid for thread in snapshot.threads}
+        sleeping = [thread for thread in snapshot.threads if thread.state == "S"]
         complete += sum(thread.trust.value == "exact" for thread in sleeping)
         total += len(sleeping)
     made = _connections(churning) - began

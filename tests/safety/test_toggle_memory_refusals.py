@@ -174,7 +174,7 @@ def test_a_write_without_privileges_is_refused(either: Server, target: Target) -
     with MemoryWriter(target) as writer:
         os.seteuid(NOBODY)
         try:
-            assert_refused(NoRights, "no right", lambda: writer.write(step))
+            assert_refused(NoRights, "cannot write to the memory", lambda: writer.write(step))
         finally:
             os.seteuid(0)
     assert max_connections(either) == step.old

@@ -224,11 +224,11 @@ def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
         collector.start()
         try:
             with Sleep(server_5_6, 20):  # these statements must start after the probe is attached
-                dump = engine.take_snapshot()
+                snapshot = engine.take_snapshot()
         finally:
             collector.close()
     sleeping = [
-        t for t in dump.threads if any(f.function and "Item_func_sleep" in f.function for f in t.frames)
+        t for t in snapshot.threads if any(f.function and "Item_func_sleep" in f.function for f in t.frames)
     ]
     assert len(sleeping) == 40
     assert {thread.trust for thread in sleeping} == {Trust.EXACT}

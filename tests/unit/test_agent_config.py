@@ -62,7 +62,7 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         ("[sql]\ntimeout_seconds = 5", "line 2: sql.timeout_seconds: Expected `float` <= 0.8"),
         ("web = 1", "web: Expected `object`, got `int`"),
         ("[server]\nname = 'a'", "server: Expected `array`, got `object`"),
-        ("[push]\nurl = 'here'", "line 1: push: url is like"),
+        ("[push]\nurl = 'here'", "line 1: push: malformed url"),
         ("[push]\nlabels = {a = 1}", r"line 2: push.labels.a: Expected `str`, got `int`"),
         ("[own]\nprofile_seconds = 10", "own: Object contains unknown field `profile_seconds`"),
         ("[log]\nlevel = 'loud'", r"log.level: Expected `str` matching regex .*info\|warning"),

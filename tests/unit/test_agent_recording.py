@@ -16,7 +16,7 @@ from innoscope.diagnose.verdict import judge
 from innoscope.metrics import registry
 from innoscope.metrics.merge import Series
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

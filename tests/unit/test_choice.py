@@ -21,7 +21,7 @@ from innoscope.target import choice, discover, login, sql
 from innoscope.target.credentials import Credentials, Tls
 from innoscope.target.login import LocalConnection
 from innoscope.target.proc import ProcFs
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

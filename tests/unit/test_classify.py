@@ -11,7 +11,7 @@ from innoscope.common.errors import BadFile
 from innoscope.common.schema import convert
 from innoscope.sampling import descriptors, wait_catalog
 from innoscope.sampling.classify import Classifier, default_classifier, label
-from unit.dumps import frames
+from unit.snapshots import frames
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -105,14 +105,14 @@ def test_options_for_a_live_server_are_refused(
 ) -> None:
     assert main(["diagnose", str(file), *options]) == USAGE
     said = capsys.readouterr().err
-    assert f"is for a live server, not for the file {file}" in said
+    assert f"with the file {file}: only with a live server" in said
 
 
 def test_contradictory_options_and_missing_files_are_refused(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diagnose", "--show", "status"]) == USAGE
-    assert "--show is for an incident file" in capsys.readouterr().err
+    assert "--show requires an incident file" in capsys.readouterr().err
     assert main(["diagnose", str(file), "--show", "status", "--json"]) == USAGE
     assert "zcat" in capsys.readouterr().err
     assert main(["diagnose", str(file.with_name("none"))]) == 9

@@ -18,7 +18,7 @@ from innoscope.cli.commands import targets
 from innoscope.cli.common import table
 from innoscope.common.errors import ExitCode, InnoscopeError, NoRights
 from innoscope.target.model import Target
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ def test_missing_core_is_reported_with_its_remedy() -> None:
         "sys.exit(main.main(['stacks']))"
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("innoscope: the native core cannot be loaded: ")
+    assert done.stderr.startswith("innoscope: cannot load the native core: ")
     assert done.stderr.endswith("\n  make setup\n")
 
 

@@ -16,7 +16,7 @@ from innoscope.cli.main import COMMANDS, cli, main
 from innoscope.cli.parameters import Duration, Option, did_you_mean
 from innoscope.common import errors
 from innoscope.common.errors import ExitCode, InnoscopeError
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,9 +120,9 @@ def test_older_spellings_work_and_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (["stack"], "there is no command 'stack': did you mean 'stacks'?"),
+        (["stack"], "unknown command 'stack': did you mean 'stacks'?"),
         (["diagnos"], "did you mean 'diagnose'?"),
-        (["probes", "mesure"], "there is no command 'mesure': did you mean 'measure'?"),
+        (["probes", "mesure"], "unknown command 'mesure': did you mean 'measure'?"),
         (["toggle", "lst"], "did you mean 'list'?"),
         (["symbols", "exprt"], "did you mean 'export'?"),
         (["stacks", "--wait", "row_lok"], "did you mean 'row_lock'?"),

@@ -11,7 +11,7 @@ from innoscope.cli import open_server
 from innoscope.cli.commands import stacks
 from innoscope.cli.main import main
 from innoscope.common.errors import NoSuchProcess
-from unit.dumps import mixed, target
+from unit.snapshots import mixed, target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,11 +119,11 @@ def test_server_that_ends_leaves_the_snapshots_so_far(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--wait", "lunch"], "there is no class 'lunch'"),
+        (["--wait", "lunch"], "unknown class 'lunch'"),
         (["--grep", "("], "not a regular expression"),
         (["--json", "--format", "text"], "contradicts"),
-        (["--by", "wait", "--json"], "--by is for --format text"),
-        (["--interval", "2"], "--interval needs --count"),
+        (["--by", "wait", "--json"], "cannot use --by with --format json"),
+        (["--interval", "2"], "--interval requires --count"),
     ],
 )
 def test_contradictory_options_are_refused(

@@ -30,7 +30,7 @@ from innoscope.toggles.model import (
     Toggle,
     Verdict,
 )
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

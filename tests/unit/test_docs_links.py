@@ -1,4 +1,4 @@
-"""Relative links of README.md and docs/ point to existing files and headings."""
+"""Links point to existing files and headings, and the files that pages and sources name exist."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = tuple(
+    page
+    for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("dashboards", "**/*.md"))
+    for page in sorted((ROOT / folder).glob(pattern))
+)
+#: Folders whose comments and messages refer to pages, and the types of their text files.
+SOURCES = ("agent/innoscope", "agent/native/src", "packaging", "dashboards", "probes", "tests")
+TEXTS = {".c", ".h", ".js", ".json", ".md", ".py", ".pyi", ".rs", ".service", ".sh", ".toml", ".yaml"}
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.M | re.S)
-_LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
+_LINK = re.compile(r"\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.M)
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:")
+_FILE = re.compile(r"\b(?:agent|dashboards|docs|packaging|probes|tests)/[\w./-]+\.[a-z]+\b")
+_PAGE = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?")
 
 
 def links(text: str) -> list[str]:
@@ -34,21 +43,36 @@ def anchors(text: str) -> set[str]:
     return found
 
 
-def broken(page: Path) -> list[str]:
-    found = []
-    for link in links(page.read_text()):
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        if not target.exists() or not target.is_relative_to(ROOT):
-            found.append(f"{link}: no such file")
-        elif anchor and anchor not in anchors(target.read_text()):
-            found.append(f"{link}: no such heading")
-    return found
+def problems(start: Path, link: str) -> list[str]:
+    """Return what is wrong with a link; ``start`` is its page, or the folder to which it is relative."""
+    path, _, anchor = link.partition("#")
+    target = ((start if start.is_dir() else start.parent) / path).resolve() if path else start
+    if not target.exists() or not target.is_relative_to(ROOT):
+        return [f"{link}: no such file"]
+    if anchor and anchor not in anchors(target.read_text()):
+        return [f"{link}: no such heading"]
+    return []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_of_a_page_are_valid(page: Path) -> None:
-    assert broken(page) == []
+    assert [problem for link in links(page.read_text()) for problem in problems(page, link)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    folders = (ROOT, page.parent)
+    named = sorted(set(_FILE.findall(page.read_text())))
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
+
+
+def test_pages_and_headings_that_the_sources_name_exist() -> None:
+    """Check references such as ``docs/agent.md`` in comments and messages."""
+    files = [file for folder in SOURCES for file in (ROOT / folder).rglob("*") if file.suffix in TEXTS]
+    named = {name for file in files if file != Path(__file__) for name in _PAGE.findall(file.read_text())}
+
+    assert "docs/agent.md" in named
+    assert [problem for name in sorted(named) for problem in problems(ROOT, name)] == []
 
 
 def test_every_page_is_reachable_through_links() -> None:
@@ -68,7 +92,7 @@ def test_every_page_is_reachable_through_links() -> None:
 
 def test_links_and_anchors_are_recognised(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
-        '# One [two](b.md)\n## One\n## One\n[x](#one-two) [y](a.md#one-1 "t") `[z](none.md)`\n'
+        '# One [two](b.md)\n## One\n## One\n[`[[x]]` y](#one-two) [y](a.md#one-1 "t") `[z](none.md)`\n'
         "```\n[w](none.md)\n# no heading\n```\n[v](https://example.net/) ![p](none.png) [q](#nothing)\n"
     )
     text = (tmp_path / "a.md").read_text()

@@ -15,7 +15,7 @@ from innoscope.probes import capabilities
 from innoscope.target import sql
 from innoscope.target.credentials import Account
 from innoscope.target.proc import ProcFs
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,12 +18,12 @@ from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.snapshot_series import take_snapshots
 from innoscope.target.model import Query
 from innoscope.target.symbols.advice import remedy
-from unit.dumps import dump, mixed, target, thread
+from unit.snapshots import mixed, snapshot_of, target, thread
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
 
 IDLE = (Frame("poll", "libc.so.6", 16), Frame("vio_io_wait", "mysqld", 32), Frame("do_command", "mysqld", 64))
 SYNC = (Frame("fsync", "libc.so.6", 16), Frame(None, "mysqld", 32))
@@ -71,7 +71,7 @@ class FakeProcess:
         self.snapshots = list(snapshots)
         self.module_queries = 0
 
-    def look(self) -> Any:
+    def take_snapshot(self) -> Any:
         return self.snapshots.pop(0) if len(self.snapshots) > 1 else self.snapshots[0]
 
     def modules(self) -> Any:
@@ -202,12 +202,12 @@ def test_queries_are_attached_by_the_thread_id_in_the_servers_namespace() -> Non
 
 
 class FakeEngine:
-    """A fake engine that returns the given dumps and raises the given errors in order."""
+    """A fake engine that returns the given snapshots and raises the given errors in order."""
 
-    def __init__(self, *results: Dump | BaseException) -> None:
+    def __init__(self, *results: Snapshot | BaseException) -> None:
         self.results = list(results)
 
-    def take_snapshot(self) -> Dump:
+    def take_snapshot(self) -> Snapshot:
         item = self.results.pop(0)
         if isinstance(item, BaseException):
             raise item
@@ -216,7 +216,7 @@ class FakeEngine:
 
 def test_snapshots_are_added_to_the_report() -> None:
     report = Report(target())
-    dumps: list[Dump] = []
+    snapshots: list[Snapshot] = []
     numbers: list[int] = []
 
     error = take_snapshots(
@@ -224,11 +224,11 @@ def test_snapshots_are_added_to_the_report() -> None:
         report,
         count=2,
         interval_s=0,
-        each=dumps.append,
+        each=snapshots.append,
         progress=numbers.append,
     )
 
-    assert (error, report.snapshots, len(dumps), numbers) == (None, 2, 2, [1, 2])
+    assert (error, report.snapshots, len(snapshots), numbers) == (None, 2, 2, [1, 2])
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
@@ -256,7 +256,7 @@ def test_failed_query_of_statements_is_a_note_and_not_repeated() -> None:
         calls.append(1)
         raise SqlFailed("no SQL: too many connections", remedy="leave out --queries")
 
-    source = FakeEngine(dump(thread(1)), dump(thread(1)))
+    source = FakeEngine(snapshot_of(thread(1)), snapshot_of(thread(1)))
     take_snapshots(source, report, count=2, interval_s=0, fetch_queries=fetch)
 
     assert calls == [1]

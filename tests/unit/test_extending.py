@@ -19,7 +19,7 @@ from innoscope.sampling import wait_catalog
 from innoscope.sampling.classify import Classifier
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 from innoscope.toggles import catalog as toggle_catalog
-from unit.dumps import frames
+from unit.snapshots import frames
 from unit.toggling import World
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 
 from innoscope.sampling.fold import Filter, Report, fold
 from innoscope.sampling.model import Frame, Trust
-from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
+from unit.snapshots import IDLE, ROW_LOCK, mixed, snapshot_of, target, thread
 
 
 def test_largest_group_is_first() -> None:
@@ -20,17 +20,17 @@ def test_largest_group_is_first() -> None:
 def test_same_functions_at_other_addresses_are_one_stack() -> None:
     moved = tuple(Frame(frame.function, frame.module, frame.offset + 8) for frame in IDLE)
 
-    assert [group.count for group in fold([dump(thread(1), thread(2, moved))])] == [2]
+    assert [group.count for group in fold([snapshot_of(thread(1), thread(2, moved))])] == [2]
 
 
 def test_functions_without_symbols_are_distinguished_by_address() -> None:
     one, two = (Frame(None, "mysqld", 16),), (Frame(None, "mysqld", 32),)
 
-    assert len(fold([dump(thread(1, one), thread(2, two))])) == 2
+    assert len(fold([snapshot_of(thread(1, one), thread(2, two))])) == 2
 
 
 def test_one_stack_in_two_classes_is_two_groups() -> None:
-    assert len(fold([dump(thread(1, ROW_LOCK, "row_lock"), thread(2, ROW_LOCK, "on_cpu"))])) == 2
+    assert len(fold([snapshot_of(thread(1, ROW_LOCK, "row_lock"), thread(2, ROW_LOCK, "on_cpu"))])) == 2
 
 
 def test_groups_by_wait_have_the_stacks_as_parts() -> None:
@@ -45,9 +45,9 @@ def test_groups_by_wait_have_the_stacks_as_parts() -> None:
 
 
 def test_groups_by_thread_add_the_snapshots() -> None:
-    busy = dump(thread(1, ROW_LOCK, "row_lock"))
+    busy = snapshot_of(thread(1, ROW_LOCK, "row_lock"))
 
-    (group,) = fold([dump(thread(1)), busy, busy], "thread")
+    (group,) = fold([snapshot_of(thread(1)), busy, busy], "thread")
 
     assert group.count == 3
     assert [(part.wait, part.count) for part in group.parts] == [("row_lock", 2), ("idle", 1)]

@@ -29,7 +29,7 @@ from innoscope.metrics.merge import ServerOutcomes
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, Stack
 from innoscope.target.proc import ProcFs
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path

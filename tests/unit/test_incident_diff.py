@@ -17,13 +17,13 @@ from innoscope.diagnose.evidence import Evidence, Missing
 from innoscope.diagnose.incident import diff_inputs, diff_report, files
 from innoscope.diagnose.incident.diff import Differences, compare
 from innoscope.sampling.fold import Report
-from innoscope.sampling.model import Dump
+from innoscope.sampling.model import Snapshot
 from innoscope.sampling.recording import Recorder
 from innoscope.sampling.render.json import line, profile_line
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 from unit.captures import capture, evidence
-from unit.dumps import IDLE, ROW_LOCK, frames, thread
-from unit.dumps import target as made_target
+from unit.snapshots import IDLE, ROW_LOCK, frames, thread
+from unit.snapshots import target as made_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,17 +148,17 @@ def test_metrics_must_differ_by_more_than_their_spread(tmp_path: Path) -> None:
     assert found[0].b == pytest.approx(0.009)
 
 
-def dumps(waiting: int, count: int) -> list[Dump]:
+def series(waiting: int, count: int) -> list[Snapshot]:
     threads = [thread(1 + number) for number in range(20)]
     threads += [thread(100 + number, ROW_LOCK, "row_lock") for number in range(waiting)]
-    return [Dump(made_target(), "bpf", 1000.0 + at, 1.0, tuple(threads)) for at in range(count)]
+    return [Snapshot(made_target(), "bpf", 1000.0 + at, 1.0, tuple(threads)) for at in range(count)]
 
 
 @pytest.mark.parametrize("kind", ["json", "json.gz", "rec", "profile"])
 def test_dumps_recordings_and_profiles_can_be_compared(kind: str, tmp_path: Path) -> None:
     found = []
     for waiting in (0, 40):
-        path, snapshots = tmp_path / f"{waiting}.{kind}", dumps(waiting, 3)
+        path, snapshots = tmp_path / f"{waiting}.{kind}", series(waiting, 3)
         if kind == "rec":
             with Recorder(path, interval_s=1) as recorder:
                 for snapshot in snapshots:
@@ -185,11 +185,11 @@ def test_dumps_recordings_and_profiles_can_be_compared(kind: str, tmp_path: Path
 @pytest.mark.parametrize("as_profile", [False, True])
 def test_control_characters_of_a_forged_dump_are_escaped(as_profile: bool, tmp_path: Path) -> None:
     hostile = frames("poll\x1b[2J", "do_command\u202e")
-    snapshot = replace(dumps(0, 1)[0], threads=tuple(thread(n, hostile, "\x1b]0;x\x07") for n in range(50)))
+    snapshot = replace(series(0, 1)[0], threads=tuple(thread(n, hostile, "\x1b]0;x\x07") for n in range(50)))
     report = Report(made_target())
     report.add(snapshot)
     (tmp_path / "a").write_text((profile_line(report) if as_profile else line(snapshot)) + "\n")
-    (tmp_path / "b").write_text(line(dumps(0, 1)[0]) + "\n")
+    (tmp_path / "b").write_text(line(series(0, 1)[0]) + "\n")
     a, b = (diff_inputs.open_side(tmp_path / name) for name in "ab")
     output = "\n".join(diff_report.text(a, b, compare(a, b), 9))
     assert r"poll\x1b[2J,do_command\u202e" in output
@@ -205,7 +205,7 @@ def test_different_versions_and_kinds_are_compared_partially(tmp_path: Path) -> 
     assert [one.name for one in found.variables] == ["x"]
     assert any("different versions" in note for note in found.notes)
     dump = tmp_path / "dump"
-    dump.write_text(line(dumps(0, 1)[0]) + "\n")
+    dump.write_text(line(series(0, 1)[0]) + "\n")
     mixed = compare(diff_inputs.open_side(dump), diff_inputs.open_side(tmp_path / "b"))
     assert sum("are not compared" in note for note in mixed.notes) == 4
 
@@ -243,8 +243,8 @@ def test_command_shows_the_differences_as_text_and_json(
 def test_damaged_profiles_and_dumps_are_refused(tmp_path: Path) -> None:
     draw, path = random.Random(3), tmp_path / "mutant"  # noqa: S311
     report = Report(made_target())
-    report.add(dumps(3, 1)[0])
-    for text in (profile_line(report), line(dumps(3, 1)[0])):
+    report.add(series(3, 1)[0])
+    for text in (profile_line(report), line(series(3, 1)[0])):
         refused = 0
         for _ in range(300):
             data = bytearray(text.encode())

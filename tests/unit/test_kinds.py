@@ -13,7 +13,7 @@ from innoscope.common.errors import BadFile
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.kinds import KINDS, default_kinds, load
 from innoscope.sampling.model import Frame
-from unit.dumps import frames
+from unit.snapshots import frames
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from innoscope.common.errors import NoSuchProcess
 from innoscope.memory import layout, numbers
 from innoscope.memory.layout import Debug
 from innoscope.memory.plan import Term
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.target import endpoints
 from innoscope.target.data_directory import DataDirectory
 from innoscope.target.proc import ProcFs
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path

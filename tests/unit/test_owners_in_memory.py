@@ -175,11 +175,11 @@ def test_the_owner_of_a_page_latch_in_mariadb_is_found(word: int, name: str | No
     memory.put(0x2000, 0, 0, 0x1234)
     functions = ("syscall", name, name, "btr_cur_t::search_leaf", "row_ins")
     frames = tuple(Frame(function, "mariadbd", 1) for function in functions)
-    dumped = [
+    threads = [
         Thread(tid, tid, "mariadbd", "S", Trust.EXACT, "mutex_wait", frames, 202, argument=place + word)
         for tid, place in ((78, 0x1000), (79, 0x2000))
     ]
-    [wait] = srw.waits(memory, dumped, {77, 78, 79})
+    [wait] = srw.waits(memory, threads, {77, 78, 79})
     assert (wait.waiter, wait.address, wait.owners) == (78, 0x1000, (77,))
 
 

@@ -24,7 +24,7 @@ from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.render.live_page import compact
-from unit.dumps import target
+from unit.snapshots import target
 
 PAGE = resources.files("innoscope.daemon.http.page")
 

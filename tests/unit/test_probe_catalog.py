@@ -132,10 +132,10 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
         ({"at": ["leave"], "returns": "hope"}, r"sites\[0\]: .*no exception can cross"),
         ({"sites": [{"mysql": "5.5", "functions": ["f"], "at": ["leave"]}]}, "no exception can cross"),
         ({"at": ["exit"]}, r"at\[0\]: Invalid enum value 'exit'"),
-        ({"family": "nobody"}, ": no family nobody"),
+        ({"family": "nobody"}, ": unknown family nobody"),
         ({"weight": 0}, "weight: Expected `int` >= 1"),
         ({"limit": 0.5}, r"limit: Expected `int \| null`, got `float`"),
-        ({"asks": ["nobody"]}, ": asks about nobody"),
+        ({"asks": ["nobody"]}, ": unknown probe nobody"),
         ({"name": "q"}, ": unknown field `name`"),
         ({"check": {"metric": "m"}}, "check: .*missing required field `counter`"),
         ({"sites": [{"mysql": "new", "functions": ["f"]}]}, r"sites\[0\].mysql: malformed version range"),
@@ -148,7 +148,7 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
         ({"sites": [_site(v={"arg": 1, "is": 1})]}, r"sites\[0\].values.v: needs exactly one of arg"),
         ({"sites": [_site(v={"arg": 6})]}, r"sites\[0\].values.v.arg: Expected `int` <= 5"),
         ({"sites": [_site(v={"result": 65})]}, r"sites\[0\].values.v.result: Expected `int` <= 64"),
-        ({"sites": [_site(v={"is": 1, "bits": 8})]}, r"sites\[0\].values.v: bits are those"),
+        ({"sites": [_site(v={"is": 1, "bits": 8})]}, r"sites\[0\].values.v: bits requires arg"),
     ],
 )
 def test_an_invalid_probe_is_named(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:

@@ -13,7 +13,7 @@ from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.kinds import KINDS
 from innoscope.metrics.collectors.process import CpuByKind, ProcessCollector
 from innoscope.target.proc import ProcFs
-from unit.dumps import target
+from unit.snapshots import target
 
 
 @pytest.mark.parametrize(

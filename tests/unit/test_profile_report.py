@@ -17,7 +17,7 @@ from innoscope.sampling.profile.offcpu import MAX_STACKS_PER_S, StackLimit
 from innoscope.sampling.profile.setup import ring_bytes
 from innoscope.sampling.render import encode, render
 from innoscope.target.container import require_host_pids
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path

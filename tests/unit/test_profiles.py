@@ -8,7 +8,7 @@ import tracemalloc
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, ProfileHistory, Stack, report
 from innoscope.sampling.render import encode
-from unit.dumps import IDLE, ROW_LOCK, target
+from unit.snapshots import IDLE, ROW_LOCK, target
 
 IDLING = Stack.of("idle", Trust.EXACT, IDLE)
 LOCKED = Stack.of("row_lock", Trust.EXACT, ROW_LOCK)

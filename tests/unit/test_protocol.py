@@ -19,7 +19,7 @@ from innoscope.daemon.protocol.messages import BadMessage, TooSlow
 from innoscope.daemon.protocol.stack_encoding import decode_chunks, encode_chunks
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import Chunk, Stack
-from unit.dumps import IDLE, ROW_LOCK, target
+from unit.snapshots import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,11 +61,11 @@ def test_a_large_message_is_received_in_pieces(sockets: tuple[socket.socket, soc
 
 def test_oversized_messages_are_neither_sent_nor_read(sockets: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = sockets
-    with pytest.raises(BadMessage, match=r"over the limit of 1,000"):
+    with pytest.raises(BadMessage, match=r"the limit is 1,000"):
         messages.send(ours, "x" * LIMIT, LIMIT, soon())
 
     ours.sendall(struct.pack("!I", LIMIT + 1))
-    with pytest.raises(BadMessage, match=r"1,001 bytes is announced"):
+    with pytest.raises(BadMessage, match=r"1,001 bytes: the limit"):
         messages.receive(theirs, LIMIT, soon())
 
 
@@ -94,7 +94,7 @@ def test_a_truncated_frame_is_refused(sockets: tuple[socket.socket, socket.socke
     ours.sendall(sent)
     ours.close()
 
-    with pytest.raises(BadMessage, match=r"ended after"):
+    with pytest.raises(BadMessage, match=r"truncated message"):
         messages.receive(theirs, LIMIT, soon())
 
 

@@ -25,7 +25,7 @@ from innoscope.daemon.push.settings import Push
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import Chunk, Stack
 from receiver import Receiver
-from unit.dumps import IDLE, ROW_LOCK, target
+from unit.snapshots import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,23 +262,23 @@ def test_retry_after_is_read_and_bounded(header: str | None, seconds: float) -> 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"url": "pyroscope:4040"}, "url is like"),
-        ({"url": "https://ann:secret@a"}, "put them into basic_auth_file"),
+        ({"url": "pyroscope:4040"}, "malformed url"),
+        ({"url": "https://ann:secret@a"}, "use basic_auth_file"),
         ({"url": "http://a:99999"}, "malformed url"),
-        ({"url": "http://a/ingest?name=x"}, "no \\?query"),
+        ({"url": "http://a/ingest?name=x"}, "must not contain a query"),
         ({"kind": "jaeger"}, r"kind: .*pyroscope\|parca"),
         ({"name": "my sqld"}, "name: "),
         ({"interval_seconds": 1.0}, "interval_seconds: Expected `float` >= 10"),
         ({"timeout_seconds": 600.0}, "timeout_seconds: Expected `float` <= 60"),
         ({"memory_bytes": 1}, "memory_bytes: Expected `int` >= 65536"),
-        ({"bearer_token_file": "/a", "basic_auth_file": "/b"}, "exclude each other"),
-        ({"cert_file": "/a"}, "belong together"),
-        ({"labels": {"server": "a"}}, "is given by the agent"),
-        ({"labels": {"a-b": "a"}}, "is not a label name"),
-        ({"labels": {"a": "b,c"}}, "Pyroscope refuses"),
+        ({"bearer_token_file": "/a", "basic_auth_file": "/b"}, "mutually exclusive"),
+        ({"cert_file": "/a"}, "must be set together"),
+        ({"labels": {"server": "a"}}, "is set by the agent"),
+        ({"labels": {"a-b": "a"}}, "is not a valid label name"),
+        ({"labels": {"a": "b,c"}}, "Pyroscope rejects"),
         ({"headers": {"Authorization": "Bearer x"}}, "set by bearer_token_file or basic_auth_file"),
-        ({"headers": {"X": "a\r\nY: b"}}, "is not a header"),
-        ({"tenant": "a\nb"}, "tenant is one line"),
+        ({"headers": {"X": "a\r\nY: b"}}, "is not a valid header"),
+        ({"tenant": "a\nb"}, "tenant must be one line"),
     ],
 )
 def test_an_invalid_setting_is_named(settings: dict[str, Any], words: str) -> None:

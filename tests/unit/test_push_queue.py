@@ -20,7 +20,7 @@ from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import Pushes, SensorState, own
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, Stack
-from unit.dumps import IDLE, ROW_LOCK, target
+from unit.snapshots import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.common.errors import BadFile, CannotWrite
-from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
 from innoscope.sampling.recording import Recorder, Recording
 from innoscope.sampling.render.json import document
 from innoscope.target.model import Query
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,14 +33,14 @@ QUERY = Query(
 )
 
 
-def snapshot(number: int) -> Dump:
+def snapshot(number: int) -> Snapshot:
     threads = (
         Thread(1, 1, "mysqld", "S", Trust.EXACT, "idle", IDLE, 7),
         Thread(2, 12, "mysqld", "S", Trust.EXACT, "idle", IDLE, 7),
         Thread(3, 3, "connection", "R", Trust.STALE, "row_lock", LOCK, None, QUERY),
         Thread(4, 4, "empty", "D", Trust.INCOMPLETE, "other", ()),
     )
-    return Dump(TARGET, "bpf", 1_700_000_000.5 + number, 4.25, threads, ("a note",))
+    return Snapshot(TARGET, "bpf", 1_700_000_000.5 + number, 4.25, threads, ("a note",))
 
 
 def record(path: Path, snapshots: int = 3) -> Path:
@@ -50,8 +50,8 @@ def record(path: Path, snapshots: int = 3) -> Path:
     return path
 
 
-def dumps(recording: Recording) -> list[Dump]:
-    return [recording.dump(number) for number in range(len(recording))]
+def parsed(recording: Recording) -> list[Snapshot]:
+    return [recording.snapshot(number) for number in range(len(recording))]
 
 
 @pytest.fixture(params=["a.rec", "a.rec.gz"], ids=["plain", "gzip"])
@@ -61,11 +61,11 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_a_recording_is_read_as_it_was_written(path: Path) -> None:
     recording = Recording(record(path))
-    assert dumps(recording) == [snapshot(number) for number in range(3)]
+    assert parsed(recording) == [snapshot(number) for number in range(3)]
     assert recording.notes == ()
     assert recording.header["interval_s"] == 1
     assert recording.waits == [{"idle": 2, "row_lock": 1, "other": 1}] * 3
-    first, second = recording.dump(0).threads[:2]
+    first, second = recording.snapshot(0).threads[:2]
     assert first.frames is second.frames
 
 
@@ -88,7 +88,7 @@ def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
         except BadFile:
             assert size < 200  # the cut is within the header
             continue
-        assert dumps(recording) == [snapshot(0), snapshot(1)][: len(recording)]
+        assert parsed(recording) == [snapshot(0), snapshot(1)][: len(recording)]
         complete += not recording.notes
     assert complete <= 5  # there is no note if the cut is at the end of a line
 
@@ -98,7 +98,7 @@ def test_each_snapshot_is_in_the_file_as_soon_as_it_is_written(path: Path) -> No
     with Recorder(path, interval_s=1) as recorder:
         for number in range(3):
             recorder.write(snapshot(number))
-            assert dumps(Recording(path))[-1] == snapshot(number)
+            assert parsed(Recording(path))[-1] == snapshot(number)
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_an_invalid_snapshot_is_named_when_it_is_read(
     lines[2] = lines[2].replace(*change) if change[0] != change[1] else lines[2].replace(b'"comm"', b'"name"')
     path.write_bytes(b"".join(lines))
     recording = Recording(path)
-    recording.dump(0)
-    with pytest.raises(BadFile, match=f"line 3: not a dump.*{why}"):
-        recording.dump(1)
+    recording.snapshot(0)
+    with pytest.raises(BadFile, match=f"line 3: not a snapshot.*{why}"):
+        recording.snapshot(1)
 
 
 def test_damaged_compression_is_reported_with_the_line(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_damaged_compression_is_reported_with_the_line(tmp_path: Path) -> None:
     data[middle : middle + 40] = bytes(40)
     path.write_bytes(data)
     with pytest.raises(BadFile, match=r"line \d+"):
-        dumps(Recording(path))
+        parsed(Recording(path))
 
 
 def test_a_file_that_gzip_compressed_is_read(tmp_path: Path) -> None:

@@ -17,15 +17,15 @@ from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.render import FORMATS, pprof, render, sink, speedscope, words
 from innoscope.sampling.render import json as json_format
 from innoscope.sampling.render.text import Detail
-from unit.dumps import IDLE, ROW_LOCK, dump, frames, mixed, target, thread
+from unit.snapshots import IDLE, ROW_LOCK, frames, mixed, snapshot_of, target, thread
 
 if TYPE_CHECKING:
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
 
 
-def report(*dumps: Dump, wanted: Filter | None = None) -> Report:
+def report(*snapshots: Snapshot, wanted: Filter | None = None) -> Report:
     made = Report(target(), wanted)
-    for item in dumps or (mixed(),):
+    for item in snapshots or (mixed(),):
         made.add(item)
     return made
 
@@ -41,7 +41,7 @@ def test_headline_gives_classes_trust_and_method() -> None:
 
 
 def test_headline_of_several_snapshots_gives_their_time_and_the_filter() -> None:
-    made = report(mixed(), dump(thread(1), taken_at=1_700_000_002.0), wanted=Filter(["row_lock"]))
+    made = report(mixed(), snapshot_of(thread(1), taken_at=1_700_000_002.0), wanted=Filter(["row_lock"]))
 
     assert words.headline(made).startswith("7 threads in 2 snapshots over 2.0 s (4.8 ms each): 4 idle")
     assert words.headline(made).endswith(" · not stopped · showing 2")
@@ -56,7 +56,7 @@ def test_headline_says_that_threads_were_stopped() -> None:
 
 def test_text_is_one_line_per_stack_with_the_count_first() -> None:
     lines = text(
-        report(dump(thread(1), thread(2), notes=("no names; apt install mysqld-dbgsym",)))
+        report(snapshot_of(thread(1), thread(2), notes=("no names; apt install mysqld-dbgsym",)))
     ).splitlines()
 
     assert lines[1] == "MySQL 5.6.24 · pid 4242 · /tmp/mysql.sock"
@@ -107,7 +107,7 @@ def test_text_hides_idle_stacks_and_says_how_many(by: str) -> None:
 
 
 def test_text_names_each_idle_class_and_needs_no_table_without_others() -> None:
-    made = report(dump(thread(1), thread(2), thread(3, wait="background_idle")))
+    made = report(snapshot_of(thread(1), thread(2), thread(3, wait="background_idle")))
 
     assert text(made, detail=BRIEF).splitlines()[2:] == [
         "", "2 idle, 1 background idle hidden, --all shows them"
@@ -115,7 +115,11 @@ def test_text_names_each_idle_class_and_needs_no_table_without_others() -> None:
 
 
 def test_a_thread_that_was_idle_only_once_is_shown_with_all_it_did() -> None:
-    shown = text(report(dump(thread(1)), dump(thread(1, ROW_LOCK, "row_lock"))), by="thread", detail=BRIEF)
+    shown = text(
+        report(snapshot_of(thread(1)), snapshot_of(thread(1, ROW_LOCK, "row_lock"))),
+        by="thread",
+        detail=BRIEF,
+    )
 
     assert "  1 of 2 snapshots: idle" in shown
     assert "hidden" not in shown
@@ -141,7 +145,7 @@ def test_text_lines_begin_at_the_servers_first_function(by: str) -> None:
 def test_kernel_functions_are_left_out_too_and_stacks_that_become_equal_are_one_line() -> None:
     kernel = Frame("futex_wait", "[kernel]", 1, kernel=True)
     timed = (kernel, Frame("pthread_cond_timedwait", "libc.so.6", 2), *ROW_LOCK[1:])
-    made = report(dump(thread(1, ROW_LOCK, "row_lock"), thread(2, timed, "row_lock")))
+    made = report(snapshot_of(thread(1, ROW_LOCK, "row_lock"), thread(2, timed, "row_lock")))
     lines = text(made, detail=BRIEF).splitlines()
 
     assert lines[-1] == "      2  row_lock  os_event_wait_low,lock_wait_suspend_thread,do_command"
@@ -150,13 +154,13 @@ def test_kernel_functions_are_left_out_too_and_stacks_that_become_equal_are_one_
 
 @pytest.mark.parametrize("wait", ["on_cpu", "other"])
 def test_library_functions_stay_where_the_class_does_not_explain_them(wait: str) -> None:
-    made = report(dump(thread(1, frames("libc.so.6!memcpy", "row_sel"), wait)))
+    made = report(snapshot_of(thread(1, frames("libc.so.6!memcpy", "row_sel"), wait)))
 
     assert "memcpy,row_sel" in text(made, detail=BRIEF)
 
 
 def test_a_stack_without_a_function_of_the_server_stays_whole() -> None:
-    made = report(dump(thread(1, frames("libc.so.6!poll", "libc.so.6!start_thread"), "row_lock")))
+    made = report(snapshot_of(thread(1, frames("libc.so.6!poll", "libc.so.6!start_thread"), "row_lock")))
 
     assert "poll,start_thread" in text(made, detail=BRIEF)
 
@@ -171,21 +175,21 @@ def test_all_other_formats_have_everything(form: str) -> None:
 
 
 def test_text_by_thread_counts_the_snapshots_of_each_class() -> None:
-    shown = text(report(dump(thread(1)), dump(thread(1, ROW_LOCK, "row_lock"))), by="thread")
+    shown = text(report(snapshot_of(thread(1)), snapshot_of(thread(1, ROW_LOCK, "row_lock"))), by="thread")
 
     assert "  1 of 2 snapshots: idle" in shown
     assert "  1 of 2 snapshots: row_lock" in shown
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
-    shown = text(report(dump(thread(1, query="SELECT \x1b[31m\n ?"))))
+    shown = text(report(snapshot_of(thread(1, query="SELECT \x1b[31m\n ?"))))
 
     assert r"SELECT \x1b[31m ?" in shown
     assert "\x1b" not in shown
 
 
 def test_a_function_without_symbol_is_shown_by_its_address() -> None:
-    assert "libc.so.6+0x88d3a" in text(report(dump(thread(1, (Frame(None, "libc.so.6", 0x88D3A),)))))
+    assert "libc.so.6+0x88d3a" in text(report(snapshot_of(thread(1, (Frame(None, "libc.so.6", 0x88D3A),)))))
 
 
 def test_tree_starts_at_the_root() -> None:
@@ -201,7 +205,7 @@ def test_tree_starts_at_the_root() -> None:
 def test_tree_of_a_stack_with_5000_frames_is_complete() -> None:
     deep = tuple(Frame(f"f{number}", "mysqld", number) for number in range(5000))
 
-    assert len(text(report(dump(thread(1, deep))), "tree").splitlines()) > 5000
+    assert len(text(report(snapshot_of(thread(1, deep))), "tree").splitlines()) > 5000
 
 
 def test_folded_lines_run_from_root_to_leaf_and_mark_unreliable_ones() -> None:
@@ -259,13 +263,13 @@ def test_speedscope_is_consistent() -> None:
 def test_pprof_samples_have_class_and_trust_as_labels() -> None:
     made = list(pprof.samples(report()))
 
-    assert [(count, dict(labels)) for _, count, labels in made] == [
+    assert [(sample.count, sample.labels) for sample in made] == [
         (3, {"wait": "idle"}),
         (1, {"wait": "row_lock"}),
         (1, {"wait": "row_lock", "trust": "torn"}),
         (1, {"wait": "on_cpu", "trust": "stale"}),
     ]
-    assert made[2][0][-1].function == "[torn]"
+    assert made[2].frames[-1].function == "[torn]"
 
 
 def test_pprof_is_a_gzipped_protobuf() -> None:
@@ -286,7 +290,7 @@ class Page(HTMLParser):
 
 
 def test_html_loads_nothing_and_escapes_untrusted_text() -> None:
-    hostile = dump(thread(1, query="<script>alert(1)</script>"), notes=("<b>note</b>",))
+    hostile = snapshot_of(thread(1, query="<script>alert(1)</script>"), notes=("<b>note</b>",))
 
     page = text(report(mixed(), hostile), "html")
     reader = Page()
@@ -313,11 +317,11 @@ def test_every_format_renders_an_empty_report(form: str) -> None:
 @pytest.mark.parametrize("trust", [Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE])
 @pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("json", "pprof")])
 def test_every_format_marks_every_unreliable_stack(form: str, trust: Trust) -> None:
-    assert f"[{trust}]" in text(report(dump(thread(1, trust=trust))), form)
+    assert f"[{trust}]" in text(report(snapshot_of(thread(1, trust=trust))), form)
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such text format"):
+    with pytest.raises(ValueError, match="unknown text format"):
         text(report(), "csv")
 
 

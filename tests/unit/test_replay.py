@@ -14,10 +14,10 @@ from innoscope.cli.main import main
 from innoscope.cli.top.player import Player, parse_moment
 from innoscope.cli.top.replay import ReplayApp
 from innoscope.common.errors import InnoscopeError
-from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
 from innoscope.sampling.recording import Recorder, Recording
 from innoscope.target.model import Query
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,14 +31,14 @@ START = datetime(2026, 1, 31, 23, 59, 30).astimezone().timestamp()  # local time
 SNAPSHOTS = 60
 
 
-def snapshot(number: int) -> Dump:
+def snapshot(number: int) -> Snapshot:
     query = Query(5, "app", "web1", "shop", "Query", "", 1, "UPDATE t1")
     idle = [Thread(tid, tid, "m", "S", Trust.EXACT, "idle", IDLE) for tid in range(20)]
     locks = [
         Thread(tid, tid, "m", "S", Trust.EXACT, "row_lock", LOCK, None, query)
         for tid in range(50, 50 + number)
     ]
-    return Dump(TARGET, "bpf", START + number, 4.8, (*idle, *locks))
+    return Snapshot(TARGET, "bpf", START + number, 4.8, (*idle, *locks))
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +123,9 @@ async def test_keys_pause_step_seek_and_change_the_speed(recording: Recording) -
         app._player.seek(START)
         await pilot.press("right", "right", "left", "right_square_bracket")
         assert "snapshot 12 of 60" in status(app)
-        assert app.snapshot is not None
-        assert app.snapshot.dump == snapshot(11)
-        assert {row.wait: row.change for row in app.snapshot.rows} == {"idle": 0, "row_lock": 1}
+        assert app.folded is not None
+        assert app.folded.snapshot == snapshot(11)
+        assert {row.wait: row.change for row in app.folded.rows} == {"idle": 0, "row_lock": 1}
         await pilot.press("left_square_bracket", "plus", "plus", "minus")
         assert "paused 2× · snapshot 2 of 60" in status(app)
         app._player.seek(START + 58.5)
@@ -167,7 +167,7 @@ async def test_a_damaged_snapshot_is_reported(tmp_path: Path) -> None:
         assert "THIS SNAPSHOT CANNOT BE SHOWN" in messages
         assert "line 3" in messages
         await pilot.press("right")
-        assert app.snapshot is not None
+        assert app.folded is not None
 
 
 def test_without_a_terminal_a_summary_is_printed(path: Path) -> None:

@@ -15,7 +15,7 @@ from innoscope.target.allowed_users import Rule
 from innoscope.target.data_directory import DataDirectory
 from innoscope.target.discover import Scan
 from innoscope.target.proc import ProcFs
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -243,7 +243,10 @@ def test_each_local_error_has_its_reason() -> None:
         ({"metric": "read_ahead_pages", "any": [{"status": "A"}]}, "has 1 labels"),
         ({"metric": "uptime_seconds", "any": []}, r"\.any: Expected `array` of length >= 1"),
         ({"metric": "uptime_seconds", "any": [{"status": "A", "counter": "b"}]}, "exactly one"),
-        ({"metric": "uptime_seconds", "any": [{"status": "A", "line": "(a)"}]}, "only that, has a line"),
+        (
+            {"metric": "uptime_seconds", "any": [{"status": "A", "line": "(a)"}]},
+            "line is required",
+        ),
         ({"metric": "uptime_seconds", "any": [{"monitor": "LOG", "line": "a"}]}, "one or two groups"),
         (
             {"metric": "uptime_seconds", "any": [{"monitor": "LOG", "line": "("}]},

@@ -14,7 +14,7 @@ from innoscope.common.errors import BadFile, SqlFailed
 from innoscope.target import credentials, sql, unix_socket
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.proc import ProcFs
-from unit import dumps
+from unit import snapshots
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def target(**changes: Any) -> Target:
         "version_from": "memory", "build_id": None, "socket": None, "port": None, "datadir": None,
         "threads": 1,
     }  # fmt: skip
-    return dumps.target(**own | changes)
+    return snapshots.target(**own | changes)
 
 
 class Cursor:
@@ -128,7 +128,7 @@ def test_a_world_writable_or_missing_option_file_is_refused(tmp_path: Path) -> N
     with pytest.raises(BadFile) as caught:
         credentials.find(str(file))
     assert caught.value.remedy == f"chmod 600 {file}"
-    with pytest.raises(BadFile, match="no such option file"):
+    with pytest.raises(BadFile, match="no such file"):
         credentials.find(str(tmp_path / "none"))
 
 

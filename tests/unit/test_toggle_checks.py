@@ -49,7 +49,11 @@ def test_all_checks_pass() -> None:
         ({"listens": False}, "serving", "starting, recovering"),
         ({"listens": False, "phase": "recovering"}, "serving", "is recovering"),
         ({"listens": False, "phase": "stopping"}, "serving", "is shutting down"),
-        ({"memory_error": "Permission denied", "ptrace_capable": False}, "rights", "no right"),
+        (
+            {"memory_error": "Permission denied", "ptrace_capable": False},
+            "rights",
+            "cannot write to",
+        ),
         ({"memory_error": "no", "ptrace_scope": 3}, "ptrace_policy", "ptrace_scope is 3"),
         ({"memory_error": "no", "seccomp": True}, "ptrace_policy", "seccomp"),
         ({"memory_error": "no"}, "ptrace_policy", "security module"),

@@ -158,7 +158,7 @@ def test_checks_are_repeated_before_applying(world: World, changed: dict[str, An
 def test_a_value_that_changed_after_the_plan_is_not_overwritten(world: World) -> None:
     plan = world.plan()
     world.set(delay=5)
-    with pytest.raises(Refused, match=r"delay was 6 .* is 5 now"):
+    with pytest.raises(Refused, match=r"delay: it is 5 now, not 6"):
         engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert world.values == BEFORE | {"delay": 5}
@@ -279,7 +279,7 @@ def test_an_action_of_an_earlier_version_is_shown_and_cannot_be_undone(world: Wo
 def test_undo_does_not_overwrite_a_later_value(world: World) -> None:
     entry = apply(world)
     world.set(spin=8)
-    with pytest.raises(Overtaken, match="spin is 8 now, not 7") as caught:
+    with pytest.raises(Overtaken, match="changed since, from 7 to 8") as caught:
         undo(world)
 
     assert "SET GLOBAL" in str(caught.value.remedy)
@@ -298,7 +298,7 @@ def test_changes_are_undone_from_the_last_one(world: World) -> None:
     assert world.values == BEFORE
     with pytest.raises(Refused, match="undone by"):
         undo(world, first.id)
-    with pytest.raises(Refused, match="no change in force"):
+    with pytest.raises(Refused, match="none is in force"):
         undo(world)
 
 
@@ -333,7 +333,7 @@ def test_undo_never_touches_another_process(world: World) -> None:
         for target in (other.target, None):
             with pytest.raises(Overtaken, match="has ended"):
                 engine.undo(target, entry.id, account=ACCOUNT, who="bob", deps=world.deps)
-            with pytest.raises(Refused, match="no change in force"):
+            with pytest.raises(Refused, match="none is in force"):
                 engine.undo(target, None, account=ACCOUNT, who="bob", deps=world.deps)
         successor.kill()
     assert world.values == AFTER

@@ -96,7 +96,7 @@ def test_a_later_value_is_not_overwritten_and_a_note_says_so(world: World) -> No
     watch(world, change.id).undo(ACCOUNT)
 
     assert world.values["spin"] == 8
-    assert "somebody changed it since" in world.journal.entries()[0].notes[0]
+    assert "it was changed since" in world.journal.entries()[0].notes[0]
 
 
 def test_the_undo_is_moot_when_the_server_has_ended(world: World) -> None:

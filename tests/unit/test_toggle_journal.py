@@ -65,7 +65,7 @@ def test_invalid_characters_are_replaced_and_long_text_is_cut(journal: Journal) 
 
 def test_an_entry_that_could_not_be_read_back_is_not_written(journal: Journal) -> None:
     for wrong in (entry(value="\udcff"), entry(who=""), entry(at=float("1e300"))):
-        with pytest.raises(Refused, match="takes no such entry"):
+        with pytest.raises(Refused, match="invalid entry"):
             journal.intend(wrong)
 
     assert journal.entries() == ()

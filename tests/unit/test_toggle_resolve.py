@@ -13,7 +13,7 @@ from innoscope.toggles import locate_setting, number_bytes
 from innoscope.toggles.backends import gdb
 from innoscope.toggles.backends.gdb import Described
 from innoscope.toggles.model import NotOnThisServer, Refused, Setting
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from innoscope.toggles.model import Raw

@@ -18,7 +18,7 @@ from innoscope.cli.top.lines import (
     waits_head,
 )
 from innoscope.sampling.model import Frame, Trust
-from unit.dumps import dump, frames, thread
+from unit.snapshots import frames, snapshot_of, thread
 
 IDLE = frames("libc.so.6!__poll", "vio_io_wait", "do_command")
 LOCK = frames("libc.so.6!__futex", "libc.so.6!__pthread_cond_wait", "lock_wait_suspend_thread", "row_upd")
@@ -26,11 +26,12 @@ LOCK = frames("libc.so.6!__futex", "libc.so.6!__pthread_cond_wait", "lock_wait_s
 
 def test_equal_stacks_are_one_row_and_changes_are_counted() -> None:
     before = FoldedSnapshot(
-        dump(thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, LOCK, "row_lock"))
+        snapshot_of(thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, LOCK, "row_lock"))
     )
     other_objects = tuple(Frame(frame.function, frame.module, 99) for frame in IDLE)
     after = FoldedSnapshot(
-        dump(thread(1, IDLE, "idle"), thread(2, other_objects, "idle"), thread(4, IDLE, "idle")), before
+        snapshot_of(thread(1, IDLE, "idle"), thread(2, other_objects, "idle"), thread(4, IDLE, "idle")),
+        before,
     )
     assert [(row.wait, row.count, row.change) for row in after.rows] == [("idle", 3, 1)]
     assert all(row.change == 0 for row in before.rows)
@@ -55,8 +56,8 @@ def test_rows_are_filtered_and_sorted(choice: Choice, expected: list[str]) -> No
     base = [thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, IDLE, "idle")]
     locks = [thread(4, LOCK, "row_lock", query="update t1 set a=?"), thread(5, LOCK, "row_lock")]
     fsync = thread(6, frames("fsync_it"), "fsync_redo")
-    snapshot = FoldedSnapshot(dump(*base, *locks, fsync), FoldedSnapshot(dump(*base, *locks)))
-    assert [row.wait for row in snapshot.choose(choice)] == expected
+    folded = FoldedSnapshot(snapshot_of(*base, *locks, fsync), FoldedSnapshot(snapshot_of(*base, *locks)))
+    assert [row.wait for row in folded.choose(choice)] == expected
 
 
 def test_the_sort_orders_form_a_cycle() -> None:
@@ -138,12 +139,12 @@ def test_leaf_first_omits_internal_functions_of_libc() -> None:
 def test_every_line_has_the_requested_width(columns: int) -> None:
     wide = frames("漢字" * 60, "operator[]")
     row = FoldedSnapshot(
-        dump(*(thread(tid, wide, "row_lock", query="select '漢字' from t") for tid in range(3)))
+        snapshot_of(*(thread(tid, wide, "row_lock", query="select '漢字' from t") for tid in range(3)))
     ).rows[0]
     widths = Widths.of(columns, ["a class with a very long name indeed"])
     texts = [
         *stack_lines(row, "a class with a very long name indeed", widths),
-        headline(dump(), columns),
+        headline(snapshot_of(), columns),
         fit("漢" * 99, columns),
     ]
     assert [cell_len(text) for text in texts] == [columns] * len(texts)
@@ -155,21 +156,22 @@ def test_every_line_has_the_requested_width(columns: int) -> None:
 
 def test_control_characters_in_names_are_escaped() -> None:
     evil = frames("\x1b]0;owned\x07", "f\x9b2J")
-    row = FoldedSnapshot(dump(thread(1, evil, "row_lock", query="select \x1b[2J\nfrom t"))).rows[0]
+    row = FoldedSnapshot(snapshot_of(thread(1, evil, "row_lock", query="select \x1b[2J\nfrom t"))).rows[0]
     for line in stack_lines(row, "row lock", Widths.of(100, ["row lock"])):
         assert line.isprintable()
 
 
 def test_unreliable_stacks_are_marked() -> None:
-    row = FoldedSnapshot(dump(thread(1, IDLE, "other", trust=Trust.STALE), thread(2, IDLE, "other"))).rows[0]
+    snapshot = snapshot_of(thread(1, IDLE, "other", trust=Trust.STALE), thread(2, IDLE, "other"))
+    row = FoldedSnapshot(snapshot).rows[0]
     assert "[1 of 2 stale]" in stack_lines(row, "other", Widths.of(100, ["other"]))[0]
 
 
 def test_statements_are_listed_below_their_stack() -> None:
-    snapshot = FoldedSnapshot(
-        dump(
+    folded = FoldedSnapshot(
+        snapshot_of(
             thread(1, IDLE, "x", query="a"), thread(2, IDLE, "x", query="b"), thread(3, IDLE, "x", query="b")
         )
     )
-    second = stack_lines(snapshot.rows[0], "x", Widths.of(80, ["x"]))[1]
+    second = stack_lines(folded.rows[0], "x", Widths.of(80, ["x"]))[1]
     assert second.strip() == "└ 2× (and 1 more) b"

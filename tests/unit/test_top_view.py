@@ -16,10 +16,10 @@ from innoscope.cli.top.live import TopApp
 from innoscope.cli.top.live_snapshots import LiveSnapshots
 from innoscope.cli.top.statements import QueryFeed
 from innoscope.common.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
-from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
 from innoscope.sampling.recording import Recorder, Recording
 from innoscope.target.model import Query
-from unit.dumps import target
+from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ class FakeSource:
         self._errors = list(errors)
         self._slow_s = slow_s
 
-    def take_snapshot(self) -> Dump:
+    def take_snapshot(self) -> Snapshot:
         self.at_once += 1
         self.overlapped |= self.at_once > 1
         time.sleep(self._slow_s)
@@ -55,7 +55,7 @@ class FakeSource:
             raise error
         idle = [Thread(tid, tid, "mysqld", "S", Trust.EXACT, "idle", IDLE) for tid in range(20)]
         locks = [Thread(tid, tid, "mysqld", "S", Trust.EXACT, "row_lock", LOCK) for tid in range(100, 110)]
-        return Dump(target(), "bpf", time.time(), 4.8, (*idle, *locks), ("names are missing", "and more"))
+        return Snapshot(target(), "bpf", time.time(), 4.8, (*idle, *locks), ("names are missing", "and more"))
 
 
 def app_of(source: FakeSource, *, interval_s: float = 60.0, feed: QueryFeed | None = None) -> TopApp:
@@ -190,12 +190,12 @@ async def test_a_frozen_view_still_takes_snapshots() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "4242", app, "#head")
         await pilot.press("space")
-        held, snapshots = app.snapshot, source.snapshots
+        held, snapshots = app.folded, source.snapshots
         await wait_for(pilot, lambda: source.snapshots > snapshots + 2)
-        assert app.snapshot is held
+        assert app.folded is held
         assert "FROZEN" in text(app, "#messages")
         await pilot.press("space")
-        assert app.snapshot is not held
+        assert app.folded is not held
 
 
 @pytest.mark.asyncio
@@ -234,7 +234,7 @@ async def test_a_failed_snapshot_is_reported_and_repeated() -> None:
 @pytest.mark.asyncio
 async def test_an_unexpected_error_ends_the_view_and_is_raised() -> None:
     class Broken(FakeSource):
-        def take_snapshot(self) -> Dump:
+        def take_snapshot(self) -> Snapshot:
             raise ZeroDivisionError("oops")
 
     app = app_of(Broken())
@@ -260,7 +260,7 @@ def test_an_sql_error_is_shown_with_the_snapshot(query: object, words: str) -> N
     live = LiveSnapshots(FakeSource(), feed=QueryFeed(query), patience_s=5)  # type: ignore[arg-type]
     result = live.take()
     assert result.sql_problem == words
-    assert len(result.dump.threads) == 30
+    assert len(result.snapshot.threads) == 30
 
 
 def test_hanging_sql_does_not_delay_the_snapshot() -> None:
@@ -301,7 +301,7 @@ def test_a_failed_recorder_stops_only_the_recording(tmp_path: Path, monkeypatch:
     live = LiveSnapshots(FakeSource(), recorder=recorder)
     live.take()
 
-    def full(_: Dump) -> None:
+    def full(_: Snapshot) -> None:
         raise BadFile("cannot write a.rec: No space left on device")
 
     monkeypatch.setattr(recorder, "write", full)

@@ -20,7 +20,7 @@ from innoscope.probes.trace.run import refusal
 from innoscope.probes.trace.server_pace import Loss
 from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Frame, Trust
-from unit.dumps import target
+from unit.snapshots import target
 
 PLACE = Function("buf_page_get_gen", 0x1000, 64, 0x1000, stepped=False)
 CHOSEN = TracedFunction(
@@ -165,7 +165,7 @@ def test_hot_functions_are_recognized_by_their_symbols() -> None:
     [
         (["--format", "folded"], "--callers"),
         (["--json", "--format", "text"], "contradicts"),
-        (["--force", "--seconds", "31"], "at most 30"),
+        (["--force", "--seconds", "31"], "limited to 30"),
         (["--seconds", "601"], "10m"),
         (["--arg", "6"], "range"),
     ],

@@ -17,12 +17,12 @@ from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import ProfileHistory
-from unit.dumps import IDLE, ROW_LOCK, dump, frames, target, thread
+from unit.snapshots import IDLE, ROW_LOCK, frames, snapshot_of, target, thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Target
 
 PATIENCE_S = 10
@@ -32,8 +32,8 @@ INTERVAL_S = 0.01
 class FakeSource:
     """Return the given snapshots, then repeat the last one. If ``stepped``, each one needs a permit."""
 
-    def __init__(self, *dumps: Dump | Exception, stepped: bool = False) -> None:
-        self._left = list(dumps)
+    def __init__(self, *snapshots: Snapshot | Exception, stepped: bool = False) -> None:
+        self._left = list(snapshots)
         self.snapshots = 0
         self.step = threading.Semaphore(0 if stepped else 1_000_000)
         self.taken = threading.Semaphore(0)
@@ -41,7 +41,7 @@ class FakeSource:
     def __call__(self, _: Target) -> FakeSource:
         return self
 
-    def take_snapshot(self) -> Dump:
+    def take_snapshot(self) -> Snapshot:
         self.step.acquire()
         self.snapshots += 1
         self.taken.release()
@@ -80,8 +80,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class Stepped:
     """A collector that takes a snapshot each time the test requests one."""
 
-    def __init__(self, workers: Workers, *dumps: Dump) -> None:
-        self.clock, self.profiles, self.source = Clock(), ProfileHistory(), FakeSource(*dumps, stepped=True)
+    def __init__(self, workers: Workers, *snapshots: Snapshot) -> None:
+        self.clock, self.profiles = Clock(), ProfileHistory()
+        self.source = FakeSource(*snapshots, stepped=True)
         self.waits = WaitsCollector(
             target(),
             self.profiles,
@@ -107,7 +108,8 @@ class Stepped:
 
 
 def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
-    with Stepped(workers, dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))) as stepped:
+    snapshot = snapshot_of(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
+    with Stepped(workers, snapshot) as stepped:
         with pytest.raises(CollectorFailed, match="first snapshot"):
             stepped.waits.collect()
         for seconds in (0.0, INTERVAL_S, INTERVAL_S):
@@ -128,7 +130,7 @@ def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None
 
 
 def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
-    with Stepped(workers, dump(thread(1))) as stepped:
+    with Stepped(workers, snapshot_of(thread(1))) as stepped:
         stepped.snapshot()
         stepped.snapshot(after_s=600)
         seen = by_series(stepped.waits.collect())
@@ -137,7 +139,7 @@ def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
 
 
 def test_missed_snapshots_are_not_made_up_for(workers: Workers) -> None:
-    source = FakeSource(dump(thread(1)))
+    source = FakeSource(snapshot_of(thread(1)))
     waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.05)
     began = time.monotonic()
     for _ in range(10):
@@ -149,7 +151,7 @@ def test_missed_snapshots_are_not_made_up_for(workers: Workers) -> None:
 
 
 def test_an_old_snapshot_is_a_timeout(workers: Workers) -> None:
-    with Stepped(workers, dump(thread(1))) as stepped:
+    with Stepped(workers, snapshot_of(thread(1))) as stepped:
         stepped.snapshot()
         stepped.clock.now += 7
         with pytest.raises(CollectorFailed, match="the last snapshot ended 7 s ago") as caught:
@@ -189,9 +191,9 @@ def test_an_idle_pool_thread_keeps_its_last_kind(workers: Workers) -> None:
     purge = frames("row_purge", "purge_worker_callback", "tpool::task_group::execute")
     idle = frames("libc.so.6!pthread_cond_wait", "tpool::thread_pool_generic::get_task")
     snapshots = [
-        dump(thread(1, purge), thread(2, IDLE), thread(3, idle)),
-        dump(thread(1, idle), thread(2, idle, trust=Trust.TORN), thread(3, idle)),
-        dump(thread(1, IDLE)),
+        snapshot_of(thread(1, purge), thread(2, IDLE), thread(3, idle)),
+        snapshot_of(thread(1, idle), thread(2, idle, trust=Trust.TORN), thread(3, idle)),
+        snapshot_of(thread(1, IDLE)),
     ]
     seen = []
     with Stepped(workers, *snapshots) as stepped:
@@ -208,7 +210,7 @@ def test_an_idle_pool_thread_keeps_its_last_kind(workers: Workers) -> None:
 
 
 def test_a_closed_collector_takes_no_snapshots(workers: Workers) -> None:
-    source = FakeSource(dump(thread(1)))
+    source = FakeSource(snapshot_of(thread(1)))
     waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.001)
     assert source.taken.acquire(timeout=PATIENCE_S)
     waits.close()

@@ -66,7 +66,7 @@ def require_yes(question: str, command: str) -> None:
     """Ask for confirmation. Raise Refused unless the answer is yes. ``command`` is shown as the remedy."""
     if not on_terminal():
         raise Refused(
-            "there is no terminal to ask for confirmation: nothing was changed", remedy=f"{command} --yes"
+            "cannot ask for confirmation without a terminal: nothing was changed", remedy=f"{command} --yes"
         )
     if not console.ask_yes_no(question):
         raise Refused("not confirmed: nothing was changed", remedy=command)

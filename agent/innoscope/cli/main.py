@@ -88,7 +88,7 @@ class LazyGroup(Group):
         except ImportError as error:
             if "_native" not in str(error):
                 raise
-            raise InnoscopeError(f"the native core cannot be loaded: {error}", remedy="make setup") from error
+            raise InnoscopeError(f"cannot load the native core: {error}", remedy="make setup") from error
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

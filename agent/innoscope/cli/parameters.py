@@ -78,7 +78,7 @@ class Group(click.Group):
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             there_are = self.list_commands(ctx)
-            ctx.fail(f"there is no command {word!r}{did_you_mean(word, there_are)}")
+            ctx.fail(f"unknown command {word!r}{did_you_mean(word, there_are)}")
         return super().resolve_command(ctx, args)
 
 

@@ -90,8 +90,8 @@ def measured(target: Target, families: frozenset[str] | None, *, seconds: float,
 def _thread_groups(target: Target) -> dict[int, str]:
     """Return the kind of each thread by thread id, determined from one snapshot."""
     kinds = default_kinds()
-    dump = Engine(target).take_snapshot()
-    return {thread.tid: kinds.of(thread.frames, thread.comm).name for thread in dump.threads}
+    snapshot = Engine(target).take_snapshot()
+    return {thread.tid: kinds.of(thread.frames, thread.comm).name for thread in snapshot.threads}
 
 
 def _wait(seconds: float) -> None:

@@ -50,14 +50,14 @@ def command_of(pid: int, proc: ProcFs) -> str:
     try:
         program, arguments = proc.exe(pid)[0], proc.cmdline(pid)[1:]
     except ProcessLookupError as error:
-        raise NoSuchProcess(f"there is no process {pid}", remedy="innoscope self-profile") from error
+        raise NoSuchProcess(f"process {pid} does not exist", remedy="innoscope self-profile") from error
     except PermissionError as error:
         remedy = f"sudo innoscope self-profile --pid {pid}"
-        raise NoRights(f"no right to read process {pid}", remedy=remedy) from error
+        raise NoRights(f"cannot read process {pid}: permission denied", remedy=remedy) from error
     match = _OURS.match("\n".join(arguments))
     if match is None or not Path(program).name.startswith("python"):
         raise NotOurs(
-            f"process {pid} is not one of Innoscope's own, and only those are profiled",
+            f"cannot profile process {pid}: it is not an Innoscope process",
             remedy=f"the stacks of a server: innoscope stacks --pid {pid}",
         )
     return match["name"]

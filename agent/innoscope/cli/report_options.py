@@ -46,7 +46,7 @@ def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     for value, name in zip(values, found, strict=True):
         if name is None:
             near = did_you_mean(value, classes) or f"; there are: {', '.join(classes)}"
-            raise click.BadParameter(f"there is no class {value!r}{near}")
+            raise click.BadParameter(f"unknown class {value!r}{near}")
     return tuple(name for name in found if name)
 
 
@@ -139,9 +139,9 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form or "text"
     if by is not None and form != "text":
-        raise click.UsageError(f"--by is for --format text; {form} has its own order")
+        raise click.UsageError(f"cannot use --by with --format {form}: only text supports it")
     if form in BINARY and output is None and sys.stdout.isatty():
-        raise click.UsageError(f"{form} is not for a terminal: --output FILE")
+        raise click.UsageError(f"cannot write {form} to a terminal: use --output FILE")
     return form
 
 

@@ -16,6 +16,7 @@ from innoscope import _native
 from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory.layout import root
+from innoscope.target.native_errors import failure
 from innoscope.target.symbols import installed_packs, packs
 from innoscope.toggles import catalog as toggle_catalog
 from innoscope.toggles.backends import gdb as backends_gdb
@@ -51,7 +52,7 @@ def make(origin: PackSource, step: Step, *, gdb: str = "gdb") -> Made:
     try:
         return _make(origin, step, gdb)
     except _native.NativeError as error:
-        raise BadFile(f"no pack can be made of this file: {error.args[1]}", remedy=_REMEDY) from error
+        raise BadFile(f"cannot make a symbol pack: {failure(error).detail}", remedy=_REMEDY) from error
 
 
 _REMEDY: Final = "give the server's debug file, or the server before it was stripped: --file FILE"

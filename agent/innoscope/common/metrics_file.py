@@ -47,17 +47,17 @@ class Declaration(Entry, frozen=True):
     def __post_init__(self) -> None:
         """Check the constraints that the types cannot express. Raises ValueError."""
         if self.kind == "info" and not self.labels:
-            raise ValueError("an info metric without labels says nothing")
+            raise ValueError("an info metric needs labels")
         for label, bound in self.labels.items():
             if not _NAME.fullmatch(label) or label in _TAKEN_LABELS:
-                raise ValueError(f"label {label!r} is not snake_case, or has another meaning")
+                raise ValueError(f"label {label!r} is not snake_case, or is reserved")
             if not isinstance(bound, int) and len(set(bound)) < len(bound):
                 raise ValueError(f"label {label} has a duplicate value")
         if not self.help.endswith(".") or "\n" in self.help:
-            raise ValueError("help is not one line that ends with a full stop")
+            raise ValueError("help must be one line that ends with a full stop")
         # The help of the agent's own metrics need not name a source.
         if self.sources != ("agent",) and not _FROM.search(self.help):
-            raise ValueError("help does not end with where the number comes from, in parentheses")
+            raise ValueError("help must end with the source of the number, in parentheses")
 
 
 class File(Entry, frozen=True):

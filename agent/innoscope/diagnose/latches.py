@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from fnmatch import translate
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import field
 
+from innoscope import _native
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
 
@@ -61,9 +61,9 @@ def load(path: Path | None = None) -> tuple[Latch, ...]:
 
 
 @cache
-def _callers() -> tuple[tuple[Latch, re.Pattern[str]], ...]:
-    """Return each latch of the installed catalog with one regular expression for its callers."""
-    return tuple((latch, re.compile("|".join(map(translate, latch.callers)))) for latch in default_latches())
+def _callers() -> tuple[tuple[Latch, _native.Patterns], ...]:
+    """Return each latch of the installed catalog with the patterns for its callers."""
+    return tuple((latch, _native.Patterns(latch.callers)) for latch in default_latches())
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
@@ -92,8 +92,8 @@ def named(functions: tuple[str, ...]) -> str:
     if not callers:
         return ""
     kind = "rw_lock" if any(map(_OF_RW_LOCKS.search, functions[: outermost + 1])) else "mutex"
-    for latch, pattern in _callers():
-        if latch.kind in (None, kind) and any(map(pattern.match, callers)):
+    for latch, patterns in _callers():
+        if latch.kind in (None, kind) and any(map(patterns.matches, callers)):
             return f"{latch.words}, in {callers[0]}"
     return f"{'an rw-lock' if kind == 'rw_lock' else 'a mutex'}, in {callers[0]}"
 

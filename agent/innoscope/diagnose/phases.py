@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from innoscope.diagnose.evidence import Evidence
 
@@ -41,25 +41,22 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def _share(evidence: Evidence, patterns: Iterable[str]) -> float:
+def _share(evidence: Evidence, patterns: _native.Patterns) -> float:
     """Return the mean number of threads per snapshot that were in a matching function, at most 1.
 
     Raises Unknown if no thread was in a matching function.
     """
-    count = sum(
-        seen.count
-        for seen in evidence.seen
-        if any(fnmatchcase(function, pattern) for function in seen.functions for pattern in patterns)
-    )
+    count = sum(seen.count for seen in evidence.seen if any(map(patterns.matches, seen.functions)))
     if not count:
         raise Unknown("looks", evidence.missing.get("looks"))
     return min(1.0, count / len(evidence.snapshots))
 
 
-def _fact(patterns: tuple[str, ...]) -> Callable[[Evidence], float]:
+def _fact(functions: tuple[str, ...]) -> Callable[[Evidence], float]:
+    patterns = _native.Patterns(functions)
     return lambda evidence: _share(evidence, patterns)
 
 
 FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
-    f"phase_{name}": _fact(patterns) for name, patterns in _FUNCTIONS.items()
+    f"phase_{name}": _fact(functions) for name, functions in _FUNCTIONS.items()
 }

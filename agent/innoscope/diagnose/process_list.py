@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 
+from innoscope import _native
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
@@ -38,6 +38,12 @@ def _catalog() -> States:
 
 
 @cache
+def _states() -> tuple[tuple[_native.Patterns, str], ...]:
+    """Return the pattern and the wait class of each state in the catalog."""
+    return tuple((_native.Patterns([state]), wait) for state, wait in _catalog().states.items())
+
+
+@cache
 def known_classes() -> frozenset[str]:
     """Return the wait classes that can be derived from the process list."""
     data = _catalog()
@@ -61,4 +67,4 @@ def _wait(command: str, state: str) -> str:
     data = _catalog()
     if command in data.commands:
         return data.commands[command]
-    return next((wait for pattern, wait in data.states.items() if fnmatchcase(state, pattern)), _OTHER)
+    return next((wait for patterns, wait in _states() if patterns.matches(state)), _OTHER)

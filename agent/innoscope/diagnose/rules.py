@@ -34,11 +34,11 @@ class Condition(Entry, frozen=True):
         bounded = self.at_least is not None or self.below is not None
         if self.any:
             if self.signal or bounded or [one for one in self.any if one.any]:
-                raise ValueError("any is a list of signals with bounds, without other keys")
+                raise ValueError("any must be a list of signals with bounds, without other keys")
             return
         _check_signal(self.signal)
         if not bounded:
-            raise ValueError(f"{self.signal}: wants at_least or below")
+            raise ValueError(f"{self.signal}: needs at_least or below")
 
     @property
     def alternatives(self) -> tuple[Condition, ...]:
@@ -80,10 +80,10 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check that the blocker, metrics, signals and units that the rule names exist."""
         if self.blocker is not None and self.blocker not in BLOCKERS:
-            raise ValueError(f"no such blocker: {self.blocker!r}")
+            raise ValueError(f"unknown blocker: {self.blocker!r}")
         for metric in self.series:
             if not is_signal(f"last.{metric}"):
-                raise ValueError(f"no such metric: {metric!r}")
+                raise ValueError(f"unknown metric: {metric!r}")
         for text in self.texts:
             _check_text(text)
 
@@ -116,21 +116,21 @@ class File(Entry, frozen=True):
         for name, rule in self.findings.items():
             for other in rule.explains:
                 if other not in self.findings:
-                    raise ValueError(f"findings.{name}: explains {other!r}, which is not a finding")
+                    raise ValueError(f"findings.{name}: explains an unknown finding: {other!r}")
 
 
 def _check_signal(signal: str) -> None:
     if not is_signal(signal):
-        raise ValueError(f"no such signal: {signal!r}")
+        raise ValueError(f"unknown signal: {signal!r}")
 
 
 def _check_text(text: str) -> None:
     for signal, unit in PLACE.findall(text):
         _check_signal(signal)
         if unit not in UNITS:
-            raise ValueError(f"no such unit: {unit!r}")
+            raise ValueError(f"unknown unit: {unit!r}")
     if "{" in PLACE.sub("", text):
-        raise ValueError(f"a place that is not {{signal:unit}}: {text!r}")
+        raise ValueError(f"malformed placeholder, expected {{signal:unit}}: {text!r}")
 
 
 @cache

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.memory.locks.owners import LockOwners
-    from innoscope.sampling.model import Dump, Frame, Thread
+    from innoscope.sampling.model import Frame, Snapshot, Thread
     from innoscope.sampling.snapshot_history import Key, ObservedStack
     from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
@@ -112,9 +112,9 @@ class SnapshotLoop:
     def _take_snapshots(self, source: SnapshotSource) -> None:
         while not self._ended.is_set():
             began = time.monotonic()
-            dump = source.take_snapshot()
-            self._note_owners(dump)
-            self._add(dump)
+            snapshot = source.take_snapshot()
+            self._note_owners(snapshot)
+            self._add(snapshot)
             self._missing = None
             self._ended.wait(max(self._interval_s, _PAUSE_FACTOR * (time.monotonic() - began)))
 
@@ -124,20 +124,20 @@ class SnapshotLoop:
             before, self._lock_owners = self._lock_owners, lock_owners
             return before
 
-    def _note_owners(self, dump: Dump) -> None:
+    def _note_owners(self, snapshot: Snapshot) -> None:
         """Record the lock owners. Call this immediately after the snapshot, because owners change quickly."""
         with self._owners_lock:
             if self._lock_owners is not None:
-                self._lock_owners.note(dump)
+                self._lock_owners.note(snapshot)
 
-    def _add(self, dump: Dump) -> None:
+    def _add(self, snapshot: Snapshot) -> None:
         threads: Counter[tuple[str, str]] = Counter()
         files: Counter[tuple[str, str]] = Counter()
         last: dict[Key, list[int]] = {}
         kinds: dict[int, str] = {}
         busy: list[int] = []
-        same_pid_namespace = any(thread.tid == self._target.pid for thread in dump.threads)
-        for thread in dump.threads:
+        same_pid_namespace = any(thread.tid == self._target.pid for thread in snapshot.threads)
+        for thread in snapshot.threads:
             functions = self._functions(thread)
             kind = default_kinds().of(thread.frames, thread.comm).name
             threads[kind, thread.wait] += 1
@@ -149,8 +149,8 @@ class SnapshotLoop:
                 files[thread.wait, path] += 1
         self._kinds = kinds
         if files:
-            self._files.append((dump.taken_at, files))
-        self.history.add(SnapshotSummary(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
+            self._files.append((snapshot.taken_at, files))
+        self.history.add(SnapshotSummary(snapshot.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
 
     def _path(self, thread: Thread) -> str | None:
         """Return the path of the file that the thread reads, writes or syncs, or None.

@@ -36,9 +36,9 @@ class Source(ServerEntry, frozen=True):
         if sum(map(bool, (self.paths, self.symbol, self.status, self.variable))) != 1:
             raise ValueError("needs exactly one of paths, symbol, status, variable")
         if (self.symbol is None) != (self.kind is None):
-            raise ValueError("a symbol, and only that, needs a kind")
+            raise ValueError("kind is required with symbol, and not allowed otherwise")
         if self.bits is not None and not 0 <= self.bits[0] < self.bits[1] <= 64:
-            raise ValueError("bits is not [first, end)")
+            raise ValueError("bits must be [first, end)")
 
     @property
     def statuses(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Catalog(Entry, frozen=True):
         for path in self.paths:
             root, star, _ = path.partition("[*]")
             if star and root.isidentifier() and root not in self.lengths:
-                raise ValueError(f"{path}: nothing in lengths says how many {root} there are")
+                raise ValueError(f"{path}: the number of elements of {root} is missing in lengths")
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Value(Entry, frozen=True):
         if sum(place is not None for place in places) != 1:
             raise ValueError("needs exactly one of arg, result, label, is")
         if self.bits is not None and self.arg is None:
-            raise ValueError("bits are those of an argument")
+            raise ValueError("bits requires arg")
 
     @property
     def width(self) -> int:
@@ -128,9 +128,9 @@ class Catalog(Entry, frozen=True):
         name_entries(self.probes)
         for name, probe in self.probes.items():
             if probe.family not in self.families:
-                raise ValueError(f"probes.{name}: no family {probe.family}")
+                raise ValueError(f"probes.{name}: unknown family {probe.family}")
             if unknown := set(probe.asks) - self.probes.keys():
-                raise ValueError(f"probes.{name}: asks about {min(unknown)}, which is not a probe")
+                raise ValueError(f"probes.{name}: unknown probe {min(unknown)}")
             for number, site in enumerate(probe.sites):
                 if site.absent is None and LEAVE in site.at and site.returns not in self.safe:
                     why = "attaches at a return without saying why no exception can cross it"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights
 from innoscope.probes import build_cache
+from innoscope.target.native_errors import Failure, failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,14 +58,14 @@ def load(compiled: Compiled) -> Loaded:
             loaded.programs[name] = _native.load_uprobe_program(name, code, maps)
     except _native.NativeError as error:
         loaded.close()
-        raise _explain(*error.args) from error
+        raise _explain(failure(error)) from error
     except BaseException:
         loaded.close()
         raise
     return loaded
 
 
-def _explain(kind: str, detail: str) -> InnoscopeError:
-    if kind == "rights":
-        return NoRights(f"cannot load probes: permission denied: {detail}", remedy="run it as root")
-    return KernelUnable(f"cannot load the probes: {detail}", remedy="innoscope doctor")
+def _explain(found: Failure) -> InnoscopeError:
+    if found.kind == "rights":
+        return NoRights(f"cannot load probes: permission denied: {found.detail}", remedy="run it as root")
+    return KernelUnable(f"cannot load the probes: {found.detail}", remedy="innoscope doctor")

@@ -11,7 +11,7 @@ from innoscope import _native
 from innoscope._native import Function
 from innoscope.common.cache import Cache, cache_key
 from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
-from innoscope.target.native_errors import reading_files
+from innoscope.target.native_errors import failure, reading_files
 from innoscope.target.symbols.advice import remedy
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class _Files:
             try:
                 self._libraries[name] = _native.CodeFile(self._pid, name)
             except _native.NativeError as error:
-                if error.args[0] != "elf":
+                if failure(error).kind != "elf":
                     raise
                 self._libraries[name] = error
         return self._libraries[name]
@@ -179,9 +179,10 @@ def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -
     try:
         file, places = files.places(site)
     except _native.NativeError as error:
-        if error.args[0] != "elf":
+        found = failure(error)
+        if found.kind != "elf":
             raise
-        return Missing(probe, str(error.args[1]))
+        return Missing(probe, found.detail)
     if not places:
         return _not_found(target, probe, site, file)
     note = "counts only some of the calls: the rest is inlined" if _only_parts(places) else None
@@ -212,11 +213,12 @@ def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed
 
     A probe whose function has no live copy becomes Missing.
     """
-    own = [(place.address, place.size) for each in placed if not each.site.libraries for place in each.places]
-    counts = _cached(files.main, own, lambda: files.main.references(own))
+    own = [place for each in placed if not each.site.libraries for place in each.places]
+    bodies = [(place.address, place.size) for place in own]
+    counts = _cached(files.main, bodies, lambda: files.main.references(own))
     if counts is None:
         return list(placed)
-    dead = {address for (address, _), count in zip(own, counts, strict=True) if not count}
+    dead = {place.address for place, count in zip(own, counts, strict=True) if not count}
     return [each if each.site.libraries else _without_dead(each, dead) for each in placed]
 
 

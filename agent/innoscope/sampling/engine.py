@@ -10,14 +10,14 @@ from innoscope import _native
 from innoscope.sampling import descriptors, fitted_program
 from innoscope.sampling.classify import Classifier, default_classifier
 from innoscope.sampling.missing_names import missing_names
-from innoscope.sampling.model import Dump, Thread, Trust
+from innoscope.sampling.model import Snapshot, Thread, Trust
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone, translating
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from innoscope._native import Frame, Look, ModuleInfo, RawThread
+    from innoscope._native import Frame, ModuleInfo, RawSnapshot, RawThread
     from innoscope.target.model import Query, Target
 
 #: Maximum number of cached wait classes, in addition to two per thread. When the cache exceeds this size, it
@@ -34,7 +34,7 @@ class NativeProcess(Protocol):
 
     method: str
 
-    def look(self) -> Look:
+    def take_snapshot(self) -> RawSnapshot:
         """Take a snapshot."""
 
     def modules(self) -> list[ModuleInfo]:
@@ -103,27 +103,27 @@ class Engine:
         with translating(self.target.pid):
             return self._process.modules()
 
-    def take_snapshot(self) -> Dump:
+    def take_snapshot(self) -> Snapshot:
         """Copy, unwind, symbolise and classify every thread. Raises NoSuchProcess if the server has ended."""
         taken_at = time.time()
         with translating(self.target.pid):
-            snapshot = self._process.look()
-        if not snapshot.threads or not self._same_process():
+            raw = self._process.take_snapshot()
+        if not raw.threads or not self._same_process():
             raise gone(self.target.pid)
-        return Dump(
+        return Snapshot(
             target=self.target,
-            method=snapshot.method,
+            method=raw.method,
             taken_at=taken_at,
-            duration_ms=snapshot.copy_ns / 1e6,
-            threads=self._threads(snapshot),
-            notes=self._notes(snapshot),
-            shallow=snapshot.shallow,
+            duration_ms=raw.copy_ns / 1e6,
+            threads=self._threads(raw),
+            notes=self._notes(raw),
+            shallow=raw.shallow,
         )
 
     def _same_process(self) -> bool:
         return still_same(self.target)
 
-    def _threads(self, snapshot: Look) -> tuple[Thread, ...]:
+    def _threads(self, snapshot: RawSnapshot) -> tuple[Thread, ...]:
         """Return the classified threads. An unchanged thread is the same object as in the last snapshot."""
         last = self._last
         raw_threads = snapshot.threads
@@ -172,7 +172,7 @@ class Engine:
             argument=raw.argument if in_call else None,
         )
 
-    def _notes(self, snapshot: Look) -> tuple[str, ...]:
+    def _notes(self, snapshot: RawSnapshot) -> tuple[str, ...]:
         """Return the native core's messages about degraded results, and a note on missing function names."""
         notes = [*snapshot.notes]
         if all(raw.state in _STOPPED for raw in snapshot.threads):
@@ -184,10 +184,10 @@ class Engine:
         return (*notes, *self._advice)
 
 
-def attach_queries(dump: Dump, queries: Mapping[int, Query]) -> Dump:
-    """Return the dump with each thread's query attached. The keys of ``queries`` are ``ns_tid`` values."""
+def attach_queries(snapshot: Snapshot, queries: Mapping[int, Query]) -> Snapshot:
+    """Return the snapshot with each thread's query attached. The keys of ``queries`` are ``ns_tid`` ids."""
     threads = tuple(
         replace(thread, query=queries[thread.ns_tid]) if thread.ns_tid in queries else thread
-        for thread in dump.threads
+        for thread in snapshot.threads
     )
-    return Dump(dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes, dump.shallow)
+    return replace(snapshot, threads=threads)

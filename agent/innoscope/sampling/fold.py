@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.sampling.model import Dump, Trust
+from innoscope.sampling.model import Snapshot, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -25,11 +25,19 @@ MAX_TIDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """The unit of counts. ``pprof`` is a sample's type and unit, ``speedscope`` the unit of a weight."""
+class SampleType:
+    """The name and the unit of the counts in a profile.proto."""
 
     name: str
-    pprof: tuple[str, str]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of counts. ``pprof`` is its name in profile.proto, ``speedscope`` the unit of a weight."""
+
+    name: str
+    pprof: SampleType
     speedscope: str = "none"
     #: Displayed numbers are counts divided by ``scale``, under the heading ``heading``.
     scale: int = 1
@@ -45,7 +53,7 @@ class Unit:
         return f"{count:,}" if self.scale == 1 else f"{count / self.scale:,.1f}"
 
 
-THREADS: Final = Unit("threads", ("threads", "count"))
+THREADS: Final = Unit("threads", SampleType("threads", "count"))
 
 
 @dataclass(slots=True)
@@ -94,28 +102,24 @@ class Group:
 
 
 class Fold:
-    """Fold dumps. Two stacks are equal if their functions and their wait classes are equal."""
+    """Fold snapshots. Two stacks are equal if their functions and their wait classes are equal."""
 
     def __init__(self) -> None:
         self._stacks: dict[Key, Group] = {}
         self._threads: dict[int, dict[Key, Group]] = {}
         self._last: dict[int, Thread] = {}
 
-    def add(self, dump: Dump) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Count all threads of one snapshot."""
-        names: dict[int, tuple[str, ...]] = {}
-        for thread in dump.threads:
-            labels = names.get(id(thread.frames))
-            if labels is None:
-                labels = names[id(thread.frames)] = tuple([frame.label for frame in thread.frames])
-            key = (thread.wait, labels)
-            _into(self._stacks, key, thread)
-            _into(self._threads.setdefault(thread.tid, {}), key, thread)
-            self._last[thread.tid] = thread
+        for key, threads in group_by_stack(snapshot.threads).items():
+            for thread in threads:
+                self._put(key, thread, 1)
 
     def put(self, thread: Thread, number: int) -> None:
         """Add ``number`` to the count of a thread's stack, in a unit other than threads."""
-        key = (thread.wait, tuple([frame.label for frame in thread.frames]))
+        self._put((thread.wait, _labels(thread.frames)), thread, number)
+
+    def _put(self, key: Key, thread: Thread, number: int) -> None:
         _into(self._stacks, key, thread, number)
         _into(self._threads.setdefault(thread.tid, {}), key, thread, number)
         self._last[thread.tid] = thread
@@ -162,7 +166,23 @@ class Fold:
         return {"stack": self.by_stack, "wait": self.by_wait, "thread": self.by_thread}[by]()
 
 
-def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int = 1) -> None:
+def group_by_stack(threads: Iterable[Thread]) -> dict[Key, list[Thread]]:
+    """Group threads by stack. The engine uses one tuple for equal stacks, so labels are looked up once."""
+    labels: dict[int, tuple[str, ...]] = {}
+    groups: defaultdict[Key, list[Thread]] = defaultdict(list)
+    for thread in threads:
+        known = labels.get(id(thread.frames))
+        if known is None:
+            known = labels[id(thread.frames)] = _labels(thread.frames)
+        groups[thread.wait, known].append(thread)
+    return groups
+
+
+def _labels(frames: Iterable[Frame]) -> tuple[str, ...]:
+    return tuple([frame.label for frame in frames])
+
+
+def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int) -> None:
     group = groups.get(key)
     if group is None:
         group = groups[key] = Group(thread.wait, thread.frames)
@@ -176,11 +196,11 @@ def most_first(groups: Iterable[Group]) -> list[Group]:
     )
 
 
-def fold(dumps: Iterable[Dump], by: str = "stack") -> list[Group]:
-    """Return the groups of all threads of all dumps. ``by`` is stack, wait or thread."""
+def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[Group]:
+    """Return the groups of all threads of all snapshots. ``by`` is stack, wait or thread."""
     total = Fold()
-    for dump in dumps:
-        total.add(dump)
+    for snapshot in snapshots:
+        total.add(snapshot)
     return total.groups(by)
 
 
@@ -212,14 +232,11 @@ class Filter:
             known = self._known[name] = bool(self._grep and self._grep.search(name))
         return known
 
-    def apply(self, dump: Dump) -> Dump:
-        """Return the dump with only the selected threads."""
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with only the selected threads."""
         if not self:
-            return dump
-        threads = tuple(thread for thread in dump.threads if self.keeps(thread))
-        return Dump(
-            dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes, dump.shallow
-        )
+            return snapshot
+        return replace(snapshot, threads=tuple(filter(self.keeps, snapshot.threads)))
 
 
 class Report:
@@ -265,19 +282,19 @@ class Report:
             self.shown += number
             self.fold.put(thread, number)
 
-    def add(self, dump: Dump) -> Dump:
+    def add(self, snapshot: Snapshot) -> Snapshot:
         """Count one snapshot, and return the part of it that passed the filter."""
-        kept = self.wanted.apply(dump)
+        kept = self.wanted.apply(snapshot)
         self.fold.add(kept)
         self.snapshots += 1
-        self.threads += len(dump.threads)
+        self.threads += len(snapshot.threads)
         self.shown += len(kept.threads)
-        for thread in dump.threads:
+        for thread in snapshot.threads:
             self.tally[thread.trust] += 1
             self.waits[thread.wait] += 1
-        self.method = dump.method
-        self.started_at = self.started_at or dump.taken_at
-        self.ended_at = dump.taken_at
-        self.durations_ms.append(dump.duration_ms)
-        self.notes |= dict.fromkeys(dump.notes)
+        self.method = snapshot.method
+        self.started_at = self.started_at or snapshot.taken_at
+        self.ended_at = snapshot.taken_at
+        self.durations_ms.append(snapshot.duration_ms)
+        self.notes |= dict.fromkeys(snapshot.notes)
         return kept

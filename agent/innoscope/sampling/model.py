@@ -1,4 +1,4 @@
-"""Define the records of a stack dump, which all renderers use."""
+"""Define the records of a snapshot, which all renderers use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from innoscope._native import Frame
 if TYPE_CHECKING:
     from innoscope.target.model import Query, Target
 
-__all__ = ["Dump", "Frame", "Thread", "Trust"]
+__all__ = ["Frame", "Snapshot", "Thread", "Trust"]
 
 
 class Trust(StrEnum):
@@ -46,7 +46,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Dump:
+class Snapshot:
     """One snapshot of all threads of a server. ``taken_at`` is Unix time in seconds.
 
     ``shallow`` is the number of threads whose stack was cut because the snapshot's byte limit was reached.

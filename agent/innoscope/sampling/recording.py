@@ -1,7 +1,7 @@
 """Write and read recordings: snapshots stored in a file, one per line.
 
 The file is JSON Lines. The first line is a header, ``{"innoscope_recording": 1, …}``. Each further line is
-one dump, the same document that ``innoscope stacks --format json`` prints (docs/json.md). Each line is
+one snapshot, the same document that ``innoscope stacks --format json`` prints (docs/json.md). Each line is
 flushed, so a killed recorder leaves a readable file. If the name ends in ``.gz``, each line is a gzip member
 of its own: ``zcat`` reads the file, and a truncated file is readable up to its last complete line.
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import innoscope
 from innoscope.common import sanitize
 from innoscope.common.errors import BadFile, CannotWrite
-from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
 from innoscope.sampling.render.json import document
 from innoscope.target.model import Query, Target
 
@@ -73,9 +73,9 @@ class Recorder:
         }
         self._write_line(_JSON.encode(header))
 
-    def write(self, dump: Dump) -> None:
+    def write(self, snapshot: Snapshot) -> None:
         """Append and flush one snapshot. Raises CannotWrite, for example if the disk is full."""
-        self._write_line(_line(document(dump)))
+        self._write_line(_line(document(snapshot)))
         self.snapshots += 1
 
     def close(self) -> None:
@@ -151,14 +151,14 @@ class Recording:
     def __len__(self) -> int:
         return len(self.times)
 
-    def dump(self, index: int) -> Dump:
+    def snapshot(self, index: int) -> Snapshot:
         """Return snapshot number ``index``, from 0. Raises BadFile with the line number."""
         try:
             value = json.loads(zlib.decompress(self._lines[index]))
-            return self._parser.dump(value)
+            return self._parser.snapshot(value)
         except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             line = index + (2 if self.header else 1)
-            raise self._bad(line, f"not a dump: {_reason(error)}") from error
+            raise self._bad(line, f"not a snapshot: {_reason(error)}") from error
 
     def at(self, moment: float) -> int:
         """Return the index of the last snapshot taken at or before ``moment`` (Unix seconds), else 0."""
@@ -224,7 +224,7 @@ class Recording:
     def _add(self, line: bytes, number: int) -> None:
         taken_at = _TAKEN_AT.search(line, 0, 65536) or _TAKEN_AT.search(line)
         if taken_at is None or not line.startswith(b"{") or not line.rstrip().endswith(b"}"):
-            raise self._bad(number, "damaged: not a dump")
+            raise self._bad(number, "damaged: not a snapshot")
         self.times.append(float(taken_at[1]))
         counts = Counter(_WAIT.findall(line))
         self.waits.append({name.decode("utf-8", "replace"): count for name, count in counts.items()})
@@ -250,10 +250,10 @@ class _Parser:
         self._frames: dict[Frame, Frame] = {}
         self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
 
-    def dump(self, value: dict[str, Any]) -> Dump:
+    def snapshot(self, value: dict[str, Any]) -> Snapshot:
         if value["schema"] != 1:
             raise ValueError(f"schema {value['schema']}; this innoscope reads schema 1")
-        return Dump(
+        return Snapshot(
             target=_target(value["target"]),
             method=str(value["method"]),
             taken_at=float(value["taken_at"]),

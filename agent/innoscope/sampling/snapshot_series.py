@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.sampling.fold import Report
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Query
 
 
 class SnapshotSource(Protocol):
     """An object that takes snapshots, such as the engine."""
 
-    def take_snapshot(self) -> Dump:
+    def take_snapshot(self) -> Snapshot:
         """Take one snapshot."""
 
 
@@ -31,7 +31,7 @@ def take_snapshots(
     count: int = 1,
     interval_s: float = 1.0,
     fetch_queries: Callable[[], Mapping[int, Query]] | None = None,
-    each: Callable[[Dump], None] | None = None,
+    each: Callable[[Snapshot], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> InnoscopeError | None:
     """Add ``count`` snapshots to the report, and call ``each`` with every filtered snapshot.
@@ -43,10 +43,10 @@ def take_snapshots(
     try:
         for number in range(count):
             _sleep_until(start + number * interval_s)
-            dump = source.take_snapshot()
+            snapshot = source.take_snapshot()
             if fetch_queries is not None:
-                dump, fetch_queries = _with_queries(dump, fetch_queries)
-            filtered = report.add(dump)
+                snapshot, fetch_queries = _with_queries(snapshot, fetch_queries)
+            filtered = report.add(snapshot)
             if each is not None:
                 each(filtered)
             if progress is not None:
@@ -64,17 +64,17 @@ def take_snapshots(
 
 
 def _with_queries(
-    dump: Dump, fetch_queries: Callable[[], Mapping[int, Query]]
-) -> tuple[Dump, Callable[[], Mapping[int, Query]] | None]:
-    """Attach the statements to the dump. Return it, and the function for the next dump.
+    snapshot: Snapshot, fetch_queries: Callable[[], Mapping[int, Query]]
+) -> tuple[Snapshot, Callable[[], Mapping[int, Query]] | None]:
+    """Attach the statements to the snapshot. Return it, and the function for the next snapshot.
 
-    After an SQL failure, add a note to the dump, and return None instead of the function.
+    After an SQL failure, add a note to the snapshot, and return None instead of the function.
     """
     try:
-        return attach_queries(dump, fetch_queries()), fetch_queries
+        return attach_queries(snapshot, fetch_queries()), fetch_queries
     except SqlFailed as error:
         remedy = f" ({error.remedy})" if error.remedy else ""
-        return replace(dump, notes=(*dump.notes, f"no queries: {error.what}{remedy}")), None
+        return replace(snapshot, notes=(*snapshot.notes, f"no queries: {error.what}{remedy}")), None
 
 
 def _sleep_until(deadline: float) -> None:

@@ -100,7 +100,8 @@ def _files(options_file: str | None) -> Iterable[Path]:
         path = Path(options_file).expanduser()
         if not os.path.lexists(path):
             raise BadFile(
-                f"no such option file: {path}", remedy="printf '[client]\\nuser=…\\npassword=…\\n' > FILE"
+                f"cannot read the option file {path}: no such file",
+                remedy="printf '[client]\\nuser=…\\npassword=…\\n' > FILE",
             )
         return (path,)
     return [path.expanduser() for path in DEFAULT_FILES if os.access(path.expanduser(), os.R_OK)]

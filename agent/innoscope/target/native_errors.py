@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
@@ -21,6 +22,20 @@ RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
     "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (--method ptrace needs CAP_SYS_PTRACE only)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The contents of a ``NativeError``. The kinds are listed in ``_native.pyi``."""
+
+    kind: str
+    detail: str
+    remedy: str | None = None
+
+
+def failure(error: _native.NativeError) -> Failure:
+    """Return the contents of a ``NativeError``."""
+    return Failure(*error.args) if len(error.args) >= 2 else Failure("internal", str(error))
 
 
 def no_rights(pid: int, detail: str) -> NoRights:
@@ -78,8 +93,8 @@ def translating(pid: int) -> Iterator[None]:
     except OSError as error:
         raise explain_os_error(pid, error) from error
     except _native.NativeError as error:
-        kind, detail = (*error.args, "internal", "")[:2] if len(error.args) >= 2 else ("internal", str(error))
-        raise explain(pid, str(kind), str(detail)) from error
+        found = failure(error)
+        raise explain(pid, found.kind, found.detail) from error
 
 
 @contextmanager

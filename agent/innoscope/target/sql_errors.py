@@ -60,15 +60,15 @@ def explaining(user: str, where: str) -> Iterator[None]:
     except pymysql.MySQLError as error:
         inner = getattr(error, "original_exception", None)
         if _is_of_tls(inner):
-            raise SqlFailed(f"no SQL: no TLS with {where}: {inner}", remedy=_CERTIFICATE) from error
+            raise SqlFailed(f"no SQL: TLS with {where} failed: {inner}", remedy=_CERTIFICATE) from error
         code = error.args[0] if error.args else None
         words = str(error.args[-1]) if error.args else type(error).__name__
         raise _failure(code, words, user, where) from error
     except OSError:
         raise
     except Exception as error:
-        words = f"a malformed answer ({type(error).__name__}: {error})"
-        raise SqlFailed(f"no SQL: {words} of the server at {where}", remedy="innoscope doctor") from error
+        words = f"malformed response ({type(error).__name__}: {error})"
+        raise SqlFailed(f"no SQL: {words} from the server at {where}", remedy="innoscope doctor") from error
 
 
 def _is_of_tls(error: object) -> bool:

@@ -41,7 +41,7 @@ class _Numbers(Entry, frozen=True):
         _check_numbers(low=self.low, high=self.high)
         _check_lines(unit=self.unit)
         if not self.low < self.high:
-            raise ValueError("low is not below high")
+            raise ValueError("low must be below high")
 
 
 class _Setting(Entry, frozen=True):
@@ -53,12 +53,12 @@ class _Setting(Entry, frozen=True):
         """Raise ValueError if the scale or the limits do not fit the toggle's values."""
         _check_numbers(scale=self.scale, low=self.low, high=self.high)
         if self.scale is not None and (self.scale <= 0 or domain.words):
-            raise ValueError("scale is not above 0, of a toggle with a number")
+            raise ValueError("scale must be above 0, and requires a toggle with numbers")
         if domain.low is None or domain.high is None:
             if (self.low, self.high) != (None, None):
-                raise ValueError("low and high are for numbers")
+                raise ValueError("low and high require a toggle with numbers")
         elif not domain.low <= _or(self.low, domain.low) < _or(self.high, domain.high) <= domain.high:
-            raise ValueError("low and high are not within the toggle's own")
+            raise ValueError("low and high must be within the toggle's range")
 
 
 class _SqlSetting(_Setting, frozen=True):
@@ -70,9 +70,9 @@ class _SqlSetting(_Setting, frozen=True):
         """Return the assignment that the entry with this name describes."""
         self.check(domain)
         if self.bound is not None and domain.words:
-            raise ValueError("bound is for a toggle with a number")
+            raise ValueError("bound requires a toggle with numbers")
         if self.to is not None and self.bound is None:
-            raise ValueError("to is for a setting with bound")
+            raise ValueError("to requires bound")
         default: dict[str, Raw] = {word: word for word in domain.words}
         values = _values(self.values, domain, {"on": True, "off": False} if _is_switch(domain) else default)
         return Assignment(Setting(name), values, self.scale, self.low, self.high, self.bound, self.to)
@@ -87,11 +87,11 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.size not in _SIZES[self.kind]:
-            raise ValueError(f"size is not {', '.join(map(str, _SIZES[self.kind]))}")
+            raise ValueError(f"size must be one of {', '.join(map(str, _SIZES[self.kind]))}")
         low, high = self.plausible
         least, most = _range(self.kind, self.size)
         if not least <= low < high <= most:
-            raise ValueError(f"plausible does not fit {self.size} bytes, {self.kind}")
+            raise ValueError(f"plausible is outside of the range of {self.kind} with {self.size} bytes")
 
     def assignment(self, name: str, domain: Domain) -> Assignment:
         """Return the assignment that the entry with this name describes."""
@@ -124,7 +124,7 @@ class _Backend(Entry, frozen=True):
         if (self.sql is None) == (self.memory is None):
             raise ValueError("needs one of sql, memory")
         if self.sql is not None and all(one.bound for one in self.sql.values()):
-            raise ValueError("sets nothing of its own")
+            raise ValueError("at least one setting must be without bound")
         _check_lines(note=self.note)
 
     @property
@@ -155,7 +155,7 @@ class _Servers(ServerEntry, frozen=True):
             raise ValueError("needs either backends or refused")
         kinds = [backend.kind for backend in self.backends]
         if len(set(kinds)) != len(kinds):
-            raise ValueError("backends needs each kind once")
+            raise ValueError("duplicate kind in backends")
         if unknown := self.never.keys() - {"sql", "memory"}:
             raise ValueError(f"never: unknown backend {min(unknown)!r}")
         if both := self.never.keys() & set(kinds):
@@ -163,7 +163,7 @@ class _Servers(ServerEntry, frozen=True):
         _check_lines(refused=self.refused, **self.never)
         [(flavour, versions)] = self.ranges.items()
         if versions.last is None:
-            raise ValueError("the version range has no end: nothing is known of servers to come")
+            raise ValueError("the version range needs an upper bound: future servers have not been reviewed")
         for backend in self.backends:
             for name, setting in (backend.memory or {}).items():
                 _check_memory(name, setting.variable, flavour, versions.last)
@@ -202,7 +202,7 @@ class _Toggle(Entry, frozen=True):
             return Domain(low=self.values.low, high=self.values.high, unit=self.values.unit)
         words = _SWITCH if self.values == "switch" else tuple(map(_word, self.values))
         if len(words) < 2 or len(set(words)) != len(words):
-            raise ValueError("values: needs two words or more, each once")
+            raise ValueError("values: needs at least two words, without duplicates")
         return Domain(words=words)
 
     def toggle(self, name: str) -> Toggle:
@@ -269,7 +269,7 @@ def _values(
     made = {_word(word): raw for word, raw in given.items()}
     unknown = made.keys() - set(domain.words)
     if unknown or not made or len(made) != len(given):
-        raise ValueError(f"values: {min(unknown, default='a word twice')} is not among the toggle's words")
+        raise ValueError(f"values: {min(unknown, default='a duplicate')} is not among the toggle's words")
     if _is_switch(domain) and len(made) != len(_SWITCH):
         raise ValueError("values: needs on and off")
     _check_numbers(**{word: raw for word, raw in made.items() if not isinstance(raw, str)})
@@ -290,10 +290,10 @@ def _or(number: float | None, default: float) -> float:
 def _check_numbers(**numbers: float | None) -> None:
     for name, number in numbers.items():
         if number is not None and not abs(number) <= _LARGEST:  # also true for NaN
-            raise ValueError(f"{name} is not a number up to 2^64")
+            raise ValueError(f"{name} must be a number up to 2^64")
 
 
 def _check_lines(**texts: str | None) -> None:
     for name, text in texts.items():
         if text is not None and not (text.strip() and text.isprintable()):
-            raise ValueError(f"{name} is not a line of text")
+            raise ValueError(f"{name} must be one line of text")

@@ -134,7 +134,7 @@ def rights(target: Target, facts: Facts, backend: str) -> Verdict:
         return _yes("rights")
     return _no(
         "rights",
-        f"no right to write to the memory of process {target.pid}: {facts.memory_error}",
+        f"cannot write to the memory of process {target.pid}: {facts.memory_error}",
         "run it as root, or with CAP_SYS_PTRACE: sudo innoscope …",
     )
 
@@ -146,13 +146,13 @@ def ptrace_policy(facts: Facts, backend: str) -> Verdict:
     if facts.ptrace_scope == 3:
         return _no(
             "ptrace_policy",
-            "kernel.yama.ptrace_scope is 3: nobody may trace or write to another process until the next boot",
+            "kernel.yama.ptrace_scope is 3: no process can trace or write to another until the next boot",
             "remove it from /etc/sysctl.d and reboot, or use the SQL backend",
         )
-    policy = "a seccomp filter of ours" if facts.seccomp else "a security module, or its user namespace,"
+    policy = "our own seccomp filter" if facts.seccomp else "a security module, or its user namespace,"
     return _no(
         "ptrace_policy",
-        f"{policy} forbids to write to its memory ({facts.memory_error}), though we have CAP_SYS_PTRACE",
+        f"{policy} forbids writing to its memory ({facts.memory_error}), although we have CAP_SYS_PTRACE",
         "run it on the host itself, outside of containers; dmesg and the audit log name the module",
     )
 

@@ -117,7 +117,7 @@ def _reread(writer: Writer, entry: Entry) -> None:
         now = writer.read(step)
         if not same(now, step.old):
             raise Refused(
-                f"{step.setting} was {step.old} when this was planned and is {now} now: somebody changed it",
+                f"cannot change {step.setting}: it is {now} now, not {step.old} as planned",
                 remedy=f"innoscope toggle plan {entry.toggle} {entry.value}",
             )
 

@@ -25,7 +25,7 @@ def verify(writer: Writer, steps: Sequence[Step]) -> None:
         if not same(now, step.new):
             raise ChangeFailed(
                 f"{step.setting} reads back as {now}, not {step.new}",
-                remedy="the server limits it, or somebody else sets it at the same time",
+                remedy="the server limits the value, or another client set it at the same time",
             )
 
 

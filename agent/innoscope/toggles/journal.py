@@ -149,7 +149,7 @@ class Journal:
         try:
             lines.parse(line[:-1])
         except lines.Damaged as error:  # the line would make the whole journal unreadable
-            raise CannotWrite(f"the journal takes no such entry: {error}") from error
+            raise CannotWrite(f"cannot write to the journal: invalid entry: {error}") from error
         try:
             make_private(self.folder)
             descriptor = self._open()

@@ -270,7 +270,7 @@ class Fold:
     def _conclude(self, record: Result) -> None:
         entry = self._known(record.id)
         if entry.outcome != "intended":
-            raise Damaged(f"the change {entry.id} has a second result")
+            raise Damaged(f"duplicate result of change {entry.id}")
         ended = replace(
             entry, outcome=record.outcome, ended_at=record.at, reason=record.reason, put_back=record.put_back
         )
@@ -281,7 +281,7 @@ class Fold:
 
     def _known(self, ident: str) -> Entry:
         if ident not in self._entries:
-            raise Damaged(f"no change {ident} was begun before")
+            raise Damaged(f"unknown change {ident}")
         return self._entries[ident]
 
 

@@ -175,7 +175,9 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
     name, places = setting.name, symbols.places[setting.name]
     if len(places) != 1:
         where = ", ".join(f"{address:#x} ({size} bytes)" for address, size in sorted(places))
-        raise Refused(f"{name} is in this build {len(places)} times: {where}", remedy=_NOT_SAFE)
+        raise Refused(
+            f"cannot locate {name}: this build has it {len(places)} times: {where}", remedy=_NOT_SAFE
+        )
     [(address, size)] = places
     if described is None:
         return _agreed(setting, Resolved(address, size, setting.kind or "", f"symbol ({symbols.source})"))

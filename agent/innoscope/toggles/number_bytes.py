@@ -28,9 +28,9 @@ def encode(name: str, raw: Raw | None, kind: str, size: int) -> bytes:
     """
     code = _CODES.get((kind, size))
     if code is None:
-        raise Refused(f"{name}: there is no {kind} number of {size} bytes", remedy="correct the catalog")
+        raise Refused(f"cannot encode {name}: no type {kind} of {size} bytes", remedy="correct the catalog")
     if isinstance(raw, str) or raw is None or not math.isfinite(raw):
-        raise Refused(f"{name}: {raw!r} is not a number", remedy="correct the catalog")
+        raise Refused(f"cannot encode {name}: {raw!r} is not a number", remedy="correct the catalog")
     if kind != "float":
         if raw != int(raw):
             raise Refused(f"{name} holds whole numbers, not {raw}", remedy="give a whole number")

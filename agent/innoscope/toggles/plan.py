@@ -25,7 +25,7 @@ def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
         return toggles[name]
     near = difflib.get_close_matches(name, toggles, 3)
     hint = f"did you mean {', '.join(near)}? " if near else ""
-    raise Refused(f"there is no toggle {name!r}", remedy=f"{hint}innoscope toggle list")
+    raise Refused(f"unknown toggle {name!r}", remedy=f"{hint}innoscope toggle list")
 
 
 def plan(

@@ -127,12 +127,12 @@ class _Undoing:
             remedy = f"undo the later change {later[-1].id} of {later[-1].who} first"
         else:
             remedy = (
-                f"nobody did through innoscope: ask who may SET GLOBAL (the general or audit log has it), "
+                "not changed through innoscope: look for SET GLOBAL in the general or audit log, "
                 f"and set it yourself if {step.old} is right"
             )
         return Overtaken(
-            f"{step.setting} is {now} now, not {step.new} as the change {self.entry.id} left it: "
-            "somebody changed it since, so it is left alone",
+            f"cannot undo change {self.entry.id} of {step.setting}: "
+            f"it was changed since, from {step.new} to {now}",
             remedy=remedy,
         )
 
@@ -185,10 +185,10 @@ def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) 
         here = target is None or entry.server.life == (target.pid, target.start_time, boot)
         if here and entry.may_be_in_force and lives(*entry.server.life):
             return entry
-    what = "change" if which is None else f"change {which!r}"
+    what = "a change" if which is None else f"a change of {which!r}"
     raise Refused(
-        f"there is no {what} in force that could be undone" + ("" if target is None else " on this server"),
-        remedy="innoscope toggle history; what was changed ends with the server's process",
+        f"cannot undo {what}: none is in force" + ("" if target is None else " on this server"),
+        remedy="innoscope toggle history; changes end with the server's process",
     )
 
 

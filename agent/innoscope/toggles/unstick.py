@@ -162,7 +162,9 @@ def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
     except PermissionError as error:
         raise NoRights(f"cannot signal process {pid}: {error.strerror}", remedy="sudo innoscope …") from error
     except OSError as error:
-        raise KernelUnable(f"no pidfds: {error.strerror}", remedy=f"kill -CONT {pid}") from error
+        raise KernelUnable(
+            f"cannot open a pidfd of process {pid}: {error.strerror}", remedy=f"kill -CONT {pid}"
+        ) from error
 
 
 def answers(target: Target, timeout_s: float) -> bool | None:

@@ -94,7 +94,7 @@ impl Map {
         }
         Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("got a key of {} bytes for a map with keys of {} bytes", key.len(), self.key_bytes),
+            format!("key of {} bytes for a map with keys of {} bytes", key.len(), self.key_bytes),
         ))
     }
 

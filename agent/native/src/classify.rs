@@ -66,6 +66,23 @@ fn malformed(error: &regex::Error) -> Error {
     Error::new(Kind::Internal, reason.trim_start_matches("error: ").to_owned())
 }
 
+/// Patterns for whole names.
+pub struct Patterns(Regex);
+
+impl Patterns {
+    /// Compile the patterns.
+    ///
+    /// Errors: `Internal` for a malformed pattern.
+    pub fn new(patterns: &[String]) -> Result<Self> {
+        Ok(Self(compile(patterns)?))
+    }
+
+    /// Return whether one of the patterns matches the name.
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.is_match(name.as_bytes())
+    }
+}
+
 fn compile(patterns: &[String]) -> Result<Regex> {
     Regex::new(&expression(patterns)).map_err(|error| malformed(&error))
 }

@@ -62,7 +62,7 @@ impl From<&Thread> for RawThread {
 }
 
 #[pyclass(frozen, get_all)]
-struct Look {
+struct RawSnapshot {
     threads: Py<PyList>,
     stacks: Py<PyDict>,
     method: &'static str,
@@ -120,7 +120,7 @@ impl Process {
             "bpf" => Method::Bpf,
             "ptrace" => Method::Ptrace,
             other => {
-                return Err(PyValueError::new_err(format!("method is bpf or ptrace, not {other}")));
+                return Err(PyValueError::new_err(format!("unknown method {other:?}: use bpf or ptrace")));
             }
         };
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
@@ -143,7 +143,7 @@ impl Process {
         inner.relocated_program().map(|bytes| PyBytes::new(py, bytes))
     }
 
-    fn look(&mut self, py: Python<'_>) -> PyResult<Look> {
+    fn take_snapshot(&mut self, py: Python<'_>) -> PyResult<RawSnapshot> {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         let snapshot = py.detach(|| inner.snapshot())?;
         let stacks = PyDict::new(py);
@@ -161,7 +161,7 @@ impl Process {
         }
         let threads = snapshot.threads.iter().map(|thread| Py::new(py, RawThread::from(thread)));
         let threads = threads.collect::<PyResult<Vec<_>>>()?;
-        Ok(Look {
+        Ok(RawSnapshot {
             threads: PyList::new(py, threads)?.unbind(),
             stacks: stacks.unbind(),
             method: self.method,
@@ -380,27 +380,39 @@ fn probe_uprobe_links(py: Python<'_>) -> Feature {
     test(py, probe::uprobe_links)
 }
 
-/// A stack, innermost frame first, how often it was seen, and its labels.
-type PySample<'py> = (Vec<PyRef<'py, Frame>>, i64, HashMap<String, String>);
+/// A stack to encode: any object with these attributes. Frames are innermost first.
+#[derive(FromPyObject)]
+struct PprofSample<'py> {
+    frames: Vec<PyRef<'py, Frame>>,
+    count: i64,
+    labels: HashMap<String, String>,
+}
+
+/// The kind of numbers in a profile: any object with these attributes.
+#[derive(FromPyObject)]
+struct SampleType {
+    name: String,
+    unit: String,
+}
 
 #[pyfunction]
 #[pyo3(name = "pprof", signature = (samples, *, sample_type, taken_at_ns, duration_ns))]
 fn encode_pprof<'py>(
     py: Python<'py>,
-    samples: Vec<PySample<'py>>,
-    sample_type: (String, String),
+    samples: Vec<PprofSample<'py>>,
+    sample_type: SampleType,
     taken_at_ns: i64,
     duration_ns: i64,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let samples = samples
         .into_iter()
-        .map(|(frames, count, labels)| {
+        .map(|PprofSample { frames, count, labels }| {
             let frames = frames.iter().map(|frame| frame.to_core(py)).collect::<PyResult<_>>()?;
             Ok(pprof::Sample { frames, count, labels: labels.into_iter().collect() })
         })
         .collect::<PyResult<Vec<_>>>()?;
-    let sample_type = (sample_type.0.as_str(), sample_type.1.as_str());
-    let encoded = py.detach(|| pprof::encode(samples, sample_type, taken_at_ns, duration_ns));
+    let SampleType { name, unit } = sample_type;
+    let encoded = py.detach(|| pprof::encode(samples, (&name, &unit), taken_at_ns, duration_ns));
     Ok(PyBytes::new(py, &encoded))
 }
 
@@ -421,7 +433,7 @@ fn draw_flamegraph(
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NativeError", module.py().get_type::<NativeError>())?;
     module.add_class::<Process>()?;
-    module.add_class::<Look>()?;
+    module.add_class::<RawSnapshot>()?;
     module.add_class::<RawThread>()?;
     module.add_class::<Symbol>()?;
     module.add_class::<Feature>()?;

@@ -272,6 +272,23 @@ impl ThreadKinds {
     }
 }
 
+#[pyclass(frozen)]
+struct Patterns {
+    inner: classify::Patterns,
+}
+
+#[pymethods]
+impl Patterns {
+    #[new]
+    fn new(patterns: Vec<String>) -> PyResult<Self> {
+        Ok(Self { inner: classify::Patterns::new(&patterns).map_err(malformed)? })
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.inner.matches(name)
+    }
+}
+
 #[pyfunction]
 fn plain_name(function: &str) -> &str {
     classify::plain_name(function)
@@ -288,6 +305,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Classifier>()?;
     module.add_class::<PyThreadKind>()?;
     module.add_class::<ThreadKinds>()?;
+    module.add_class::<Patterns>()?;
     module.add_function(wrap_pyfunction!(plain_name, module)?)?;
     module.add_function(wrap_pyfunction!(pattern_problem, module)?)
 }

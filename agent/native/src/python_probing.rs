@@ -82,8 +82,10 @@ impl CodeFile {
         py.detach(|| self.inner.variables_at(&addresses))
     }
 
-    fn references(&self, py: Python<'_>, functions: Vec<(u64, u64)>) -> Option<Vec<u32>> {
-        py.detach(|| self.inner.references(&functions))
+    fn references(&self, py: Python<'_>, functions: Vec<PyRef<'_, Function>>) -> Option<Vec<u32>> {
+        let bodies: Vec<(u64, u64)> =
+            functions.iter().map(|function| (function.address, function.size)).collect();
+        py.detach(|| self.inner.references(&bodies))
     }
 }
 

@@ -194,7 +194,7 @@ struct OffCpu {
     /// Takes snapshots of threads that do not switch; None if this kernel does not support snapshots.
     source: Mutex<Option<BpfSource>>,
     #[pyo3(get)]
-    cannot_look: Option<String>,
+    snapshot_problem: Option<String>,
 }
 
 #[pymethods]
@@ -213,8 +213,8 @@ impl OffCpu {
         let (inner, source) = py.detach(|| -> Result<_> {
             Ok((programs::OffCpu::new(target, most_threads)?, BpfSource::new(pid, kernel, None)))
         })?;
-        let cannot_look = source.as_ref().err().map(|error: &Error| error.detail.clone());
-        Ok(Self { inner: Mutex::new(inner), source: Mutex::new(source.ok()), cannot_look })
+        let snapshot_problem = source.as_ref().err().map(|error: &Error| error.detail.clone());
+        Ok(Self { inner: Mutex::new(inner), source: Mutex::new(source.ok()), snapshot_problem })
     }
 
     #[getter]
@@ -239,7 +239,7 @@ impl OffCpu {
         Ok(locked(&self.inner).set_max_stacks(most)?)
     }
 
-    fn look(&self, py: Python<'_>, samples: &Samples) -> PyResult<()> {
+    fn take_snapshot(&self, py: Python<'_>, samples: &Samples) -> PyResult<()> {
         Ok(py.detach(|| match locked(&self.source).as_mut() {
             Some(source) => locked(&samples.inner).add_snapshot(source),
             None => Ok(()),

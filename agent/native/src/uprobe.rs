@@ -53,7 +53,7 @@ fn failed(error: &io::Error, place: Place<'_>) -> Error {
 
 fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())
-        .map_err(|_| Error::new(Kind::Internal, format!("{}: a NUL in the path", what(place))))?;
+        .map_err(|_| Error::new(Kind::Internal, format!("{}: the path contains a NUL", what(place))))?;
     let mut attributes = attributes(&path, place)?;
     // SAFETY: `attributes` is initialised. `attributes` and the path to which it points outlive the call.
     let event: RawFd = unsafe {
@@ -128,5 +128,5 @@ fn pmu_file(name: &str) -> Result<String> {
 }
 
 fn unexpected(name: &str, text: &str) -> Error {
-    Error::new(Kind::Bpf, format!("{PMU}/{name} reads {text:?}"))
+    Error::new(Kind::Bpf, format!("unexpected content of {PMU}/{name}: {text:?}"))
 }

@@ -93,7 +93,7 @@ def command(
         _only_for_a_server(context, file)
         code = _read(file, show or "findings", as_json)
     elif show is not None:
-        raise click.UsageError("--show is for an incident file: innoscope diagnose FILE --show …")
+        raise click.UsageError("--show requires an incident file: innoscope diagnose FILE --show …")
     else:
         target = find_one(pid, socket, port)
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
@@ -108,7 +108,9 @@ def _only_for_a_server(context: click.Context, file: Path) -> None:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in ("file", "show", "as_json"):
-            raise click.UsageError(f"{_long_name(parameter)} is for a live server, not for the file {file}")
+            raise click.UsageError(
+                f"cannot use {_long_name(parameter)} with the file {file}: only with a live server"
+            )
 
 
 def _long_name(parameter: click.Parameter) -> str:
@@ -118,7 +120,7 @@ def _long_name(parameter: click.Parameter) -> str:
 def _read(file: Path, show: str, as_json: bool) -> ExitCode:
     """Print a part of an incident file; return the exit code for its findings."""
     if as_json and show != "findings":
-        raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
+        raise click.UsageError(f"cannot use --json with --show {show}: zcat {file} | jq .capture")
     capture = files.load(file)
     if show != "findings":
         console.lines(incident_text.part(capture, show))

@@ -178,7 +178,7 @@ def _probes(families: tuple[str, ...]) -> Sequence[Probe]:
     unknown = set(families) - set(catalog.families)
     if unknown:
         raise click.BadParameter(
-            f"there is no family {', '.join(sorted(unknown))}; there are {', '.join(catalog.families)}",
+            f"unknown family {', '.join(sorted(unknown))}; the families are {', '.join(catalog.families)}",
             param_hint="--family",
         )
     return catalog.of(frozenset(families or catalog.families))

@@ -81,7 +81,7 @@ def command(
     """
     form = chosen_format(form, as_json, by, output)
     if off_cpu and frequency is not None:
-        raise click.UsageError("--frequency is for CPU time; --off-cpu has exact times")
+        raise click.UsageError("cannot use --frequency with --off-cpu, which measures exact times")
 
     target = find_one(pid, socket, port)
     how = How(inlines=inlines, kernel=kernel, debug_dirs=debug_dirs, fetch=not no_debuginfod)

@@ -80,7 +80,7 @@ def _play(recording: Recording, moment: float | None) -> int:
     from innoscope.cli.top.replay import ReplayApp  # imported here, because only the screen needs textual
 
     label("idle")  # report a damaged catalog or snapshot before the screen is drawn
-    recording.dump(0)
+    recording.snapshot(0)
     return ReplayApp(Player(recording, moment)).run_to_end()
 
 

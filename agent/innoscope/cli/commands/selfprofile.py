@@ -48,9 +48,9 @@ def command(
     profile a server, use `innoscope profile`.
     """
     if pid is not None and sensor:
-        raise click.UsageError("--pid or --sensor, not both")
+        raise click.UsageError("--pid and --sensor are mutually exclusive")
     if form == "flamegraph" and output is None and sys.stdout.isatty():
-        raise click.UsageError("flamegraph is not for a terminal: --output FILE")
+        raise click.UsageError("cannot write flamegraph to a terminal: use --output FILE")
     proc = ProcFs()
     pid = pid or py_spy.find("sensor" if sensor else "agent", proc)
     name = py_spy.command_of(pid, proc)

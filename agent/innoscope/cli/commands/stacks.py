@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Query, Target
 
@@ -78,7 +78,7 @@ def command(
     """
     form = chosen_format(form, as_json, by, output)
     if interval is not None and count == 1:
-        raise click.UsageError("--interval needs --count: how many snapshots?")
+        raise click.UsageError("--interval requires --count, the number of snapshots")
 
     target = find_one(pid, socket, port)
     report = Report(target, Filter(waits, grep))
@@ -115,8 +115,8 @@ def _asker(target: Target, defaults_file: str | None, user: str | None) -> Calla
     return ask
 
 
-def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
-    return lambda dump: sink.line(line(dump))
+def _json_writer(sink: Stdout | File) -> Callable[[Snapshot], None]:
+    return lambda snapshot: sink.line(line(snapshot))
 
 
 def _progress(count: int) -> Callable[[int], None] | None:

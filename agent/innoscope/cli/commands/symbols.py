@@ -171,9 +171,9 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
         target = find_one(pid, socket, port)
         if target.build_id != about.build_id:
             raise BadFile(
-                f"symbol pack {file}: is of another build: of {about.build_id}, "
+                f"symbol pack {file}: is for another build: it has build-id {about.build_id}, "
                 f"and process {target.pid} runs {target.build_id}",
-                remedy="a pack is of one build: export that of the server",
+                remedy="export a pack of the server's build: innoscope symbols export",
             )
         fits = [target.pid]
     if as_json:
@@ -191,7 +191,7 @@ def _origin(
         with step("looking for the debug file"):
             return pack_source.of_server(target, tuple(map(str, debug_dirs)), download_progress())
     if pid is not None or socket is not None or port is not None:
-        raise click.UsageError("--file is instead of a running server: leave out --pid, --socket and --port")
+        raise click.UsageError("cannot use --file with --pid, --socket or --port")
     with step(f"reading {file.name}"):
         return pack_source.of_file(file)
 

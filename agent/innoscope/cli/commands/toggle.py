@@ -194,7 +194,7 @@ def set_toggle(
       sudo innoscope toggle set io_capacity 2000 --for 10m --why "import, ticket 4711"
     """
     if confirm is not None and confirm != name:
-        raise click.UsageError(f"--confirm {confirm} is not the toggle's name, {name}")
+        raise click.UsageError(f"--confirm must be the toggle's name, {name}, not {confirm}")
     target = find_one(pid, socket, port)
     account = _account(defaults_file, user)
     planned = _planned(target, name, value, backend, account)
@@ -272,7 +272,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
         require_yes(f"Set {name} to {plan.value}?", call)
         return
     if yes or not on_terminal():
-        what = "--yes is not enough" if yes else "there is no terminal to ask for confirmation"
+        what = "--yes is not enough" if yes else "cannot ask for confirmation without a terminal"
         raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
     if console.ask_text(f"This is dangerous. Type {name} to do it") != name:
         raise Refused("not confirmed: nothing was changed", remedy=call)
@@ -294,7 +294,7 @@ def _planned(target: Target, name: str, value: str, backend: str | None, account
 def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
     if name not in toggles:
         near = did_you_mean(name, toggles) or f"; there are {', '.join(toggles)}"
-        raise click.BadParameter(f"there is no toggle {name!r}{near}", param_hint="NAME")
+        raise click.BadParameter(f"unknown toggle {name!r}{near}", param_hint="NAME")
     return toggles[name]
 
 

@@ -133,15 +133,15 @@ def _format(form: str | None, as_json: bool, callers: bool, output: Path | None)
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form or "text"
     if form not in ("text", "json") and not callers:
-        raise click.UsageError(f"--format {form} is of stacks: it needs --callers")
+        raise click.UsageError(f"--format {form} requires --callers")
     if form in BINARY and output is None and sys.stdout.isatty():
-        raise click.UsageError(f"{form} is not for a terminal: --output FILE")
+        raise click.UsageError(f"cannot write {form} to a terminal: use --output FILE")
     return form
 
 
 def _seconds(seconds: float | None, force: bool) -> float:
     if force and seconds and seconds > MAX_FORCED_SECONDS:
-        raise click.UsageError(f"with --force at most {MAX_FORCED_SECONDS:g} seconds")
+        raise click.UsageError(f"--seconds is limited to {MAX_FORCED_SECONDS:g} with --force")
     return seconds or (FORCED_SECONDS if force else SECONDS)
 
 

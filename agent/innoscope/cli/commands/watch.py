@@ -145,7 +145,7 @@ def command(
     stopped or changed. If the server restarts, the command waits for the new process.
     """
     if not rules and not listing:
-        raise click.UsageError("nothing to wait for: add a rule, such as --trigger 'threads_running>50'")
+        raise click.UsageError("no trigger: add a rule, such as --trigger 'threads_running>50'")
 
     triggers = tuple(parse(rule) for rule in rules)
     sources = Sources(not no_sql, not no_probes, defaults_file, user)

@@ -66,7 +66,7 @@ def _state(proc: ProcFs, target: Target) -> Check:
             f"let it detach, or: kill {tracer}",
         )
     if state.startswith(("T", "t")):
-        return warn("state", f"{state}: the server is stopped and serves nobody", f"kill -CONT {target.pid}")
+        return warn("state", f"{state}: the server is stopped", f"kill -CONT {target.pid}")
     return ok("state", f"{state}, not traced")
 
 

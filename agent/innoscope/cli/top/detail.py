@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from innoscope.cli.top.frame import Row
-    from innoscope.sampling.model import Dump, Frame, Thread
+    from innoscope.sampling.model import Frame, Snapshot, Thread
     from innoscope.target.model import Query
 
 
@@ -54,9 +54,9 @@ class Page(ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
 
 
-def stack_page(row: Row, label: str, dump: Dump) -> Page:
+def stack_page(row: Row, label: str, snapshot: Snapshot) -> Page:
     """Return the page of one stack: its frames, statements and threads."""
-    title = f"{row.count:,} threads · {label} · {server(dump)} at {clock(dump.taken_at)}"
+    title = f"{row.count:,} threads · {label} · {server(snapshot)} at {clock(snapshot.taken_at)}"
     return Page(clean(title), stack_text(row))
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from innoscope.sampling.fold import Group
+from innoscope.sampling.fold import Group, Key, group_by_stack
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Mapping
 
-    from innoscope.sampling.model import Dump, Frame, Thread
+    from innoscope.sampling.model import Frame, Snapshot, Thread
 
 #: Wait classes of idle threads.
 IDLE = frozenset({"idle", "background_idle"})
-
-#: Identity of a stack: its wait class and the labels of its frames, innermost first.
-Key = tuple[str, tuple[str, ...]]
 
 
 class Order(StrEnum):
@@ -92,10 +88,10 @@ class Row:
 class FoldedSnapshot:
     """A snapshot with its threads folded: threads with equal stacks form one row."""
 
-    def __init__(self, dump: Dump, before: FoldedSnapshot | None = None) -> None:
-        """Fold ``dump``. Changes of thread counts are relative to ``before``."""
-        self.dump = dump
-        groups = _group(dump)
+    def __init__(self, snapshot: Snapshot, before: FoldedSnapshot | None = None) -> None:
+        """Fold ``snapshot``. Changes of thread counts are relative to ``before``."""
+        self.snapshot = snapshot
+        groups = group_by_stack(snapshot.threads)
         self.counts: dict[Key, int] = {key: len(threads) for key, threads in groups.items()}
         then = before.counts if before else self.counts
         self.rows = [
@@ -120,18 +116,6 @@ def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
     """Return wait classes and thread counts, highest first. Omit idle classes if ``choice`` hides them."""
     shown = [(wait, count) for wait, count in counts.items() if not (choice.hide_idle and wait in IDLE)]
     return sorted(shown, key=lambda item: (-item[1], item[0]))
-
-
-def _group(dump: Dump) -> dict[Key, list[Thread]]:
-    """Group threads by stack. The engine uses one tuple for equal stacks, so names are looked up once."""
-    labels: dict[int, tuple[str, ...]] = {}
-    groups: defaultdict[Key, list[Thread]] = defaultdict(list)
-    for thread in dump.threads:
-        names = labels.get(id(thread.frames))
-        if names is None:
-            names = labels[id(thread.frames)] = tuple([frame.label for frame in thread.frames])
-        groups[thread.wait, names].append(thread)
-    return groups
 
 
 def _sort_key(row: Row, order: Order) -> tuple[object, ...]:

@@ -35,7 +35,7 @@ def record(
                 say(f"the server ended: {error.what}")
                 break
             snapshots += 1
-            for problem in {result.sql_problem, *result.dump.notes} - {None} - problems:
+            for problem in {result.sql_problem, *result.snapshot.notes} - {None} - problems:
                 problems.add(str(problem))
                 say(str(problem))
             if result.record_problem:
@@ -44,7 +44,7 @@ def record(
             now = time.monotonic()
             if now - said_at >= 10:
                 said_at = now
-                say(f"{snapshots:,} snapshots, {late:,} late, {len(result.dump.threads):,} threads")
+                say(f"{snapshots:,} snapshots, {late:,} late, {len(result.snapshot.threads):,} threads")
             due += interval_s
             missed = max(0, int((now - due) // interval_s) + 1) if now > due else 0
             late += missed

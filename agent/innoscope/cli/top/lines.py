@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from innoscope.cli.top.frame import Row
-    from innoscope.sampling.model import Dump, Frame
+    from innoscope.sampling.model import Frame, Snapshot
 
 _SUFFIX = re.compile(
     r"\.(?:isra|part|constprop|cold|lto_priv|llvm)(?:\.\d+)*| \[clone [^]]*\]|@@?[A-Z]+[\w.]*|@plt"
@@ -62,20 +62,21 @@ def _is_libc(frame: Frame) -> bool:
     return frame.kernel or _LIBC.match(frame.module) is not None
 
 
-def server(dump: Dump) -> str:
+def server(snapshot: Snapshot) -> str:
     """Return the server's flavour, version and pid, for example ``MySQL 5.6.24 pid 1234``."""
-    target = dump.target
+    target = snapshot.target
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(target.flavour, target.flavour)
     version = ".".join(map(str, target.version)) or "(version unknown)"
     return f"{clean(flavour)} {version} pid {target.pid}"
 
 
-def headline(dump: Dump, columns: int) -> str:
+def headline(snapshot: Snapshot, columns: int) -> str:
     """Return a line with server, thread count, duration and method, and the time at the right edge."""
-    touched = "not stopped" if dump.method == "bpf" else "each thread held for a moment"
-    took = f"{len(dump.threads):,} threads in {milliseconds(dump.duration_ms)}"
-    right = clock(dump.taken_at)
-    return f"{fit(f'{server(dump)} · {took} · {dump.method}, {touched}', columns - len(right) - 1)} {right}"
+    touched = "not stopped" if snapshot.method == "bpf" else "each thread held for a moment"
+    took = f"{len(snapshot.threads):,} threads in {milliseconds(snapshot.duration_ms)}"
+    right = clock(snapshot.taken_at)
+    left = f"{server(snapshot)} · {took} · {snapshot.method}, {touched}"
+    return f"{fit(left, columns - len(right) - 1)} {right}"
 
 
 @dataclass(frozen=True, slots=True)

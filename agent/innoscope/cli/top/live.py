@@ -85,9 +85,9 @@ class TopApp(StacksApp):
             return
         self._failure = None
         self._result = message.result
-        dump = message.result.dump
-        self.history.add(dump.taken_at, dump.waits)
-        self._newest = FoldedSnapshot(dump, self._newest)
+        snapshot = message.result.snapshot
+        self.history.add(snapshot.taken_at, snapshot.waits)
+        self._newest = FoldedSnapshot(snapshot, self._newest)
         if self.frozen:
             self.draw_head()
         else:
@@ -105,7 +105,7 @@ class TopApp(StacksApp):
         """Freeze the view, or resume with the newest snapshot."""
         self.frozen = not self.frozen
         if not self.frozen and self._newest:
-            self.snapshot = self._newest
+            self.folded = self._newest
         self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -134,7 +134,7 @@ class TopApp(StacksApp):
             texts.append("FROZEN: space goes on")
         if self._result:
             texts += filter(None, (self._result.record_problem, self._result.sql_problem))
-        if self.snapshot and (notes := self.snapshot.dump.notes):
+        if self.folded and (notes := self.folded.snapshot.notes):
             more = f" (+{len(notes) - 1}, n shows all)" if len(notes) > 1 else ""
             texts.append(f"note{more}: {notes[0]}")
         return texts

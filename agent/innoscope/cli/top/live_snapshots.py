@@ -13,7 +13,7 @@ from innoscope.sampling.engine import attach_queries
 
 if TYPE_CHECKING:
     from innoscope.cli.top.statements import QueryFeed
-    from innoscope.sampling.model import Dump
+    from innoscope.sampling.model import Snapshot
     from innoscope.sampling.recording import Recorder
     from innoscope.sampling.snapshot_series import SnapshotSource
 
@@ -24,7 +24,7 @@ SQL_PATIENCE_S = 0.2
 class SnapshotResult:
     """One snapshot, and the errors of SQL and of the recording."""
 
-    dump: Dump
+    snapshot: Snapshot
     sql_problem: str | None = None
     record_problem: str | None = None
 
@@ -51,17 +51,17 @@ class LiveSnapshots:
         """Take a snapshot. Raise the engine's errors. The result contains errors of SQL and the recording."""
         if self._feed:
             self._feed.ask()
-        dump = self._source.take_snapshot()
+        snapshot = self._source.take_snapshot()
         if self._feed and (queries := self._feed.take(self._patience_s)):
-            dump = attach_queries(dump, queries)
-        self._record(dump)
-        return SnapshotResult(dump, self._feed.problem if self._feed else None, self._record_problem)
+            snapshot = attach_queries(snapshot, queries)
+        self._record(snapshot)
+        return SnapshotResult(snapshot, self._feed.problem if self._feed else None, self._record_problem)
 
-    def _record(self, dump: Dump) -> None:
+    def _record(self, snapshot: Snapshot) -> None:
         if self.recorder is None or self._record_problem:
             return
         try:
-            self.recorder.write(dump)
+            self.recorder.write(snapshot)
         except InnoscopeError as error:
             self._record_problem = (
                 f"recording stopped after {self.recorder.snapshots:,} snapshots: {error.what}"

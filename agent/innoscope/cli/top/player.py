@@ -82,7 +82,7 @@ def parse_moment(text: str, first: float, last: float) -> float:
         ) from None
     if not int(first) <= moment <= last + 1:
         span = f"{_local(first)} to {_local(last)}"
-        raise InnoscopeError(f"{text} is not within the recording", remedy=f"it runs from {span}")
+        raise InnoscopeError(f"{text} is outside the recording", remedy=f"the recording is from {span}")
     return moment
 
 

@@ -66,16 +66,16 @@ class ReplayApp(StacksApp):
             self.draw_head()
             return
         recording = self._player.recording
-        before = self.snapshot if self._shown is not None and index == self._shown + 1 else None
+        before = self.folded if self._shown is not None and index == self._shown + 1 else None
         self._shown = index
         self.history = History()
         for past in range(recording.at(recording.times[index] - SPAN_S), index + 1):
             self.history.add(recording.times[past], recording.waits[past])
         try:
             if before is None and index > 0:
-                before = FoldedSnapshot(recording.dump(index - 1))
+                before = FoldedSnapshot(recording.snapshot(index - 1))
             self._damage = None
-            self.show(FoldedSnapshot(recording.dump(index), before))
+            self.show(FoldedSnapshot(recording.snapshot(index), before))
         except BadFile as error:
             self._damage = error.what
             self._player.playing = False

@@ -16,7 +16,7 @@ from innoscope.sampling.render.words import clean, trust
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.cli.top.frame import Key
+    from innoscope.sampling.fold import Key
     from innoscope.sampling.model import Frame
     from innoscope.sampling.recording import Recording
 
@@ -37,7 +37,7 @@ def summary(
     for index in range(len(recording)):
         if progress:
             progress(index + 1)
-        for row in FoldedSnapshot(recording.dump(index)).rows:
+        for row in FoldedSnapshot(recording.snapshot(index)).rows:
             totals[row.key] += row.count
             frames.setdefault(row.key, row.frames)
             statements.update(row.queries)
@@ -58,10 +58,10 @@ def summary(
 
 def _head(recording: Recording) -> Iterator[str]:
     first, last = recording.times[0], recording.times[-1]
-    dump = recording.dump(0)
+    snapshot = recording.snapshot(0)
     gaps = [after - before for before, after in pairwise(recording.times)]
     pace = f", one every {median(gaps):.1f} s, longest gap {max(gaps):.1f} s" if gaps else ""
-    yield f"{server(dump)}, {_local(first)} to {_local(last)}"
+    yield f"{server(snapshot)}, {_local(first)} to {_local(last)}"
     yield f"{len(recording):,} snapshots{pace}"
     yield from recording.notes
 
@@ -84,16 +84,15 @@ def _local(moment: float) -> str:
 def snapshot_lines(recording: Recording, moment: float, columns: int = 110) -> Iterator[str]:
     """Yield the lines of the snapshot at a Unix time: its wait classes and stacks, most threads first."""
     index = recording.at(moment)
-    snapshot = FoldedSnapshot(
-        recording.dump(index), FoldedSnapshot(recording.dump(index - 1)) if index else None
-    )
-    widths = Widths.of(columns, map(label, snapshot.dump.waits))
-    yield headline(snapshot.dump, columns)
-    yield f"snapshot {index + 1:,} of {len(recording):,} · {trust(snapshot.dump.tally)}"
+    snapshot = recording.snapshot(index)
+    folded = FoldedSnapshot(snapshot, FoldedSnapshot(recording.snapshot(index - 1)) if index else None)
+    widths = Widths.of(columns, map(label, snapshot.waits))
+    yield headline(snapshot, columns)
+    yield f"snapshot {index + 1:,} of {len(recording):,} · {trust(snapshot.tally)}"
     yield ""
-    for name, count in snapshot.dump.waits.items():
+    for name, count in snapshot.waits.items():
         yield f"{fit(clean(label(name)), 28)} {count:>9,}"
     yield ""
     yield stacks_head(widths, Order.THREADS.value)
-    for row in snapshot.choose(Choice()):
+    for row in folded.choose(Choice()):
         yield from (line.rstrip() for line in stack_lines(row, label(row.wait), widths))

@@ -62,7 +62,7 @@ class StacksApp(App[None]):
         super().__init__()
         self.choice = Choice()
         self.history = History()
-        self.snapshot: FoldedSnapshot | None = None
+        self.folded: FoldedSnapshot | None = None
         self._rows: dict[str, Row] = {}
         self._broken: Exception | None = None
 
@@ -101,17 +101,17 @@ class StacksApp(App[None]):
         """Prevent Textual from printing a traceback with variables; ``run_to_end`` raises the error."""
         self._close_messages_no_wait()
 
-    def show(self, snapshot: FoldedSnapshot) -> None:
-        """Show ``snapshot``."""
-        self.snapshot = snapshot
+    def show(self, folded: FoldedSnapshot) -> None:
+        """Show a snapshot."""
+        self.folded = folded
         self.draw()
 
     def draw(self) -> None:
         """Redraw the screen after a snapshot, a key or a change of size."""
         self.draw_head()
-        if self.ready and self.snapshot is not None:
-            self._draw_waits(self.snapshot)
-            self._draw_stacks(self.snapshot)
+        if self.ready and self.folded is not None:
+            self._draw_waits(self.folded)
+            self._draw_stacks(self.folded)
 
     @property
     def ready(self) -> bool:
@@ -127,10 +127,10 @@ class StacksApp(App[None]):
         """Draw the headline, the trust tally with the status, and messages."""
         if not self.ready:
             return
-        dump = self.snapshot.dump if self.snapshot else None
+        snapshot = self.folded.snapshot if self.folded else None
         width = self.columns + 1
-        self._put("#head", lines.headline(dump, width) if dump else "taking the first snapshot …")
-        words = filter(None, (trust(dump.tally) if dump else "", self.status()))
+        self._put("#head", lines.headline(snapshot, width) if snapshot else "taking the first snapshot …")
+        words = filter(None, (trust(snapshot.tally) if snapshot else "", self.status()))
         self._put("#trust", lines.fit(" · ".join(words), width))
         texts = [lines.fit(clean(text), width) for text in (*self.messages(), *self._chosen())]
         self._put("#messages", "\n".join(texts))
@@ -142,8 +142,8 @@ class StacksApp(App[None]):
         words += ["idle threads hidden"] if self.choice.hide_idle else []
         return [f"shown: {', '.join(words)} (Esc: all)"] if words else []
 
-    def _draw_waits(self, snapshot: FoldedSnapshot) -> None:
-        counts = snapshot.dump.waits
+    def _draw_waits(self, folded: FoldedSnapshot) -> None:
+        counts = folded.snapshot.waits
         counts |= dict.fromkeys(sorted(self.history.known() - counts.keys()), 0)
         shown = waits(counts, self.choice)
         highest = max((count for _, count in shown), default=0)
@@ -156,8 +156,8 @@ class StacksApp(App[None]):
         self._put("#waits-head", lines.waits_head(widths))
         self._list("#waits").fill(items)
 
-    def _draw_stacks(self, snapshot: FoldedSnapshot) -> None:
-        rows = snapshot.choose(self.choice)
+    def _draw_stacks(self, folded: FoldedSnapshot) -> None:
+        rows = folded.choose(self.choice)
         self._rows = {repr(row.key): row for row in rows[:MAX_ROWS]}
         widths = lines.Widths.of(self.columns, {label(row.wait) for row in self._rows.values()})
         items = [
@@ -190,8 +190,8 @@ class StacksApp(App[None]):
         """Filter by the selected wait class, or open the selected stack."""
         if event.listing.id == "waits":
             self._choose_class(event.key)
-        elif (row := self._rows.get(event.key)) and self.snapshot:
-            self.push_screen(stack_page(row, label(row.wait), self.snapshot.dump))
+        elif (row := self._rows.get(event.key)) and self.folded:
+            self.push_screen(stack_page(row, label(row.wait), self.folded.snapshot))
 
     def action_sort(self) -> None:
         """Change to the next sort order."""
@@ -229,7 +229,7 @@ class StacksApp(App[None]):
 
     def action_notes(self) -> None:
         """Show the notes of this snapshot in full."""
-        notes = [*self.messages(), *(self.snapshot.dump.notes if self.snapshot else ())]
+        notes = [*self.messages(), *(self.folded.snapshot.notes if self.folded else ())]
         self.push_screen(Page("Notes", map(clean, notes or ["Nothing to note."])))
 
     def action_help(self) -> None:

@@ -72,7 +72,7 @@ def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None
     """Send one message before the monotonic time ``deadline``. Raise TooSlow, BadMessage or OSError."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > limit:
-        raise BadMessage(f"a message of {len(body):,} bytes is over the limit of {limit:,}")
+        raise BadMessage(f"cannot send a message of {len(body):,} bytes: the limit is {limit:,}")
     rest = memoryview(_LENGTH.pack(len(body)) + body)
     while rest:
         _set_timeout(wire, deadline)
@@ -86,11 +86,11 @@ def receive(wire: socket.socket, limit: int, deadline: float) -> Any:
     """Receive one message before the time ``deadline``. Raise TooSlow, BadMessage or OSError."""
     (length,) = _LENGTH.unpack(_exactly(wire, _LENGTH.size, deadline))
     if length > limit:
-        raise BadMessage(f"a message of {length:,} bytes is announced, over the limit of {limit:,}")
+        raise BadMessage(f"cannot receive a message of {length:,} bytes: the limit is {limit:,}")
     try:
         return json.loads(_exactly(wire, length, deadline))
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"a message is not JSON: {error}") from error
+        raise BadMessage(f"cannot parse a message as JSON: {error}") from error
 
 
 def _exactly(wire: socket.socket, size: int, deadline: float) -> bytes:
@@ -102,7 +102,7 @@ def _exactly(wire: socket.socket, size: int, deadline: float) -> bytes:
         except TimeoutError as error:
             raise TooSlow from error
         if not part:
-            raise BadMessage(f"a message ended after {len(parts):,} of {size:,} bytes")
+            raise BadMessage(f"truncated message: {len(parts):,} of {size:,} bytes")
         parts += part
     return bytes(parts)
 
@@ -163,7 +163,7 @@ def _servers(data: Any) -> tuple[ServerReply, ...]:
 
 def _series(data: Any) -> _Series:
     if not isinstance(data, list) or {*map(type, data)} != {str}:
-        raise BadMessage("a series is not [metric, label, …]")
+        raise BadMessage("malformed series: expected [metric, label, …]")
     metric, *labels = data
     return metric, tuple(labels)
 
@@ -183,10 +183,10 @@ def _outcome(data: Any, series: Sequence[_Series]) -> Outcome:
 def _samples(data: Sequence[Any], series: Sequence[_Series]) -> tuple[Sample, ...]:
     """Decode samples. All indices are checked in one pass: 100 servers have tens of thousands of samples."""
     if len(data) != 2 or len(expect(data[0], list)) != len(expect(data[1], list)):
-        raise BadMessage("samples are not as many numbers of series as values")
+        raise BadMessage("malformed samples: expected as many series indices as values")
     numbers, values = data
     if numbers and ({*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) >= len(series)):
-        raise BadMessage("a sample is of no series")
+        raise BadMessage("malformed samples: series index out of range")
     return tuple(
         [
             Sample(metric, value if type(value) in _PLAIN else _histogram(value), labels)
@@ -198,7 +198,7 @@ def _samples(data: Sequence[Any], series: Sequence[_Series]) -> tuple[Sample, ..
 def _histogram(data: Any) -> Histogram:
     expect(data, list)
     if not 1 <= len(data) <= _BUCKETS + 1 or not all(type(item) is int and item >= 0 for item in data):
-        raise BadMessage("a histogram is not a list of counts")
+        raise BadMessage("malformed histogram: expected a list of counts")
     return Histogram(tuple(data[1:]), data[0])
 
 
@@ -221,7 +221,7 @@ def decode_target(data: Any) -> Target:
     values = {name: expect(data, dict).get(name) for name in names}
     for name, value in values.items():
         if type(value) not in _TARGET.get(name, (str,)):
-            raise BadMessage(f"a target's {name} is not what it should be: {value!r:.60}")
+            raise BadMessage(f"malformed target: invalid {name}: {value!r:.60}")
     values["version"] = tuple(expect(number, int) for number in values["version"])
     return Target(**values)
 
@@ -258,5 +258,5 @@ def expect(value: Any, kind: type) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise BadMessage(f"{kind.__name__} expected, not {value!r:.60}")
+        raise BadMessage(f"expected {kind.__name__}, got {value!r:.60}")
     return value

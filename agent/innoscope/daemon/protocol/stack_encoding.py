@@ -55,24 +55,24 @@ def decode_chunks(data: Any) -> list[Chunk]:
 
 def _frame(data: Any) -> Frame:
     if not isinstance(data, list) or len(data) != 5:
-        raise BadMessage("a frame is not a list of five")
+        raise BadMessage("malformed frame: expected [function, module, offset, inlined, kernel]")
     function, module, offset, inlined, kernel = data
     name = None if function is None else expect(function, str)
     rest = expect(module, str), expect(offset, int), expect(inlined, bool), expect(kernel, bool)
     try:
         return Frame(name, *rest)
     except (OverflowError, UnicodeError) as error:
-        raise BadMessage(f"no frame: {error}") from error
+        raise BadMessage(f"malformed frame: {error}") from error
 
 
 def _stack(data: Any, frames: Sequence[Frame]) -> Stack:
     if not isinstance(data, list) or len(data) < 2:
-        raise BadMessage("a stack is not [wait, trust, frames…]")
+        raise BadMessage("malformed stack: expected [wait, trust, frame index, …]")
     wait, trust, *numbers = data
     try:
         level = Trust(trust)
     except ValueError as error:
-        raise BadMessage(f"no such level of trust: {trust!r:.60}") from error
+        raise BadMessage(f"malformed stack: unknown trust level {trust!r:.60}") from error
     return Stack.of(expect(wait, str), level, tuple(_at(frames, number) for number in numbers))
 
 
@@ -80,7 +80,7 @@ def _chunk(data: Any, stacks: Sequence[Stack]) -> Chunk:
     counts = {}
     for pair in part(data, "counts", list):
         if not isinstance(pair, list) or len(pair) != 2:
-            raise BadMessage("a count is not [stack, threads]")
+            raise BadMessage("malformed count: expected [stack index, threads]")
         counts[_at(stacks, pair[0])] = expect(pair[1], int)
     return Chunk(
         part(data, "start", float),
@@ -94,7 +94,7 @@ def _chunk(data: Any, stacks: Sequence[Stack]) -> Chunk:
 
 def _at(items: Sequence[Any], number: Any) -> Any:
     if not 0 <= expect(number, int) < len(items):
-        raise BadMessage(f"there is no number {number}")
+        raise BadMessage(f"index {number} out of range: there are {len(items):,} items")
     return items[number]
 
 
@@ -131,12 +131,12 @@ def decode_snapshots(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[Obse
 
 def _snapshot(data: Any) -> SnapshotSummary:
     if not isinstance(data, list) or len(data) != 3:
-        raise BadMessage("a snapshot is not a list of three")
+        raise BadMessage("malformed snapshot: expected [time, threads, running]")
     at, threads, running = data
     counts = {}
     for item in expect(threads, list):
         if not isinstance(item, list) or len(item) != 3:
-            raise BadMessage("threads are not [kind, wait, count]")
+            raise BadMessage("malformed snapshot: expected threads as [kind, wait, count]")
         counts[expect(item[0], str), expect(item[1], str)] = expect(item[2], int)
     tids = tuple(expect(tid, int) for tid in expect(running, list))
     return SnapshotSummary(expect(at, float), counts, tids)
@@ -144,10 +144,10 @@ def _snapshot(data: Any) -> SnapshotSummary:
 
 def _seen(data: Any, functions: Sequence[str]) -> ObservedStack:
     if not isinstance(data, list) or len(data) < 4:
-        raise BadMessage("a stack is not [kind, wait, count, threads, functions…]")
+        raise BadMessage("malformed stack: expected [kind, wait, count, threads, function index, …]")
     kind, wait, count, tids, *numbers = data
     if not all(0 <= expect(number, int) < len(functions) for number in numbers):
-        raise BadMessage("there is no function of that number")
+        raise BadMessage("malformed stack: function index out of range")
     names = tuple(functions[number] for number in numbers)
     known = tuple(expect(tid, int) for tid in expect(tids, list))
     return ObservedStack(expect(kind, str), expect(wait, str), names, expect(count, int), known)

@@ -271,7 +271,7 @@ def secret(path: Path) -> str:
     with path.open("rb") as file:
         text = file.read(_MAX_SECRET).decode().strip()
     if not text or not text.isprintable() or not text.isascii():
-        raise ValueError("it is not one line of ASCII")
+        raise ValueError("not one line of ASCII")
     return text
 
 

@@ -55,11 +55,11 @@ class Push(Entry, frozen=True):
         if self.url is not None:
             _check_url(self.url)
         if self.bearer_token_file is not None and self.basic_auth_file is not None:
-            raise ValueError("bearer_token_file and basic_auth_file exclude each other")
+            raise ValueError("bearer_token_file and basic_auth_file are mutually exclusive")
         if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("cert_file and key_file belong together")
+            raise ValueError("cert_file and key_file must be set together")
         if self.tenant is not None and not (self.tenant and _is_value(self.tenant)):
-            raise ValueError("tenant is one line of ASCII")
+            raise ValueError("tenant must be one line of ASCII")
         _check_labels(self.labels)
         _check_headers(self.headers)
 
@@ -84,19 +84,21 @@ def _check_url(url: str) -> None:
     except ValueError as error:
         raise ValueError(f"malformed url: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
-        raise ValueError("url is like https://pyroscope.example.net:4040")
+        raise ValueError("malformed url: expected, for example, https://pyroscope.example.net:4040")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("url has a user or a password in it: put them into basic_auth_file")
+        raise ValueError("url must not contain a user or a password: use basic_auth_file")
     if parts.query or parts.fragment or not url.isprintable() or " " in url:
-        raise ValueError("url has no ?query, no #fragment and no spaces")
+        raise ValueError("url must not contain a query, a fragment or spaces")
 
 
 def _check_labels(labels: dict[str, str]) -> None:
     for name, value in labels.items():
         if not _LABEL.fullmatch(name) or name in _OURS:
-            raise ValueError(f"labels: {name!r} is not a label name, or is given by the agent")
+            raise ValueError(f"labels: {name!r} is not a valid label name, or is set by the agent")
         if not value or not value.isprintable() or set(value) & set(",{}"):
-            raise ValueError(f"labels.{name} is empty, or has a character that Pyroscope refuses: , {{ }}")
+            raise ValueError(
+                f"labels.{name} is empty, or contains a character that Pyroscope rejects: , {{ }}"
+            )
 
 
 def _check_headers(headers: dict[str, str]) -> None:
@@ -105,7 +107,9 @@ def _check_headers(headers: dict[str, str]) -> None:
         if instead is not None:
             raise ValueError(f"headers: {name} is set by {instead}")
         if not _HEADER.fullmatch(name) or not _is_value(value):
-            raise ValueError(f"headers: {name!r} is not a header, or its value is not one line of ASCII")
+            raise ValueError(
+                f"headers: {name!r} is not a valid header name, or its value is not one line of ASCII"
+            )
 
 
 def _is_value(text: str) -> bool:

@@ -88,7 +88,7 @@ def _made(hint: Any) -> _Codec:
         return _of_sequence(_codec(arguments[0])) if arguments[-1] is ... else _of_places(arguments)
     if origin in (collections.abc.Mapping, dict):
         return _of_texts(_codec(arguments[1])) if arguments[0] is str else _of_pairs(*arguments)
-    raise TypeError(f"incident files do not hold {hint}")
+    raise TypeError(f"cannot store {hint} in an incident file")
 
 
 def _of_dataclass(kind: type) -> _Codec:
@@ -130,7 +130,7 @@ def _of_union(codecs: list[_Codec], arguments: tuple[Any, ...]) -> _Codec:
     def decoded(value: Any) -> Any:
         codec = by_type.get(type(value))
         if codec is None:
-            raise Damaged(f"a {type(value).__name__} is not expected")
+            raise Damaged(f"unexpected {type(value).__name__}")
         return codec.decode(value)
 
     return _Codec(tuple(by_type), encoded, decoded)
@@ -149,7 +149,7 @@ def _of_places(arguments: tuple[Any, ...]) -> _Codec:
 
     def decoded(value: list[Any]) -> tuple[Any, ...]:
         if len(value) != len(checked):
-            raise Damaged(f"{len(value)} items, not {len(checked)}")
+            raise Damaged(f"expected {len(checked)} items, got {len(value)}")
         return tuple(of(one) for of, one in zip(checked, value, strict=True))
 
     return _Codec(
@@ -181,7 +181,7 @@ def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
 
     def decoded(value: Any) -> Any:
         if type(value) not in takes:
-            raise Damaged(f"{where}: a {type(value).__name__} is not expected")
+            raise Damaged(f"{where}: unexpected {type(value).__name__}")
         return of(value)
 
     return decoded
@@ -194,13 +194,13 @@ def _kept(text: str) -> str:
 
 def _text(value: str) -> str:
     if _UNPRINTABLE.search(value):
-        raise Damaged("a text with control characters")
+        raise Damaged("control characters in a text")
     return value
 
 
 def _integer(value: int) -> int:
     if not -_BIGGEST < value < _BIGGEST:
-        raise Damaged("a number too big")
+        raise Damaged("number out of range")
     return value
 
 
@@ -209,7 +209,7 @@ def _number(value: float | str) -> float:
         return _integer(value)
     if isinstance(value, str):
         if value not in _NOT_FINITE:
-            raise Damaged("a text where a number should be")
+            raise Damaged("expected a number, got a text")
         return _NOT_FINITE[value]
     return value
 

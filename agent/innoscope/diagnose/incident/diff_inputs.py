@@ -174,9 +174,9 @@ def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] 
         raise BadFile(f"{path} contains no snapshot", remedy="record again, with at least one snapshot")
     counted = _Counted()
     for number in range(len(recording)):
-        dump = recording.dump(number)
+        snapshot = recording.snapshot(number)
         found: Counter[Wait] = Counter()
-        for thread in dump.threads:
+        for thread in snapshot.threads:
             client = default_kinds().of(thread.frames, thread.comm).name == CLIENT
             wait = _printable(thread.wait)
             found[client, wait] += 1
@@ -185,7 +185,7 @@ def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] 
         counted.snapshots.append(found)
         if progress:
             progress(number + 1)
-    target = dump.target
+    target = snapshot.target
     version = _printable(target.version_text)
     server = {"flavour": target.flavour, "version": version, "pid": str(target.pid)}
     snapshots = len(counted.snapshots)

@@ -77,7 +77,7 @@ class Latches(Entry, frozen=True):
     def __post_init__(self) -> None:
         """Check that ``count`` is set for several arrays, and only then. Raises ValueError."""
         if (self.cells == "several") != (self.count is not None):
-            raise ValueError("several arrays, and only they, have a count")
+            raise ValueError("count is required with several arrays, and not allowed otherwise")
 
 
 class Generation(ServerEntry, frozen=True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.futexes import Wait
     from innoscope.memory.locks.layout import LockLayout
     from innoscope.memory.locks.sessions import Session
-    from innoscope.sampling.model import Dump, Thread
+    from innoscope.sampling.model import Snapshot, Thread
     from innoscope.target.model import Target
 
 #: Maximum waiters and owners reported per lock, and maximum locks reported.
@@ -71,13 +71,13 @@ class LockOwners:
         self._layout: LockLayout | None = None
         threading.Thread(target=self._learn, name="lock layout", daemon=True).start()
 
-    def note(self, dump: Dump) -> None:
+    def note(self, snapshot: Snapshot) -> None:
         """Record the waiters and owners at this snapshot. Does not raise if the memory is not accessible."""
-        by_tid = {thread.ns_tid: thread for thread in dump.threads}
+        by_tid = {thread.ns_tid: thread for thread in snapshot.threads}
         found: dict[int, list[Wait]] = {}
         try:
-            waits = self._waits(dump)
-            steady = self._steady(dump, waits)
+            waits = self._waits(snapshot)
+            steady = self._steady(snapshot, waits)
         except (OSError, _native.NativeError):  # the server's memory is not accessible, or the server exits
             return
         for wait in waits:
@@ -101,16 +101,16 @@ class LockOwners:
         """Return the connections at the snapshot with the most waits for locks."""
         return self._sessions
 
-    def _latched(self, dump: Dump, threads: set[int], seen: set[str]) -> list[Wait]:
+    def _latched(self, snapshot: Snapshot, threads: set[int], seen: set[str]) -> list[Wait]:
         """Return the waits for locks that are held briefly: locks of the C library and InnoDB's latches."""
-        found = futexes.waits(dump.threads, self._memory.many)
+        found = futexes.waits(snapshot.threads, self._memory.many)
         if self._target.flavour == "mariadb":
-            found += srw.waits(self._memory, dump.threads, threads)
+            found += srw.waits(self._memory, snapshot.threads, threads)
         if self._layout is not None and self._layout.latches is not None and seen & _LATCHES:
             found += sync_array.waits(self._memory, self._layout.latches, threads)
         return found
 
-    def _steady(self, dump: Dump, waits: list[Wait]) -> dict[int, frozenset[int]]:
+    def _steady(self, snapshot: Snapshot, waits: list[Wait]) -> dict[int, frozenset[int]]:
         """Read the owners again after a pause. Return ``{address of the lock: owners}``.
 
         If a thread owns a lock at both reads, its stack in the snapshot shows why it holds the lock.
@@ -118,12 +118,12 @@ class LockOwners:
         if not any(wait.owners for wait in waits if wait.kind != metadata.KIND):
             return {}
         time.sleep(_MOMENT_S)
-        again = self._latched(dump, *_threads_and_waits(dump))
+        again = self._latched(snapshot, *_threads_and_waits(snapshot))
         return {wait.address: frozenset(wait.owners) for wait in again}
 
-    def _waits(self, dump: Dump) -> list[Wait]:
-        threads, seen = _threads_and_waits(dump)
-        found = self._latched(dump, threads, seen)
+    def _waits(self, snapshot: Snapshot) -> list[Wait]:
+        threads, seen = _threads_and_waits(snapshot)
+        found = self._latched(snapshot, threads, seen)
         layout = self._layout
         if layout is None:
             return found
@@ -202,9 +202,9 @@ def _names(pid: int, addresses: list[int]) -> dict[int, str]:
     }
 
 
-def _threads_and_waits(dump: Dump) -> tuple[set[int], set[str]]:
+def _threads_and_waits(snapshot: Snapshot) -> tuple[set[int], set[str]]:
     """Return the thread ids and the wait classes of a snapshot."""
-    return {thread.ns_tid for thread in dump.threads}, {thread.wait for thread in dump.threads}
+    return {thread.ns_tid for thread in snapshot.threads}, {thread.wait for thread in snapshot.threads}
 
 
 def _labels(thread: Thread) -> tuple[str, ...]:

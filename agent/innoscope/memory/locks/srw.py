@@ -30,20 +30,20 @@ _NEAR: Final = 4
 KIND: Final = "InnoDB latch"
 
 
-def waits(memory: ProcessMemory, dumped: Iterable[Thread], threads: Container[int]) -> list[Wait]:
-    """Return a Wait for each thread that sleeps for a latch, if one of ``threads`` owns the latch now."""
-    asleep = list(_asleep(dumped))
+def waits(memory: ProcessMemory, threads: Iterable[Thread], tids: Container[int]) -> list[Wait]:
+    """Return a Wait for each thread that sleeps for a latch, if one of ``tids`` owns the latch now."""
+    asleep = list(_asleep(threads))
     bases = sorted({base for _, base in asleep})
     owners = dict(
         zip(bases, threads_of(memory, memory.numbers([base + _OWNER for base in bases])), strict=True)
     )
-    return [Wait(thread, KIND, base, (owners[base],)) for thread, base in asleep if owners[base] in threads]
+    return [Wait(thread, KIND, base, (owners[base],)) for thread, base in asleep if owners[base] in tids]
 
 
-def _asleep(dumped: Iterable[Thread]) -> Iterator[tuple[int, int]]:
+def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int]]:
     """Yield ``(thread, address of the first word)`` of the waiting threads."""
     names = syscall_names()
-    for thread in dumped:
+    for thread in threads:
         if thread.argument is None or thread.trust is not Trust.EXACT or thread.syscall is None:
             continue
         if names.get(thread.syscall) == "futex" and _waits_for_latch(thread):

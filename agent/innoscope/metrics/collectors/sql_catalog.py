@@ -33,11 +33,11 @@ class SourceEntry(ServerEntry, frozen=True):
     def __post_init__(self) -> None:
         """Check the constraints that the types cannot express. Raises ValueError."""
         if len(self.names) != 1:
-            raise ValueError(f"a source has exactly one of {', '.join(KINDS)}")
+            raise ValueError(f"a source needs exactly one of {', '.join(KINDS)}")
         if (self.monitor is None) != (self.line is None):
-            raise ValueError("a monitor source, and only that, has a line")
+            raise ValueError("line is required with monitor, and not allowed otherwise")
         if self.line is not None and not 1 <= self.line.groups <= 2:
-            raise ValueError("a line has one or two groups")
+            raise ValueError("line must have one or two groups")
 
     @property
     def names(self) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from innoscope._native import ThreadKind
     from innoscope.common.workers import Workers
-    from innoscope.sampling.model import Dump, Frame
+    from innoscope.sampling.model import Frame, Snapshot
     from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
 
@@ -167,8 +167,8 @@ class WaitsCollector:
             if self._source is None:
                 self._source = self._open_source(self._target)
             began = self._clock()
-            dump = self._source.take_snapshot()
-            self._take(dump, self._clock() - began)
+            snapshot = self._source.take_snapshot()
+            self._take(snapshot, self._clock() - began)
         except BaseException as error:  # also a panic of the Rust core: snapshots must continue later
             self._fail(error)
             return _RETRY_S
@@ -181,7 +181,7 @@ class WaitsCollector:
                 _log.warning("no snapshot", extra={"pid": self._target.pid, "reason": ": ".join(failure)})
             self._failure, self._source = failure, None
 
-    def _take(self, dump: Dump, seconds: float) -> None:
+    def _take(self, snapshot: Snapshot, seconds: float) -> None:
         """Count the threads of one snapshot, which took ``seconds``."""
         counts: Counter[int] = Counter()  # by id(), because hashing a stack is expensive
         met: dict[int, Stack] = {}
@@ -190,8 +190,8 @@ class WaitsCollector:
         before = self._kinds
         # ``tid`` is the thread id on the host, ``ns_tid`` the one in the server's pid namespace. /proc has
         # the latter if we share a pid namespace with the server.
-        as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
-        for thread in dump.threads:
+        as_seen = any(thread.tid == self._target.pid for thread in snapshot.threads)
+        for thread in snapshot.threads:
             frames = thread.frames
             seen = self._seen.get((id(frames), thread.wait, thread.trust, thread.comm))
             if seen is None:
@@ -207,15 +207,15 @@ class WaitsCollector:
         for (name, number), tids in groups.items():
             threads[met[number].wait, _KIND_LABEL.get(name, "background")] += len(tids)
         with self._lock:
-            self._tally.add(dump, threads, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
+            self._tally.add(snapshot, threads, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
             self._failure = None
         by_stack: Counter[Stack] = Counter()
         for number, stack in met.items():  # equal stacks may be several objects, because thread names differ
             by_stack[stack] += counts[number]
-        self._profiles.add(dump.taken_at, by_stack, dump.duration_ms)
+        self._profiles.add(snapshot.taken_at, by_stack, snapshot.duration_ms)
         if self._on_snapshot is not None:
             self._on_snapshot(
-                dump.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
+                snapshot.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
             )
 
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
@@ -250,7 +250,7 @@ class _Tally:
 
     def add(
         self,
-        dump: Dump,
+        snapshot: Snapshot,
         threads: Mapping[tuple[str, str], int],
         now: float,
         seconds: float,
@@ -265,11 +265,11 @@ class _Tally:
         self._threads = dict.fromkeys(self._threads, 0) | dict(threads)
         for (wait, _), count in threads.items():
             self._seconds[wait] += gap * count
-        tally = dump.tally
+        tally = snapshot.tally
         for trust in Trust:
             self._trust[trust] += tally[trust]
         self._snapshot_seconds, self.ended_at = seconds, now
-        self._shallow = dump.shallow
+        self._shallow = snapshot.shallow
         self.snapshots += 1
 
     def samples(self) -> list[Sample]:

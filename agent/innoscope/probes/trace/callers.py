@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.probes.trace.session import REAL
-from innoscope.sampling.fold import Report, Unit
+from innoscope.sampling.fold import Report, SampleType, Unit
 from innoscope.sampling.missing_names import missing_names
 from innoscope.sampling.model import Trust
 from innoscope.target.native_errors import translating
@@ -16,7 +16,7 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from innoscope.target.model import Target
 
-CALLS: Final = Unit("calls", ("calls", "count"))
+CALLS: Final = Unit("calls", SampleType("calls", "count"))
 #: The core's trust level of a stack that was copied during the call. Such a stack is reported as exact.
 _SOUND: Final = Trust.ON_CPU
 

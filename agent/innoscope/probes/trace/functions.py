@@ -126,7 +126,7 @@ def _only_function(function: str, places: Sequence[Function]) -> list[Function]:
 
 def _without_dead_copies(file: _native.CodeFile, places: list[Function]) -> tuple[Function, ...]:
     """Remove copies that nothing calls. Raises NotTraceable if none is left."""
-    counts = file.references([(each.address, each.size) for each in places])
+    counts = file.references(places)
     if counts is None:
         return tuple(places)
     alive = tuple(each for each, count in zip(places, counts, strict=True) if count)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.sampling.fold import Unit
+from innoscope.sampling.fold import SampleType, Unit
 
 if TYPE_CHECKING:
     from innoscope._native import ThreadTimes
     from innoscope.sampling.model import Thread
     from innoscope.target.model import Target
 
-SAMPLES: Final = Unit("samples", ("samples", "count"))
+SAMPLES: Final = Unit("samples", SampleType("samples", "count"))
 #: Off-CPU time in microseconds, as flame graph tools expect.
-MICROSECONDS: Final = Unit("microseconds", ("off-cpu", "microseconds"), "microseconds", 1000, "ms")
+MICROSECONDS: Final = Unit("microseconds", SampleType("off-cpu", "microseconds"), "microseconds", 1000, "ms")
 #: Wait class of the time in which a thread was runnable but had no CPU.
 RUNNABLE: Final = "runnable"
 

@@ -53,8 +53,8 @@ class OffCpuProfiler:
         self._samples, notes = open_samples(target, ring, naming)
         self._builder = ThreadBuilder(target.pid, self._samples)
         self._notes = dict.fromkeys(notes)
-        if self._program.cannot_look:
-            self._notes[f"threads that do not run have no stacks: {self._program.cannot_look}"] = None
+        if self._program.snapshot_problem:
+            self._notes[f"threads that do not run have no stacks: {self._program.snapshot_problem}"] = None
         self._began_at = 0.0
         self._began = 0
         self._limit = StackLimit()
@@ -64,7 +64,7 @@ class OffCpuProfiler:
         """Take a snapshot, which provides the stacks of waits in progress, then start counting."""
         with translating(self.target.pid):
             self._program.follow(self._limit.value)
-            self._program.look(self._samples)
+            self._program.take_snapshot(self._samples)
             self._began = self._program.begin()
             self._began_at = time.time()
         self._limit.since = time.monotonic()
@@ -112,7 +112,7 @@ class OffCpuProfiler:
         used = time.thread_time()
         try:
             with translating(self.target.pid):
-                self._program.look(self._samples)
+                self._program.take_snapshot(self._samples)
         except InnoscopeError as error:
             self._notes.setdefault(f"cannot take a snapshot of the waiting threads: {error.what}")
         used = time.thread_time() - used

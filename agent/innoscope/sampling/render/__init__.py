@@ -46,7 +46,7 @@ def _lines(report: Report, form: str, by: str, limit: int | None, detail: text.D
         return speedscope.lines(report, limit=limit)
     if form == "html":
         return html.lines(report)
-    raise ValueError(f"no such text format: {form}")
+    raise ValueError(f"unknown text format: {form}")
 
 
 def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> bytes:

@@ -9,31 +9,31 @@ from innoscope.sampling.model import Trust
 
 if TYPE_CHECKING:
     from innoscope.sampling.fold import Report
-    from innoscope.sampling.model import Dump, Frame, Thread
+    from innoscope.sampling.model import Frame, Snapshot, Thread
     from innoscope.target.model import Query, Target
 
 SCHEMA = 1
 
 
-def document(dump: Dump) -> dict[str, Any]:
-    """Return one dump as plain values, with keys in the documented order."""
+def document(snapshot: Snapshot) -> dict[str, Any]:
+    """Return one snapshot as plain values, with keys in the documented order."""
     stacks: dict[int, list[dict[str, Any]]] = {}  # threads with the same stack share one list
     return {
         "schema": SCHEMA,
-        "target": target_document(dump.target),
-        "method": dump.method,
-        "taken_at": round(dump.taken_at, 6),
-        "duration_ms": round(dump.duration_ms, 3),
-        "tally": dump.tally,
-        "waits": dump.waits,
-        "notes": list(dump.notes),
-        "threads": [_thread(thread, stacks) for thread in dump.threads],
+        "target": target_document(snapshot.target),
+        "method": snapshot.method,
+        "taken_at": round(snapshot.taken_at, 6),
+        "duration_ms": round(snapshot.duration_ms, 3),
+        "tally": snapshot.tally,
+        "waits": snapshot.waits,
+        "notes": list(snapshot.notes),
+        "threads": [_thread(thread, stacks) for thread in snapshot.threads],
     }
 
 
-def line(dump: Dump) -> str:
-    """Return one dump as one line of JSON."""
-    return sanitize.dumps(document(dump), separators=(",", ":"))
+def line(snapshot: Snapshot) -> str:
+    """Return one snapshot as one line of JSON."""
+    return sanitize.dumps(document(snapshot), separators=(",", ":"))
 
 
 def profile(report: Report) -> dict[str, Any]:

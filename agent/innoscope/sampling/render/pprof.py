@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from innoscope import _native
@@ -16,8 +17,17 @@ if TYPE_CHECKING:
     from innoscope.sampling.fold import Report
 
 
-def samples(report: Report) -> Iterator[tuple[Sequence[Frame], int, Mapping[str, str]]]:
-    """Yield ``(frames innermost first, count, labels)``. Doubtful stacks get a root such as ``[stale]``."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One stack in the profile. Frames are innermost first."""
+
+    frames: Sequence[Frame]
+    count: int
+    labels: Mapping[str, str]
+
+
+def samples(report: Report) -> Iterator[Sample]:
+    """Yield the stacks of a report. Doubtful stacks get a root such as ``[stale]``."""
     for group in report.fold.by_stack():
         frames = [
             Frame(
@@ -32,7 +42,7 @@ def samples(report: Report) -> Iterator[tuple[Sequence[Frame], int, Mapping[str,
         for mark, count in words.split(group):
             labels = {"wait": group.wait} | ({"trust": mark} if mark else {})
             root = [Frame(f"[{mark}]", "", 0)] if mark else []
-            yield frames + root, count, labels
+            yield Sample(frames + root, count, labels)
 
 
 def _name(function: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Fetch debug files from debuginfod servers, before a dump and only if DEBUGINFOD_URLS is set.
+"""Fetch debug files from debuginfod servers, before a snapshot and only if DEBUGINFOD_URLS is set.
 
 The cache is shared with elfutils' client (debuginfod_find_debuginfo(3)), which gdb and eu-stack use:
 ``<cache>/<build-id>/debuginfo``. An empty file means that the debuginfod servers do not have the debug
@@ -176,7 +176,7 @@ def _download(
                 if progress:
                     progress(name, file.tell(), total)
         if total is not None and partial.stat().st_size != total:
-            raise OSError("the answer is incomplete")
+            raise OSError("the response is incomplete")
         _check(partial, build_id)
         partial.replace(path)
     finally:
@@ -198,6 +198,6 @@ def _check(path: Path, build_id: str) -> None:
     try:
         found = _native.elf_info(str(path)).build_id
     except _native.NativeError as error:
-        raise OSError("the answer is not an ELF file") from error
+        raise OSError("the response is not an ELF file") from error
     if found != build_id:
-        raise OSError(f"the answer has another build-id ({found})")
+        raise OSError(f"the response has another build-id ({found})")

@@ -84,8 +84,9 @@ def _fetched(target: Target, progress: Progress | None) -> Path | None:
     try:
         return debuginfod.find(target.build_id, settings, Path(target.executable).name, progress)
     except OSError as error:
-        way_out = "unset DEBUGINFOD_URLS; or give the file: --file FILE"
-        raise BadFile(f"debuginfod: {error}", remedy=way_out) from error
+        raise BadFile(
+            f"debuginfod: {error}", remedy="unset DEBUGINFOD_URLS; or give the file: --file FILE"
+        ) from error
 
 
 def _server_of(file: Path) -> str | None:

@@ -17,7 +17,7 @@ from innoscope import _native
 from innoscope._native import Member
 from innoscope.common import typed
 from innoscope.common.errors import BadFile
-from innoscope.target.native_errors import ONE_AT_A_TIME
+from innoscope.target.native_errors import ONE_AT_A_TIME, failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,8 +111,8 @@ def one_line(error: BadFile) -> str:
 
 def refused(error: NativeError) -> BadFile:
     """Return the error for a pack that the core rejects."""
-    what, remedy = (*error.args, str(error), None)[1:3]
-    return BadFile(str(what), remedy=remedy)
+    found = failure(error)
+    return BadFile(found.detail, remedy=found.remedy)
 
 
 def read_layout(pack: Pack) -> Layout:

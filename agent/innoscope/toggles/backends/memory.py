@@ -122,7 +122,7 @@ class MemoryWriter:
         if not low <= float(old) <= high:
             raise Refused(
                 f"{setting.name} is {old} in memory, and should be from {low:g} to {high:g}: "
-                "it is not what the catalog takes it for",
+                "the catalog describes another variable",
                 remedy="nothing was written: use the SQL backend, or report this build",
             )
         return Step(setting.name, old, raw, place.address, place.size, place.type, place.origin)
@@ -159,7 +159,7 @@ class MemoryWriter:
         now = number_bytes.decode(raw, kind)
         if not same(now, step.old):
             raise Refused(
-                f"{step.setting} is {now} now, not {step.old} as planned: somebody else changed it",
+                f"cannot change {step.setting}: it is {now} now, not {step.old} as planned",
                 remedy="nothing was written: plan it again",
             )
 
@@ -175,7 +175,7 @@ class MemoryWriter:
             raise gone(self._target.pid)
 
     def _no_rights(self, error: OSError) -> NoRights:
-        what = f"no right to write to the memory of process {self._target.pid}: {error.strerror}"
+        what = f"cannot write to the memory of process {self._target.pid}: {error.strerror}"
         try:
             scope = _YAMA.read_text().strip()
         except OSError:
@@ -195,5 +195,7 @@ class MemoryWriter:
 
 def _place(step: Step) -> tuple[int, int, str]:
     if step.address is None or step.size is None or step.type is None:
-        raise Refused(f"no place in memory is known for {step.setting}", remedy="plan the change again")
+        raise Refused(
+            f"cannot change {step.setting} in memory: its address is unknown", remedy="plan the change again"
+        )
     return step.address, step.size, step.type

@@ -107,7 +107,7 @@ class SqlWriter:
         the server set another value or did not reply in time.
         """
         if step.new is None:
-            raise Refused(f"there is no value for {step.setting}", remedy="innoscope toggle list")
+            raise Refused(f"cannot change {step.setting}: no value", remedy="innoscope toggle list")
         statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
         with self._explaining(step.setting, statement), self._with_change_timeout() as connection:
             sql.raw_rows(connection, statement)
@@ -226,7 +226,7 @@ def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise Refused(f"{name!r} is not the name of a system variable")
+        raise Refused(f"invalid name of a system variable: {name!r}")
     return name
 
 
@@ -236,7 +236,7 @@ def _literal(raw: Raw) -> str:
         return "ON" if raw else "OFF"
     if isinstance(raw, str):
         if not _WORD.fullmatch(raw):
-            raise Refused(f"{raw!r} is not a word of a system variable")
+            raise Refused(f"invalid value of a system variable: {raw!r}")
         return f"'{raw}'"
     return repr(raw)
 

@@ -294,7 +294,7 @@ fn online_cpus() -> Result<Vec<i32>> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path)
         .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
-    cpus(&text).ok_or_else(|| Error::new(Kind::Internal, format!("{path} reads {text:?}")))
+    cpus(&text).ok_or_else(|| Error::new(Kind::Internal, format!("unexpected content of {path}: {text:?}")))
 }
 
 fn cpus(text: &str) -> Option<Vec<i32>> {

@@ -131,7 +131,11 @@ impl Criteria<'_> {
         if !self.has_more(&file) {
             return Ok(None);
         }
-        if self.belongs(&file) { Ok(Some(file)) } else { Err("is of another build of the file".to_owned()) }
+        if self.belongs(&file) {
+            Ok(Some(file))
+        } else {
+            Err("belongs to another build of the file".to_owned())
+        }
     }
 
     /// Return true if `file` has information that `elf` lacks. A link may lead to the file itself or to

@@ -114,8 +114,8 @@ impl Sealed {
             return Ok(self);
         }
         Err(PackError {
-            reason: format!("is of another build: of {}, not of {build_id}", self.build_id),
-            remedy: Some(format!("a pack is of one build: export that of {build_id}")),
+            reason: format!("is for another build: it has build-id {}, not {build_id}", self.build_id),
+            remedy: Some(format!("export a pack of build {build_id}")),
             path: self.path,
         })
     }
@@ -131,7 +131,7 @@ impl Sealed {
             return Err(format!("has format {}, and this Innoscope reads format {FORMAT}", word(8)));
         }
         if u64::from(word(16)) != data.len() as u64 {
-            return Err(format!("was cut off or added to: {} bytes of {}", data.len(), word(16)));
+            return Err(format!("has the wrong size: {} bytes instead of {}", data.len(), word(16)));
         }
         if word(12) != crc32(&data[16..]) {
             return Err("is damaged: its checksum is wrong".to_owned());
@@ -238,7 +238,7 @@ pub fn payload(elf: &ElfFile, about: &[u8], layout: &[u8]) -> Result<Vec<u8>, St
         data.extend_from_slice(part);
     }
     if data.len() as u64 > MAX_UNPACKED {
-        return Err(format!("its symbols take {} bytes, a pack at most {MAX_UNPACKED}", data.len()));
+        return Err(format!("its symbols need {} bytes; the limit is {MAX_UNPACKED}", data.len()));
     }
     Ok(data)
 }
@@ -250,7 +250,7 @@ pub fn payload(elf: &ElfFile, about: &[u8], layout: &[u8]) -> Result<Vec<u8>, St
 pub fn seal(build_id: &str, compressed: &[u8], unpacked: usize) -> Result<Vec<u8>, String> {
     let size = HEADER + compressed.len();
     if size as u64 > MAX_PACKED || unpacked as u64 > MAX_UNPACKED {
-        return Err(format!("{size} bytes, {unpacked} unpacked, are too many for a pack"));
+        return Err(format!("a pack cannot have {size} bytes, {unpacked} unpacked: too large"));
     }
     let id = unhex(build_id).ok_or_else(|| format!("not a build-id: {build_id}"))?;
     let mut data = MAGIC.to_vec();
@@ -299,7 +299,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let mut data = Vec::new();
     file.take(MAX_PACKED + 1).read_to_end(&mut data)?;
     if data.len() as u64 > MAX_PACKED {
-        return Err(io::Error::other(format!("larger than {MAX_PACKED} bytes: no symbol pack")));
+        return Err(io::Error::other(format!("larger than a symbol pack can be ({MAX_PACKED} bytes)")));
     }
     Ok((data, meta))
 }
@@ -311,12 +311,12 @@ fn untrusted_because(meta: &Metadata, path: &Path) -> Option<(String, String)> {
     let ours = unsafe { libc::geteuid() };
     let path = path.display();
     if meta.uid() != 0 && meta.uid() != ours {
-        let reason = format!("belongs to user {}, neither to root nor to us", meta.uid());
-        return Some((reason, format!("if it is right: chown root: {path}")));
+        let reason = format!("is owned by user {}, not by root or the current user", meta.uid());
+        return Some((reason, format!("if you trust it: chown root: {path}")));
     }
     if meta.mode() & OTHERS_WRITE != 0 {
-        let reason = format!("others may write to it (mode {:04o})", meta.mode() & 0o7777);
-        return Some((reason, format!("if it is right: chmod go-w {path}")));
+        let reason = format!("is writable by others (mode {:04o})", meta.mode() & 0o7777);
+        return Some((reason, format!("if you trust it: chmod go-w {path}")));
     }
     None
 }

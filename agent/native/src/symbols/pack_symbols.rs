@@ -59,7 +59,7 @@ pub(super) fn encode(elf: &ElfFile) -> Result<(Vec<u8>, Vec<u8>), String> {
         expected = after(symbol.address, symbol.size);
     }
     if all.is_empty() || all.len() > MAX_SYMBOLS {
-        return Err(format!("it has {} symbols: a pack takes 1 to {MAX_SYMBOLS}", all.len()));
+        return Err(format!("it has {} symbols; a pack must have 1 to {MAX_SYMBOLS}", all.len()));
     }
     let columns = [&(all.len() as u32).to_le_bytes()[..], &kinds, &starts, &sizes].concat();
     Ok((columns, names))

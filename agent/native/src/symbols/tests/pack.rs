@@ -131,7 +131,7 @@ fn a_pack_of_another_build_is_refused() {
     let shop = Shop::new();
     let other = "00112233445566778899aabbccddeeff00112233";
     let problem = shop.refused(&sealed(other, &shop.payload));
-    assert!(problem.contains(&format!("is of another build: of {other}")), "{problem}");
+    assert!(problem.contains(&format!("is for another build: it has build-id {other}")), "{problem}");
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn malformed_packs_are_refused_with_a_reason() {
         (b"", "is no symbol pack, or was cut off"),
         (&[7; 4096], "is no symbol pack"),
         (&newer, "has format 2, and this Innoscope reads format 1"),
-        (&whole[..whole.len() - 1], "was cut off or added to"),
-        (&[&whole[..], b"x"].concat(), "was cut off or added to"),
+        (&whole[..whole.len() - 1], "has the wrong size"),
+        (&[&whole[..], b"x"].concat(), "has the wrong size"),
         (&flipped, "its checksum is wrong"),
     ];
     for (data, words) in cases {
@@ -163,7 +163,7 @@ fn a_pack_writable_by_others_is_refused() {
     for mode in [0o666, 0o664, 0o646] {
         fs::set_permissions(&place, Permissions::from_mode(mode)).unwrap();
         let error = Sealed::open(&place).unwrap_err().to_string();
-        assert!(error.contains("others may write to it") && error.contains("chmod go-w"), "{error}");
+        assert!(error.contains("is writable by others") && error.contains("chmod go-w"), "{error}");
     }
     fs::set_permissions(&place, Permissions::from_mode(0o644)).unwrap();
     assert!(Sealed::open(&place).is_ok());

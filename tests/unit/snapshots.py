@@ -1,8 +1,8 @@
-"""Make targets, threads and dumps for tests of the layers above the native core."""
+"""Make targets, threads and snapshots for tests of the layers above the native core."""
 
 from __future__ import annotations
 
-from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
 from innoscope.target.model import Query, Target
 
 
@@ -58,14 +58,14 @@ def thread(
     return Thread(tid, tid, "mysqld", state, trust, wait, stack, 7, statement)
 
 
-def dump(*threads: Thread, taken_at: float = 1_700_000_000.0, notes: tuple[str, ...] = ()) -> Dump:
+def snapshot_of(*threads: Thread, taken_at: float = 1_700_000_000.0, notes: tuple[str, ...] = ()) -> Snapshot:
     """Return a snapshot of these threads."""
-    return Dump(target(), "bpf", taken_at, 4.8, threads, notes)
+    return Snapshot(target(), "bpf", taken_at, 4.8, threads, notes)
 
 
-def mixed() -> Dump:
+def mixed() -> Snapshot:
     """Return three idle threads, two that wait for a row lock (one torn), and one on CPU (stale)."""
-    return dump(
+    return snapshot_of(
         thread(1),
         thread(2),
         thread(3),
