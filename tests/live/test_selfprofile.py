@@ -123,13 +123,13 @@ def test_database_server_is_refused(server: Callable[[str], Server]) -> None:
     one = server("mysql-5.6.24")
     done = innoscope("self-profile", "--pid", one.pid, "--seconds", 1)
 
-    assert_one_clear_error(done, 5, str(one.pid), "not one of Innoscope's own")
+    assert_one_clear_error(done, 5, str(one.pid), "it is not an Innoscope process")
 
 
 def test_missing_and_foreign_processes_are_refused() -> None:
-    assert_one_clear_error(innoscope("self-profile", "--pid", 2**22), 4, "no process")
+    assert_one_clear_error(innoscope("self-profile", "--pid", 2**22), 4, "does not exist")
     other = innoscope("self-profile", "--pid", os.getpid())
-    assert_one_clear_error(other, 5, "not one of Innoscope's own")
+    assert_one_clear_error(other, 5, "it is not an Innoscope process")
 
 
 def test_killed_profiler_leaves_the_agent_running(scene: tuple[Running, Sensing]) -> None:

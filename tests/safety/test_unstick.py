@@ -122,7 +122,7 @@ def test_a_server_stopped_by_a_killed_gdb_is_resumed(server: Server, client: Cli
 def test_a_gdb_is_not_ended_without_consent(server: Server, client: Client) -> None:
     with Gdb(server.pid) as gdb:
         gdb.until_prompt()
-        for options, words in (((), "is held by gdb"), (("--end-tracer",), "no terminal to ask")):
+        for options, words in (((), "is held by gdb"), (("--end-tracer",), "without a terminal")):
             result = innoscope("unstick", "--pid", server.pid, *options)
 
             lines = result.stderr.splitlines()
