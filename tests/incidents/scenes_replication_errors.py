@@ -1,4 +1,4 @@
-"""Incidents of a replica that has stopped with an error."""
+"""Incidents of a replica that has stopped, or that applies changes slowly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from incidents.lab import Incident
-from incidents.scenes_replica import OPTIONS, following
+from incidents.scenes_replica import OPTIONS, Pair, following
+from incidents.table_filling import doubled
 from waiting import until
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: ER_DUP_ENTRY
 _DUPLICATE = 1062
+#: Rows of the table that is changed, and the seconds that the replica lags before it is diagnosed.
+_ROWS, _BEHIND = 200_000, 8
 _ROW = "INSERT INTO shop.stock VALUES (3, 0)"
 
 
@@ -44,6 +47,31 @@ def _stopped(replica: Server) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _changed(replica: Server, key: str = "") -> Iterator[Pair]:
+    """Change all rows of a table on the source."""
+    with following(replica) as pair:
+        pair.change(f"CREATE TABLE shop.visits (a BIGINT UNSIGNED{key}, b INT) ENGINE=InnoDB")
+        for statement in doubled("shop.visits", "a, b", "UUID_SHORT(), 0", _ROWS):
+            pair.change(statement)
+        until(lambda: pair.ask(f"SELECT COUNT(*) FROM shop.visits HAVING COUNT(*) = {_ROWS}"))
+        pair.change("UPDATE shop.visits SET b = b + 1")
+        yield pair
+
+
+@contextmanager
+def _without_key(replica: Server) -> Iterator[None]:
+    with _changed(replica) as pair:
+        until(lambda: pair.behind() >= _BEHIND)
+        yield
+
+
+@contextmanager
+def _with_key(replica: Server) -> Iterator[None]:
+    with _changed(replica, " PRIMARY KEY"):
+        yield
+
+
 def _failed(name: str, server: str) -> Incident:
     return Incident(
         name,
@@ -57,7 +85,22 @@ def _failed(name: str, server: str) -> Incident:
     )
 
 
+def _keyless(name: str, server: str) -> Incident:
+    return Incident(
+        name,
+        server,
+        "applier_without_key",
+        _without_key,
+        _with_key,
+        options=OPTIONS,
+        what="an UPDATE has changed all rows of a table without a key on the source, in row format",
+    )
+
+
 INCIDENTS = (
+    _keyless("applier-without-key-57", "mysql-5.7.22"),
+    _keyless("applier-without-key-80", "mysql-8.0.31"),
+    _keyless("applier-without-key-1011", "mariadb-10.11"),
     _failed("replica-stopped-57", "mysql-5.7.22"),
     _failed("replica-stopped-80", "mysql-8.0.31"),
     _failed("replica-stopped-1011", "mariadb-10.11"),
