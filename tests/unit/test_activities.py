@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.common.errors import BadFile
-from innoscope.diagnose.evidence import Missing
+from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.diagnose.rules import Condition
 from innoscope.diagnose.signals import Signals, is_signal
 from innoscope.diagnose.unavailable import Unknown
@@ -127,3 +127,80 @@ def test_applier_that_scans_explains_the_lag() -> None:
 
 def test_applier_that_seldom_scans_is_healthy() -> None:
     assert names(judge(observed([1], [], [], [], [], answers=TABLES))) == []
+
+
+ROLLBACK_80 = (
+    "row_undo_mod",
+    "row_undo_step",
+    "que_run_threads",
+    "trx_rollback_for_mysql",
+    "ha_rollback_low",
+)
+ROLLBACK_1011 = ("mariadbd+0x1", "mariadbd+0x2", "ha_rollback_trans", "trans_rollback", "do_command")
+COPY_57 = (
+    "my_b_fill",
+    "MYSQL_BIN_LOG::do_write_cache",
+    "binlog_cache_data::flush",
+    "MYSQL_BIN_LOG::ordered_commit",
+)
+COPY_1011 = ("MYSQL_BIN_LOG::write_cache", "MYSQL_BIN_LOG::trx_group_commit_leader", "binlog_commit")
+FOLLOWER = ("pthread_cond_wait", "Stage_manager::enroll_for", "MYSQL_BIN_LOG::ordered_commit")
+
+
+@pytest.mark.parametrize(
+    ("functions", "found"),
+    [
+        (ROLLBACK_80, ("rollback",)),
+        (ROLLBACK_1011, ("rollback",)),
+        (COPY_57, ("binlog_copy",)),
+        (COPY_1011, ("binlog_copy",)),
+        (FOLLOWER, ()),
+    ],
+)
+def test_activity_of_a_client(functions: tuple[str, ...], found: tuple[str, ...]) -> None:
+    assert activities_of(CLIENT, functions) == found
+
+
+def clients(activity: str, tids: Sequence[int], **waiting: int) -> Evidence:
+    """Return evidence of snapshots every second; ``tids`` has the one thread in the activity of each."""
+    counts = {(CLIENT, wait): count for wait, count in waiting.items()}
+    snapshots = tuple(
+        SnapshotSummary(float(number), counts, doing={activity: (tid,)} if tid else {})
+        for number, tid in enumerate(tids)
+    )
+    rolling = {"connection": "9", "state": "ROLLING BACK", "seconds": "60", "rows_modified": "41000"}
+    return replace(evidence(None, answers={"transactions": (rolling,)}), snapshots=snapshots)
+
+
+def test_long_rollback_explains_the_waits_for_its_rows() -> None:
+    verdict = judge(clients("rollback", [7] * 5, row_lock=8, on_cpu=1))
+    assert names(verdict) == ["long_rollback", "row_lock_convoy"]
+    assert verdict.findings[0].evidence == (
+        "one thread has been rolling back for 4.0 s of the 10 s",
+        "8 threads wait for row locks; no lock is released before the rollback is complete",
+        "connection 9 had 41,000 changes left to undo, 60 s after its transaction began",
+    )
+
+
+def test_many_short_rollbacks_are_healthy() -> None:
+    assert names(judge(clients("rollback", [7, 8, 9, 7, 8], on_cpu=4))) == []
+
+
+def test_large_transaction_in_the_binary_log_is_named() -> None:
+    commit = Statement(5, "app", "web1", "Query", "query end", 4, "COMMIT", tid=7)
+    verdict = judge(replace(clients("binlog_copy", [7] * 5, group_commit=8, on_cpu=1), statements=(commit,)))
+    assert names(verdict) == ["binlog_bulk", "commit_fsync"]
+    [blocker] = verdict.findings[0].blockers
+    assert blocker.words == (
+        "connection 5 (thread 7), app@web1, which copies its transaction to the binary log, runs: COMMIT"
+    )
+    assert blocker.connection == 5
+
+
+def test_group_commit_of_small_transactions_is_another_finding() -> None:
+    assert names(judge(clients("binlog_copy", [7, 8, 9, 10, 7], group_commit=8))) == ["commit_fsync"]
+
+
+def test_thread_without_a_statement_is_named_by_its_id() -> None:
+    [blocker] = judge(clients("rollback", [0, 7, 7, 7])).findings[0].blockers
+    assert blocker.words == "thread 7, which rolls back its transaction"
