@@ -26,8 +26,12 @@ GRANT PROCESS ON *.* TO innoscope@localhost;
 /*!50703 GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */;
 /*!50703 GRANT SELECT ON performance_schema.threads TO innoscope@localhost */;
 /*!80001 GRANT SELECT ON performance_schema.data_lock_waits TO innoscope@localhost */;
--- Required to see how far a replica is behind.
-/*!80001 GRANT SELECT ON performance_schema.replication_applier_status_by_worker TO innoscope@localhost */;
+-- Required to see how far a replica is behind, and the errors that stopped it.
 /*!80001 GRANT SELECT ON performance_schema.replication_applier_configuration TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_worker TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_coordinator TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.replication_connection_status TO innoscope@localhost */;
+-- Required to name the table that an applier changes.
+/*!50703 GRANT SELECT ON performance_schema.table_handles TO innoscope@localhost */;
 
 -- To remove the account:  DROP USER innoscope@localhost;

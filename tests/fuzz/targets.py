@@ -26,6 +26,7 @@ from innoscope.memory import catalog as memory_catalog
 from innoscope.metrics import registry
 from innoscope.metrics.collectors import kinds, sql_catalog
 from innoscope.probes import catalog as probes_catalog
+from innoscope.sampling import activities
 from innoscope.sampling import wait_catalog as waits_catalog
 from innoscope.target.credentials import Credentials
 from innoscope.target.login import Connection, budget
@@ -58,6 +59,7 @@ LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
     ("findings.yaml", rules.load),
     ("latches.yaml", latches.load),
     ("questions.yaml", sql_queries.load),
+    ("activities.yaml", activities.load),
     ("agent.toml", config.load),
     ("web.yaml", web_config.load),
 )

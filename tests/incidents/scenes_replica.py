@@ -14,7 +14,7 @@ from waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_OPTIONS: Final = ("--server-id=2", "--relay-log=relay", "--innodb-lock-wait-timeout=600")
+OPTIONS: Final = ("--server-id=2", "--relay-log=relay", "--innodb-lock-wait-timeout=600")
 _SOURCE: Final = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW")
 _WITHIN_S: Final = 30
 #: Lag of the replica, in seconds, at which it is diagnosed.
@@ -47,13 +47,13 @@ class Source(Server):
         (self.folder.data / "auto.cnf").unlink(missing_ok=True)
 
 
-class _Pair:
+class Pair:
     """A source and its replica, with connections to both."""
 
     def __init__(self, source: Server, replica: Server, at_source: Any, at_replica: Any) -> None:
         self.source, self.replica = source, replica
         self._at_source, self._at_replica = at_source, at_replica
-        self._words = _WORDS[replica.name == "mysql-9.7"]
+        self._words = _WORDS[replica.name in ("mysql-8.0.31", "mysql-9.7")]
 
     def begin(self) -> None:
         """Create a table on the source and start replication."""
@@ -64,8 +64,8 @@ class _Pair:
         self.change("CREATE TABLE shop.stock (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
         self.change("INSERT INTO shop.stock VALUES (1, 0), (2, 0)")
         follow, start, _, _ = self._words
-        self._ask(follow.format(self.source.port))
-        self._ask(start)
+        self.ask(follow.format(self.source.port))
+        self.ask(start)
         until(lambda: self._has("shop", "stock"), within_s=_WITHIN_S)
 
     def change(self, statement: str) -> None:
@@ -75,30 +75,39 @@ class _Pair:
 
     def behind(self) -> int:
         """Return the replica's lag in seconds."""
-        [status] = self._ask(self._words[2])
-        return int(status[self._words[3]] or 0)
+        return int(self.status()[self._words[3]] or 0)
+
+    def stop(self) -> None:
+        """Stop the replica's threads, as an operator does."""
+        self.ask(self._words[1].replace("START", "STOP"))
+
+    def status(self) -> Any:
+        """Return the replica's status by column."""
+        [status] = self.ask(self._words[2])
+        return status
 
     def _has(self, schema: str, table: str) -> bool:
         tables = "information_schema.TABLES"
         return bool(
-            self._ask(f"SELECT 1 FROM {tables} WHERE TABLE_SCHEMA = '{schema}' AND TABLE_NAME = '{table}'")
-            and self._ask(f"SELECT 1 FROM {schema}.{table} HAVING COUNT(*) = 2")
+            self.ask(f"SELECT 1 FROM {tables} WHERE TABLE_SCHEMA = '{schema}' AND TABLE_NAME = '{table}'")
+            and self.ask(f"SELECT 1 FROM {schema}.{table} HAVING COUNT(*) = 2")
         )
 
-    def _ask(self, statement: str) -> Any:
+    def ask(self, statement: str) -> Any:
+        """Run a statement on the replica; return its rows by column."""
         with self._at_replica.cursor(pymysql.cursors.DictCursor) as cursor:
             cursor.execute(statement)
             return cursor.fetchall()
 
 
 @contextmanager
-def _following(replica: Server) -> Iterator[_Pair]:
+def following(replica: Server) -> Iterator[Pair]:
     with (
         Source(replica.name, options=_SOURCE) as source,
         closing(source.connect()) as at_source,
         closing(replica.connect()) as at_replica,
     ):
-        pair = _Pair(source, replica, at_source, at_replica)
+        pair = Pair(source, replica, at_source, at_replica)
         pair.begin()
         yield pair
 
@@ -107,7 +116,7 @@ def _following(replica: Server) -> Iterator[_Pair]:
 def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
     """Leave a transaction open on the replica. The transaction holds a lock that the applier needs."""
     with (
-        _following(replica) as pair,
+        following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,
         holder.cursor() as cursor,
     ):
@@ -123,7 +132,7 @@ def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
 def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
     """Run the same statements, but end the transaction."""
     with (
-        _following(replica) as pair,
+        following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,
         holder.cursor() as cursor,
     ):
@@ -144,7 +153,7 @@ INCIDENTS = (
         "replication_applier",
         lambda s: _held(s, *_ROW),
         lambda s: _in_step(s, *_ROW),
-        options=_OPTIONS,
+        options=OPTIONS,
         what="a forgotten transaction on a replica holds the row that the applier waits for",
     ),
     Incident(
@@ -153,7 +162,7 @@ INCIDENTS = (
         "replication_applier",
         lambda s: _held(s, *_TABLE),
         lambda s: _in_step(s, *_TABLE),
-        options=_OPTIONS,
+        options=OPTIONS,
         what="a forgotten transaction on a replica has read a table that an ALTER from the source waits for",
     ),
     Incident(
@@ -162,7 +171,7 @@ INCIDENTS = (
         "replication_applier",
         lambda s: _held(s, *_ROW),
         lambda s: _in_step(s, *_ROW),
-        options=_OPTIONS,
+        options=OPTIONS,
         what="a forgotten transaction on a replica holds the row that the applier waits for",
     ),
 )

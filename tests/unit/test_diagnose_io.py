@@ -162,19 +162,12 @@ def test_idle_or_intentionally_delayed_replica_has_no_finding() -> None:
     assert names(judge(evidence(busy, answers={"replication": ()}))) == []
 
 
-def test_failed_applier_has_its_error() -> None:
-    ended = REPLICA | {"running": "No", "error": "1062", "seconds": ""}
-    found = first(evidence({(APPLIER, "replication"): 1}, answers={"replication": (ended,)}))
-    assert found.name == "replication_applier"
-    assert "the applier stopped with error 1,062" in found.evidence
-
-
 def test_process_list_replaces_the_replica_status() -> None:
     missing = {"sql.replication": Missing("rights", "Access denied")}
     held = {(APPLIER, "metadata_lock"): 1}
     found = judge(evidence(held, statements=(APPLYING,), answers={"processes": ()}, missing=missing))
     assert names(found) == ["replication_applier"]
-    assert found.cannot_tell == ()
+    assert [one.findings for one in found.cannot_tell] == [("replication_stopped", "replication_off")]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +175,7 @@ def test_process_list_replaces_the_replica_status() -> None:
     [
         ("mysql", (5, 6, 24), "SHOW SLAVE STATUS"),
         ("mariadb", (10, 11), "SHOW ALL SLAVES STATUS"),
-        ("mysql", (9, 7), "SELECT w.SERVICE_STATE"),
+        ("mysql", (9, 7), "SELECT w.CHANNEL_NAME, w.SERVICE_STATE"),
     ],
 )
 def test_statement_for_the_replica_status_depends_on_the_version(

@@ -82,7 +82,9 @@ def test_the_history_of_a_busy_server_takes_less_than_10_mb() -> None:
 
 
 def test_snapshots_survive_encoding_for_the_sensor_s_socket() -> None:
-    snapshot = SnapshotSummary(1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8))
+    snapshot = SnapshotSummary(
+        1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8), {"rollback": (7,)}
+    )
     seen = (
         ObservedStack(CLIENT, "row_lock", WAITING, 3, (1, 2)),
         ObservedStack("purge", "purge", ("trx_purge", "futex"), 1),
@@ -96,8 +98,10 @@ def test_snapshots_survive_encoding_for_the_sensor_s_socket() -> None:
     [
         {},
         {"snapshots": [[1]], "functions": [], "seen": []},
-        {"snapshots": [[1.0, [["a", "b"]], []]], "functions": [], "seen": []},
-        {"snapshots": [[1.0, [], ["7"]]], "functions": [], "seen": []},
+        {"snapshots": [[1.0, [["a", "b"]], [], {}]], "functions": [], "seen": []},
+        {"snapshots": [[1.0, [], ["7"], {}]], "functions": [], "seen": []},
+        {"snapshots": [[1.0, [], [], []]], "functions": [], "seen": []},
+        {"snapshots": [[1.0, [], [], {"rollback": 7}]], "functions": [], "seen": []},
         {"snapshots": [], "functions": ["f"], "seen": [["a", "b", 1]]},
         {"snapshots": [], "functions": ["f"], "seen": [["a", "b", 1, [], 1]]},
         {"snapshots": [], "functions": ["f"], "seen": [["a", "b", 1, [], -1]]},

@@ -6,6 +6,7 @@ one of these functions but does not wait is the owner.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -204,6 +205,28 @@ def applier(evidence: Evidence) -> list[Blocker]:
     return found
 
 
+def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
+    """Return a function that finds the thread that was in this activity in most snapshots.
+
+    ``words`` say what the thread does.
+    """
+
+    def find(evidence: Evidence) -> list[Blocker]:
+        seen = Counter(tid for one in evidence.snapshots for tid in one.doing.get(activity, ()))
+        if not seen:
+            return []
+        tid, _ = seen.most_common(1)[0]
+        stack = next((one.functions for one in evidence.seen if tid in one.tids), ())
+        statement_ = next((one for one in evidence.statements if one.tid == tid), None)
+        if statement_ is None:
+            return [Blocker(f"thread {tid}, which {words}", stack, thread=tid)]
+        who = f"connection {statement_.connection} (thread {tid}){_account(statement_)}"
+        runs = f", runs: {statement_.text}" if statement_.text else ""
+        return [Blocker(f"{who}, which {words}{runs}", stack, thread=tid, connection=statement_.connection)]
+
+    return find
+
+
 #: Functions that find blockers, by the value of ``blocker`` in a rule.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
@@ -211,6 +234,8 @@ BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "oldest_transaction": oldest_transaction,
     "runner": runner,
     "applier": applier,
+    "rollback": busiest("rollback", "rolls back its transaction"),
+    "binlog_copy": busiest("binlog_copy", "copies its transaction to the binary log"),
     "latch": latch("mutex_wait", "spin"),
     "user_lock": latch("user_lock"),
     "opening_tables": latch("opening_tables"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import phases
+from innoscope.diagnose import phases, replication_threads
+from innoscope.diagnose.answers import number as number
+from innoscope.diagnose.answers import rows as rows
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
@@ -30,21 +31,6 @@ _SEMISYNC: Final = re.compile(r"^Waiting for semi-sync ACK from (slave|replica)"
 
 #: Wait classes of threads that are idle or run SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
-
-
-def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a query of questions.yaml. Raises Unknown if the query has not been answered."""
-    if question in evidence.answers:
-        return evidence.answers[question]
-    raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
-
-
-def number(row: Mapping[str, str], column: str) -> float:
-    """Return a column's value as a number; 0 if it is empty or not a number."""
-    try:
-        return float(row.get(column) or 0)
-    except ValueError:
-        return 0.0
 
 
 def _oldest_transaction_seconds(evidence: Evidence) -> float:
@@ -290,22 +276,6 @@ def _applier_behind_seconds(evidence: Evidence) -> float:
     return max((number(row, "seconds") - number(row, "delay") for row in replicas), default=0.0)
 
 
-def _applier_stopped(evidence: Evidence) -> float:
-    """Return 1 if an applier stopped with an error, else 0."""
-    with suppress(Unknown):
-        replicas = rows(evidence, "replication")
-        return float(any(row["running"] in ("No", "OFF") and number(row, "error") for row in replicas))
-    return 0.0
-
-
-def _applier_error(evidence: Evidence) -> float:
-    """Return the error number of a stopped applier. Raises Unknown if there is none."""
-    found = max((number(row, "error") for row in rows(evidence, "replication")), default=0.0)
-    if not found:
-        raise Unknown("replication", None)
-    return found
-
-
 def _semisync_wait_seconds(evidence: Evidence) -> float:
     """Return the longest time for which a commit has waited for a replica's acknowledgement, in seconds."""
     rows(evidence, "processes")
@@ -408,10 +378,10 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "recovery_full_seconds": _recovery_full_seconds,
     **phases.FACTS,
     "applier_behind_seconds": _applier_behind_seconds,
-    "applier_stopped": _applier_stopped,
-    "applier_error": _applier_error,
     "semisync_wait_seconds": _semisync_wait_seconds,
     "semisync_timeout_seconds": _semisync_timeout_seconds,
     "connected_replicas": _connected_replicas,
+    "replication_failed": replication_threads.failed,
+    "replication_off": replication_threads.switched_off,
     "toggles_in_force": _toggles_in_force,
 }

@@ -10,6 +10,7 @@ from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, NamedEntry, name_entries, read_yaml
 from innoscope.diagnose import facts
 from innoscope.diagnose.blockers import BLOCKERS
+from innoscope.diagnose.details import DETAILS
 from innoscope.diagnose.signals import OF_METRICS, is_signal
 from innoscope.diagnose.units import UNITS
 
@@ -70,6 +71,7 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
+    details: str | None = None
     stacks: tuple[str, ...] = ()
     latches: tuple[str, ...] = ()
     blocker: str | None = None
@@ -78,9 +80,11 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     explains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the blocker, metrics, signals and units that the rule names exist."""
+        """Check that the blocker, details, metrics, signals and units that the rule names exist."""
         if self.blocker is not None and self.blocker not in BLOCKERS:
             raise ValueError(f"unknown blocker: {self.blocker!r}")
+        if self.details is not None and self.details not in DETAILS:
+            raise ValueError(f"unknown details: {self.details!r}")
         for metric in self.series:
             if not is_signal(f"last.{metric}"):
                 raise ValueError(f"unknown metric: {metric!r}")

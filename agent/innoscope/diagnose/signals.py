@@ -4,6 +4,8 @@
 ``threads.CLASS``         client threads in this wait class, mean over all snapshots
 ``background.CLASS``      the server's own threads in this wait class, mean
 ``applier.CLASS``         a replica's applier threads in this wait class, mean; ``busy``: any active class
+``doing.ACTIVITY``        threads in this activity (activities.yaml), mean
+``lasting.ACTIVITY``      longest time that one thread was in it in consecutive snapshots, seconds
 ``active``                client threads that are not idle, mean
 ``share.CLASS``           threads.CLASS as a share of active
 ``growth.CLASS``          threads.CLASS in the second half of the snapshots minus that in the first half
@@ -33,12 +35,14 @@ from innoscope.diagnose.facts import AT_REST
 from innoscope.diagnose.process_list import known_classes
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.metrics.registry import default
+from innoscope.sampling.activities import default_activities
 from innoscope.sampling.snapshot_history import APPLIER, CLIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from innoscope.diagnose.evidence import Evidence
+    from innoscope.sampling.snapshot_history import SnapshotSummary
 
 #: Wait classes of applier threads that are idle, or that wait for the source or for each other.
 _APPLIER_IDLE: Final = AT_REST | {"replication", "other", "network_send"}
@@ -91,6 +95,8 @@ def is_signal(name: str) -> bool:
         return False
     if kind == "fact":
         return rest in facts.FACTS
+    if kind in OF_ACTIVITIES:
+        return rest in default_activities()
     return kind not in OF_METRICS or rest.partition(".")[0] in default()
 
 
@@ -110,6 +116,27 @@ def _applier(evidence: Evidence, wait: str) -> float:
         if kind == APPLIER and (seen == wait or (wait == "busy" and seen not in _APPLIER_IDLE))
     )
     return found / _snapshot_count(evidence)
+
+
+def _doing(evidence: Evidence, activity: str) -> float:
+    count = sum(len(snapshot.doing.get(activity, ())) for snapshot in _with_stacks(evidence))
+    return count / len(evidence.snapshots)
+
+
+def _lasting(evidence: Evidence, activity: str) -> float:
+    longest = 0.0
+    since: dict[int, float] = {}
+    for snapshot in _with_stacks(evidence):
+        since = {tid: since.get(tid, snapshot.at) for tid in snapshot.doing.get(activity, ())}
+        longest = max([longest, *(snapshot.at - begun for begun in since.values())])
+    return longest
+
+
+def _with_stacks(evidence: Evidence) -> Sequence[SnapshotSummary]:
+    """Return the snapshots. Raises Unknown if there are none, or if the process list replaces them."""
+    if not evidence.snapshots or without_stacks(evidence):
+        raise Unknown("looks", evidence.missing.get("looks"))
+    return evidence.snapshots
 
 
 def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
@@ -240,10 +267,14 @@ UNEXPLAINED: Final = "unexplained"
 OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
 #: Kinds of signals whose names continue with a wait class.
 OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
+#: Kinds of signals whose names continue with an activity.
+OF_ACTIVITIES: Final = frozenset({"doing", "lasting"})
 _KINDS: Final[dict[str, Callable[[Evidence, str], float]]] = {
     "threads": _threads,
     "background": _background,
     "applier": _applier,
+    "doing": _doing,
+    "lasting": _lasting,
     "active": _active,
     "share": _share,
     "growth": _growth,

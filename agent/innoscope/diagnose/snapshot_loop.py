@@ -19,6 +19,7 @@ from innoscope.sampling.snapshot_history import (
     TIDS_KEPT,
     SnapshotHistory,
     SnapshotSummary,
+    doing,
 )
 
 if TYPE_CHECKING:
@@ -150,7 +151,9 @@ class SnapshotLoop:
         self._kinds = kinds
         if files:
             self._files.append((snapshot.taken_at, files))
-        self.history.add(SnapshotSummary(snapshot.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
+        self.history.add(
+            SnapshotSummary(snapshot.taken_at, threads, tuple(busy[:TIDS_KEPT]), doing(last)), last
+        )
 
     def _path(self, thread: Thread) -> str | None:
         """Return the path of the file that the thread reads, writes or syncs, or None.

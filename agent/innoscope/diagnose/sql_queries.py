@@ -11,6 +11,7 @@ from msgspec import Meta
 from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.common.schema import Entry, ServerEntry, read_yaml
+from innoscope.diagnose import error_messages
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.metrics.collectors.sql_failures import explain
 from innoscope.target import sql
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 
     Rows = tuple[Mapping[str, str], ...]
 
-_TEXT: Final = "text"
+#: Functions that remove the literals from columns, by the name of the column.
+_WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
+    "text": fingerprint,
+    "applier_message": error_messages.of_applier,
+    "receiver_message": error_messages.of_receiver,
+}
 _PROCESSES: Final = "processes"
 #: Session variables that limit the waiting time of our queries, independently of the server's defaults.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
@@ -163,10 +169,11 @@ def _names(question: Question, asked: ServerQuery, columns: tuple[str, ...]) -> 
 
 
 def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
-    """Return the row by column name, with literals removed from statements."""
+    """Return the row by column name, with literals removed from statements and error messages."""
     named = {column: _text(value) for column, value in zip(columns, row, strict=True) if column is not None}
-    if named.get(_TEXT):
-        named[_TEXT] = fingerprint(named[_TEXT])
+    for column, without_literals in _WITHOUT_LITERALS.items():
+        if named.get(column):
+            named[column] = without_literals(named[column])
     return named
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import latches
 from innoscope.diagnose.blockers import BLOCKERS, Blocker
+from innoscope.diagnose.details import DETAILS
 from innoscope.diagnose.rules import PLACE, Score, default_rules
 from innoscope.diagnose.signals import UNEXPLAINED, Signals, without_stacks
 from innoscope.diagnose.unavailable import Unknown
@@ -150,6 +151,7 @@ def _finding(rule: Rule, signals: Signals) -> Finding:
     lines = (
         *(_filled(text, signals) for text in rule.evidence),
         *(_labels(evidence, metric) for metric in rule.series),
+        *_details(rule, evidence),
         _files(evidence, rule.files),
     )
     return Finding(
@@ -192,6 +194,15 @@ def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
         return BLOCKERS[rule.blocker](evidence)
     except Unknown as error:
         return [Blocker(f"unknown: {error.words}")]
+
+
+def _details(rule: Rule, evidence: Evidence) -> list[str]:
+    if rule.details is None:
+        return []
+    try:
+        return DETAILS[rule.details](evidence)
+    except Unknown:
+        return []
 
 
 def _labels(evidence: Evidence, metric: str) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from innoscope.sampling.activities import activities_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,12 +48,14 @@ class ObservedStack:
 class SnapshotSummary:
     """One snapshot, taken at Unix time ``at``: the number of threads of each ``(kind, wait class)``.
 
-    ``running`` holds the ids of the client threads on a CPU.
+    ``running`` has the ids of the client threads on a CPU, and ``doing`` the ids of the threads by activity
+    (activities.yaml).
     """
 
     at: float
     threads: Mapping[tuple[str, str], int]
     running: tuple[int, ...] = ()
+    doing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class _Entry(NamedTuple):
@@ -97,7 +101,7 @@ class SnapshotHistory:
             threads.setdefault((kind, stack.wait, stack.labels), []).extend(tids)
             if kind == CLIENT and stack.wait == "on_cpu":
                 running += tids
-        self.add(SnapshotSummary(taken_at, counts, tuple(running[:TIDS_KEPT])), threads)
+        self.add(SnapshotSummary(taken_at, counts, tuple(running[:TIDS_KEPT]), doing(threads)), threads)
 
     def since(self, at: float) -> tuple[SnapshotSummary, ...]:
         """Return the snapshots taken after that time, in chronological order."""
@@ -147,6 +151,15 @@ class SnapshotHistory:
             self._used[number] -= 1
             if not self._used[number]:
                 del self._numbers[self._keys.pop(number)], self._used[number]
+
+
+def doing(threads: Mapping[Key, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Return the thread ids by activity, at most TIDS_KEPT of each; ``threads`` has those of each stack."""
+    found: dict[str, tuple[int, ...]] = {}
+    for (kind, _, functions), tids in threads.items():
+        for activity in activities_of(kind, functions):
+            found[activity] = (*found.get(activity, ()), *tids)[:TIDS_KEPT]
+    return found
 
 
 def _ids(entry: _Entry) -> dict[int, tuple[int, ...]]:

@@ -116,6 +116,7 @@ def encode_snapshots(snapshots: Iterable[SnapshotSummary], seen: Iterable[Observ
             snapshot.at,
             [[kind, wait, count] for (kind, wait), count in snapshot.threads.items()],
             list(snapshot.running),
+            {activity: list(tids) for activity, tids in snapshot.doing.items()},
         ]
         for snapshot in snapshots
     ]
@@ -130,16 +131,20 @@ def decode_snapshots(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[Obse
 
 
 def _snapshot(data: Any) -> SnapshotSummary:
-    if not isinstance(data, list) or len(data) != 3:
-        raise BadMessage("malformed snapshot: expected [time, threads, running]")
-    at, threads, running = data
+    if not isinstance(data, list) or len(data) != 4:
+        raise BadMessage("malformed snapshot: expected [time, threads, running, doing]")
+    at, threads, running, doing = data
     counts = {}
     for item in expect(threads, list):
         if not isinstance(item, list) or len(item) != 3:
             raise BadMessage("malformed snapshot: expected threads as [kind, wait, count]")
         counts[expect(item[0], str), expect(item[1], str)] = expect(item[2], int)
-    tids = tuple(expect(tid, int) for tid in expect(running, list))
-    return SnapshotSummary(expect(at, float), counts, tids)
+    activities = {expect(name, str): _tids(tids) for name, tids in expect(doing, dict).items()}
+    return SnapshotSummary(expect(at, float), counts, _tids(running), activities)
+
+
+def _tids(data: Any) -> tuple[int, ...]:
+    return tuple(expect(tid, int) for tid in expect(data, list))
 
 
 def _seen(data: Any, functions: Sequence[str]) -> ObservedStack:
@@ -149,5 +154,4 @@ def _seen(data: Any, functions: Sequence[str]) -> ObservedStack:
     if not all(0 <= expect(number, int) < len(functions) for number in numbers):
         raise BadMessage("malformed stack: function index out of range")
     names = tuple(functions[number] for number in numbers)
-    known = tuple(expect(tid, int) for tid in expect(tids, list))
-    return ObservedStack(expect(kind, str), expect(wait, str), names, expect(count, int), known)
+    return ObservedStack(expect(kind, str), expect(wait, str), names, expect(count, int), _tids(tids))

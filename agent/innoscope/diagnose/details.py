@@ -1,0 +1,47 @@
+"""Lines of evidence that contain names and messages, which signals cannot express."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose import replication_threads
+from innoscope.diagnose.answers import number, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.diagnose.evidence import Evidence
+
+#: Maximum number of tables that are shown.
+_MAX_TABLES: Final = 5
+#: Maximum number of transactions that are shown.
+_MAX_ROLLBACKS: Final = 3
+
+
+def applier_tables(evidence: Evidence) -> list[str]:
+    """Return a line with the tables that the appliers changed. Raises Unknown if the server lists none."""
+    tables = dict.fromkeys(f"{row['schema']}.{row['object']}" for row in rows(evidence, "applier_tables"))
+    return [f"it changes {', '.join(list(tables)[:_MAX_TABLES])}"] if tables else []
+
+
+def rollbacks(evidence: Evidence) -> list[str]:
+    """Return a line for each transaction that rolls back, the largest first. Raises Unknown without SQL.
+
+    The undo log numbers a transaction's changes, and INNODB_TRX shows the next number as trx_rows_modified
+    (trx->undo_no, which trx_roll_pop_top_rec_of_trx decreases).
+    """
+    found = [row for row in rows(evidence, "transactions") if row["state"] == "ROLLING BACK"]
+    found.sort(key=lambda row: -number(row, "rows_modified"))
+    return [
+        f"connection {row['connection']} had {number(row, 'rows_modified'):,.0f} changes left to undo,"
+        f" {number(row, 'seconds'):,.0f} s after its transaction began"
+        for row in found[:_MAX_ROLLBACKS]
+    ]
+
+
+#: Functions that return the lines, by the value of ``details`` in a rule. They may raise Unknown.
+DETAILS: Final[Mapping[str, Callable[[Evidence], list[str]]]] = {
+    "applier_tables": applier_tables,
+    "rollbacks": rollbacks,
+    "replication_errors": replication_threads.errors,
+}

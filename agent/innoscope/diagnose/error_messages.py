@@ -1,0 +1,41 @@
+"""Reduce the error messages of replication threads to their constant parts.
+
+The message of an applier contains values of rows and whole statements. These are quoted, but a quote inside a
+value is not escaped, so the end of a value is unknown. The text after the first quote is therefore removed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from innoscope.common import sanitize
+
+#: Maximum characters of a message. The server's own limit is 1024 (MAX_SLAVE_ERRMSG, rpl_reporting.h).
+_LIMIT: Final = 300
+#: The end of the constant text. After a semicolon follows the message of the error itself, which is free text
+#: if a trigger raised it with SIGNAL.
+_END: Final = re.compile(r"""['"`;]""")
+#: Rows_log_event::do_apply_event: "Could not execute Write_rows event on table shop.stock; …"
+_EVENT: Final = re.compile(r"\b(?:Write|Update|Delete)_rows(?:_v1)? event on table [\w$]{1,64}\.[\w$]{1,64}")
+_HANDLER: Final = re.compile(r"\bHA_ERR_[A-Z_]{1,40}\b")
+
+
+def of_applier(message: str) -> str:
+    """Return the message without values and statements.
+
+    What is left is the text before the first quote, the event and its table, and the name of the storage
+    engine's error.
+    """
+    start = _END.split(message, maxsplit=1)[0]
+    parts = [start]
+    for pattern in (_EVENT, _HANDLER):
+        found = pattern.search(message, len(start)) or pattern.search(message)
+        if found is not None and found[0] not in start:
+            parts.append(found[0])
+    return sanitize.words(" … ".join(part.strip() for part in parts), _LIMIT)
+
+
+def of_receiver(message: str) -> str:
+    """Return the sanitized message. A receiver does not parse events, so its message contains no values."""
+    return sanitize.words(message, _LIMIT)

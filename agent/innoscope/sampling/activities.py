@@ -1,0 +1,68 @@
+"""Recognize what threads do from their stacks and the patterns in ``activities.yaml``."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
+
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Number of distinct stacks whose activities are cached. Snapshots mostly repeat the same stacks.
+_CACHED = 4_096
+_Patterns = Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+class Activity(Entry, frozen=True):
+    """One activity: the kinds of its threads, and alternative lists of patterns for functions."""
+
+    kinds: Annotated[tuple[str, ...], Meta(min_length=1)]
+    stacks: Annotated[tuple[_Patterns, ...], Meta(min_length=1)]
+
+
+class File(Entry, frozen=True):
+    """The whole file."""
+
+    version: Literal[1]
+    activities: dict[str, Activity]
+
+
+@cache
+def default_activities() -> dict[str, Activity]:
+    """Return the activities of the installed catalog by name."""
+    return load()
+
+
+def load(path: Path | None = None) -> dict[str, Activity]:
+    """Return the activities in the file, by default the installed catalog. Raises BadFile."""
+    return read_yaml(path or catalog_path("activities.yaml"), File).activities
+
+
+@cache
+def _patterns() -> tuple[tuple[str, frozenset[str], tuple[tuple[re.Pattern[str], ...], ...]], ...]:
+    return tuple(
+        (
+            name,
+            frozenset(one.kinds),
+            tuple(tuple(re.compile(translate(pattern)) for pattern in stack) for stack in one.stacks),
+        )
+        for name, one in default_activities().items()
+    )
+
+
+@lru_cache(maxsize=_CACHED)
+def activities_of(kind: str, functions: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the activities of a thread of this kind with these functions on its stack."""
+    return tuple(
+        name
+        for name, kinds, stacks in _patterns()
+        if kind in kinds
+        and any(all(any(map(pattern.match, functions)) for pattern in stack) for stack in stacks)
+    )
