@@ -1,7 +1,7 @@
 """Start three MariaDB servers as a Galera cluster.
 
-The servers start from the same template, and their data folders say that they were a cluster that lost its power.
-Galera then restores the cluster once all members have met (pc.recovery), without copying data between them.
+The servers start from the same template, and their data folders say that they were a cluster that lost its
+power. Galera restores the cluster once all members have met (pc.recovery), without copying data between them.
 """
 
 from __future__ import annotations

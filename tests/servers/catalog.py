@@ -215,7 +215,7 @@ _ALL = (
         libraries=_MARIADB_DEBIAN,
         options=("--back-log=1000",),
         os_thread_sql=_MARIADB_TIDS,
-        notes="the same with Galera's library, for clusters (tests/clusters); alone, it is a server like the other",
+        notes="the same with Galera's library, for tests/clusters; alone, it is an ordinary server",
     ),
     Spec(
         name="mariadb-11.4.5",

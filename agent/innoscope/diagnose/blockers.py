@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import blocking_chains, facts, replica_applier
+from innoscope.diagnose import blocking_chains, cluster, facts, replica_applier
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
 
@@ -204,6 +204,19 @@ def applier(evidence: Evidence) -> list[Blocker]:
     return found
 
 
+def ddl(evidence: Evidence) -> list[Blocker]:
+    """Return the DDL that executes, from the process list, or else from the stacks."""
+    if listed := cluster.ddl_statements(evidence):
+        return [Blocker(_executes(one), connection=one.connection) for one in listed]
+    found = {tid: seen.functions for seen in cluster.ddl_stacks(evidence) for tid in seen.tids}
+    return [Blocker(f"thread {tid} executes DDL", stack, thread=tid) for tid, stack in found.items()]
+
+
+def _executes(one: Statement) -> str:
+    doing = f"{one.state or one.command} for {one.seconds:,} s: {one.text}"
+    return f"connection {one.connection}{_account(one)}, {doing}"
+
+
 #: Functions that find blockers, by the value of ``blocker`` in a rule.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
@@ -211,6 +224,7 @@ BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "oldest_transaction": oldest_transaction,
     "runner": runner,
     "applier": applier,
+    "ddl": ddl,
     "latch": latch("mutex_wait", "spin"),
     "user_lock": latch("user_lock"),
     "opening_tables": latch("opening_tables"),

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import phases
+from innoscope.diagnose import cluster, phases
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ _APPLIER: Final = "system user"
 #: States of these threads if they are idle, or wait for the source or for each other.
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
-    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
+    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event|"
+    r"wsrep aborter|wsrep applier (idle|committed))",
     re.IGNORECASE,
 )
 
@@ -348,7 +349,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 #: All metrics that facts use, so that callers need not collect others.
-METRICS: Final = frozenset({
+METRICS: Final = cluster.METRICS | frozenset({
     "buffer_pool_other_pages", "buffer_pool_pages", "buffer_pool_pages_read", "checkpoint_age_max_bytes",
     "connections", "connections_limit", "deadlock_search_seconds", "deadlock_searches",
     "flushed_pages_by_thread", "free_block_waits", "history_list_length", "read_ahead_evicted_pages",
@@ -387,6 +388,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "recovery_rate": _recovery_rate,
     "recovery_full_seconds": _recovery_full_seconds,
     **phases.FACTS,
+    **cluster.FACTS,
     "applier_behind_seconds": _applier_behind_seconds,
     "applier_stopped": _applier_stopped,
     "applier_error": _applier_error,

@@ -31,6 +31,7 @@ const FAMILIES = {
   change_buffer_merge: [72, 50, 60],
   purge: [164, 44, 58],
   statistics: [176, 40, 62],
+  galera_wait: [322, 34, 74],
   replication: [184, 42, 66],
   network_send: [150, 40, 66],
   recovery: [84, 36, 66],
