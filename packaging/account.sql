@@ -29,5 +29,8 @@ GRANT PROCESS ON *.* TO innoscope@localhost;
 -- Required to see how far a replica is behind.
 /*!80001 GRANT SELECT ON performance_schema.replication_applier_status_by_worker TO innoscope@localhost */;
 /*!80001 GRANT SELECT ON performance_schema.replication_applier_configuration TO innoscope@localhost */;
+-- Required to name the member for which a group waits (Group Replication).
+/*!80001 GRANT SELECT ON performance_schema.replication_group_members TO innoscope@localhost */;
+/*!80001 GRANT SELECT ON performance_schema.replication_group_member_stats TO innoscope@localhost */;
 
 -- To remove the account:  DROP USER innoscope@localhost;

@@ -73,12 +73,16 @@ def _writers(
 @contextmanager
 def _locked(first: Server, diagnosed: int) -> Iterator[Server]:
     """Block the appliers of the last node by LOCK TABLES, until it pauses the cluster."""
-    with _cluster(first) as cluster, closing(cluster.nodes[-1].connect(database="shop")) as holder:
-        with _writers(first), holder.cursor() as cursor:
-            cursor.execute("LOCK TABLES stock READ")
-            until(lambda: _paused(cluster), within_s=_WITHIN_S)
-            yield cluster.nodes[diagnosed]
-            cursor.execute("UNLOCK TABLES")
+    with (
+        _cluster(first) as cluster,
+        closing(cluster.nodes[-1].connect(database="shop")) as holder,
+        _writers(first),
+        holder.cursor() as cursor,
+    ):
+        cursor.execute("LOCK TABLES stock READ")
+        until(lambda: _paused(cluster), within_s=_WITHIN_S)
+        yield cluster.nodes[diagnosed]
+        cursor.execute("UNLOCK TABLES")
 
 
 def _paused(cluster: GaleraCluster) -> bool:
@@ -139,7 +143,7 @@ INCIDENTS = (
         partial(_locked, diagnosed=0),
         partial(_unlocked, diagnosed=0),
         options=_OPTIONS,
-        what="LOCK TABLES on another node blocks its appliers, so that flow control pauses this node's writers",
+        what="LOCK TABLES on another node blocks its appliers, and flow control pauses the writers",
     ),
     Incident(
         "galera-flow-control-slow",
@@ -166,6 +170,6 @@ INCIDENTS = (
         partial(_ddl, running=True),
         partial(_ddl, running=False),
         options=_OPTIONS,
-        what="an ALTER TABLE that another node started runs on all nodes, and writers of other tables wait for it",
+        what="an ALTER TABLE from another node runs on all nodes, and writers of other tables wait for it",
     ),
 )

@@ -217,6 +217,16 @@ def _executes(one: Statement) -> str:
     return f"connection {one.connection}{_account(one)}, {doing}"
 
 
+def group_member(evidence: Evidence) -> list[Blocker]:
+    """Return the unreachable members of the group, or else the member with the longest applier queue."""
+    if lost := cluster.unreachable(evidence):
+        return [Blocker(f"member {row['member']} is unreachable") for row in lost]
+    slowest = max(cluster.group_members(evidence), key=cluster.applier_queue)
+    queue = cluster.applier_queue(slowest)
+    words = f"member {slowest['member']}: {queue:,} transactions wait to be applied"
+    return [Blocker(words)] if queue else []
+
+
 #: Functions that find blockers, by the value of ``blocker`` in a rule.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
@@ -225,6 +235,7 @@ BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "runner": runner,
     "applier": applier,
     "ddl": ddl,
+    "group_member": group_member,
     "latch": latch("mutex_wait", "spin"),
     "user_lock": latch("user_lock"),
     "opening_tables": latch("opening_tables"),

@@ -24,6 +24,9 @@ _DDL_TEXT: Final = re.compile(r"\s*(ALTER|CREATE|DROP|OPTIMIZE|RENAME|TRUNCATE)\
 #: Wait classes of DDL that does not execute yet.
 _NOT_EXECUTING: Final = frozenset({"galera_wait", "metadata_lock"})
 
+#: Group Replication's delay of a commit whose member has used up its quota (flow_control_module, 5.7 to 9.x).
+_THROTTLED: Final = "Flow_control_module::do_wait"
+
 _RECEIVED: Final = "galera_flow_control_received"
 _SENT: Final = "galera_flow_control_sent"
 _QUEUE: Final = "galera_receive_queue"
@@ -87,6 +90,50 @@ def ddl_stacks(evidence: Evidence) -> list[ObservedStack]:
     ]
 
 
+def _group_throttled_threads(evidence: Evidence) -> float:
+    """Return the mean number of threads that flow control of Group Replication delays."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    found = sum(seen.count for seen in evidence.seen if _THROTTLED in seen.functions)
+    return found / len(evidence.snapshots)
+
+
+def group_members(evidence: Evidence) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of the question ``group_members``. Raises Unknown if there is no answer or no group."""
+    found = evidence.answers.get("group_members")
+    if not found:
+        raise Unknown("sql", evidence.missing.get("sql.group_members") or evidence.missing.get("sql"))
+    return found
+
+
+def unreachable(evidence: Evidence) -> list[Mapping[str, str]]:
+    """Return the members of the group with which this member cannot communicate."""
+    return [row for row in group_members(evidence) if row["state"] == "UNREACHABLE"]
+
+
+def applier_queue(row: Mapping[str, str]) -> int:
+    """Return the number of transactions that a member has not yet applied."""
+    queue = row["applier_queue"]
+    return int(queue) if queue.isdecimal() else 0
+
+
+def _group_members(evidence: Evidence) -> float:
+    return float(len(group_members(evidence)))
+
+
+def _group_unreachable(evidence: Evidence) -> float:
+    return float(len(unreachable(evidence)))
+
+
+def _group_majority_lost(evidence: Evidence) -> float:
+    """Return 1 if so many members are unreachable that the group cannot agree on anything, else 0."""
+    return float(2 * len(unreachable(evidence)) >= len(group_members(evidence)))
+
+
+def _group_longest_queue(evidence: Evidence) -> float:
+    return float(max(map(applier_queue, group_members(evidence))))
+
+
 def _grown(evidence: Evidence, metric: str) -> float:
     change = evidence.change(metric)
     if change is None:
@@ -106,4 +153,9 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "galera_conflict_rate": _conflict_rate,
     "galera_conflict_ratio": _conflict_ratio,
     "ddl_threads": _ddl_threads,
+    "group_throttled_threads": _group_throttled_threads,
+    "group_members": _group_members,
+    "group_unreachable": _group_unreachable,
+    "group_majority_lost": _group_majority_lost,
+    "group_longest_queue": _group_longest_queue,
 }
