@@ -135,8 +135,12 @@ def _who(row: Mapping[str, str], evidence: Evidence) -> str:
 
 
 def _account(statement_: Statement) -> str:
-    """Return ", user@host"; "" for a statement read from memory, where user and host are unknown."""
-    return f", {statement_.user}@{statement_.host}" if statement_.user else ""
+    """Return ", user@host", without the host if there is none.
+
+    Returns "" for a statement read from memory, where user and host are unknown.
+    """
+    host = f"@{statement_.host}" if statement_.host else ""
+    return f", {statement_.user}{host}" if statement_.user else ""
 
 
 def statement(evidence: Evidence, connection: str) -> Statement | None:
