@@ -1,19 +1,17 @@
-"""Stacks and diagnose on each node of a cluster of three."""
+"""`stacks` and `diagnose`, with the account of packaging/account.sql, on each node of a cluster of three."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clusters import GaleraCluster, ReplicationGroup, galera, group_replication
-from incidents.lab import diagnose
+from install.test_account import PASSWORD, statements
+from safety.command import innoscope
 from scale import long
 from servers import Server
 from waiting import until
@@ -21,11 +19,14 @@ from workloads.clients import Clients, repeating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CLUSTERS = {galera.SERVER: GaleraCluster, group_replication.SERVER: ReplicationGroup}
 OPTIONS = ("--innodb-flush-log-at-trx-commit=0",)
 FLOOR = 0.995
 SNAPSHOTS = 40
+SECONDS = 5
+CALM, FOUND = 0, 18
 ROWS = 1000
 #: Findings that mean that a node, or the cluster, is broken.
 STALLS = {
@@ -33,7 +34,7 @@ STALLS = {
     "unexplained",
 }  # fmt: skip
 
-pytestmark = long("tests/unit has the rules; a cluster takes three servers")
+pytestmark = long("tests/unit/test_findings_clusters.py has the rules, on constructed evidence")
 
 
 @contextmanager
@@ -42,6 +43,7 @@ def _busy(name: str) -> Iterator[list[Server]]:
     with Server(name, options=OPTIONS) as first, CLUSTERS[name](first) as cluster:
         rows = ", ".join(f"({row}, 0)" for row in range(1, ROWS + 1))
         first.sql(
+            *statements(PASSWORD),
             "CREATE DATABASE shop",
             "CREATE TABLE shop.stock (a INT PRIMARY KEY, b INT)",
             f"INSERT INTO shop.stock VALUES {rows}",
@@ -60,17 +62,25 @@ def _has_table(node: Server) -> bool:
 
 
 def _dumps(node: Server) -> list[dict[str, Any]]:
-    innoscope = str(Path(sys.executable).with_name("innoscope"))
-    options = ["--json", "--count", str(SNAPSHOTS), "--interval", "0.05"]
-    done = subprocess.run(
-        [innoscope, "stacks", "--pid", str(node.pid), *options],
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+    done = innoscope("stacks", "--pid", node.pid, "--json", "--count", SNAPSHOTS, "--interval", 0.05)
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def _diagnosed(node: Server, option_file: Path) -> dict[str, Any]:
+    done = innoscope(
+        "diagnose", "--pid", node.pid, "--seconds", SECONDS, "--json", "--defaults-file", option_file
+    )
+    assert done.returncode in (CALM, FOUND), done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_stacks_are_complete_and_diagnose_is_calm_on_each_node(name: str) -> None:
+def test_stacks_are_complete_and_diagnose_is_calm_on_each_node(name: str, tmp_path: Path) -> None:
+    option_file = tmp_path / "my.cnf"
+    option_file.write_text(f'[client]\nuser = innoscope\npassword = "{PASSWORD}"\n')
+    option_file.chmod(0o600)
     with _busy(name) as nodes:
         for node in nodes:
             tally: Counter[str] = Counter()
@@ -79,5 +89,8 @@ def test_stacks_are_complete_and_diagnose_is_calm_on_each_node(name: str) -> Non
             at_rest = tally["threads"] - tally["on_cpu"] - tally["stale"]
             assert tally["exact"] >= FLOOR * at_rest, tally
 
-            result = diagnose(node.pid)
-            assert not STALLS & set(result.names), result.record
+            record = _diagnosed(node, option_file)
+            assert not STALLS & {finding["name"] for finding in record["findings"]}, record
+            unknown = json.dumps(record["cannot_tell"])
+            assert "galera" not in unknown
+            assert "group_replication" not in unknown
