@@ -33,5 +33,8 @@ GRANT PROCESS ON *.* TO innoscope@localhost;
 /*!50703 GRANT SELECT ON performance_schema.replication_connection_status TO innoscope@localhost */;
 -- Required to name the table that an applier changes.
 /*!50703 GRANT SELECT ON performance_schema.table_handles TO innoscope@localhost */;
+-- Required to name the member for which a group waits (Group Replication).
+/*!80001 GRANT SELECT ON performance_schema.replication_group_members TO innoscope@localhost */;
+/*!80001 GRANT SELECT ON performance_schema.replication_group_member_stats TO innoscope@localhost */;
 
 -- To remove the account:  DROP USER innoscope@localhost;

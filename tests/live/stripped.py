@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope._native import elf_info
 from servers import Installation, Keeper, Server, fetch, template
 from servers.packages import ensure_packages
-from servers.server import _free_port
+from servers.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ def debuginfod(folder: Path, database: Path, build_id: str) -> Iterator[str]:
     Debian 12's debuginfod has no option for the address to listen on.
     """
     ensure_packages(["debuginfod"])
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = ["debuginfod", "-F", "-d", str(database), "-p", str(port), "-t", "0", str(folder)]
     with Keeper() as keeper, database.with_suffix(".log").open("wb") as log:

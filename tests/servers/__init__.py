@@ -10,7 +10,7 @@ from servers.errors import ServerError
 from servers.fetch import Installation, fetch
 from servers.keeper import Keeper
 from servers.packages import ensure_commands, ensure_packages
-from servers.server import Server
+from servers.server import Server, free_port
 
 __all__ = [
     "ADDED",
@@ -24,4 +24,5 @@ __all__ = [
     "ensure_commands",
     "ensure_packages",
     "fetch",
+    "free_port",
 ]

@@ -85,6 +85,11 @@ _MYSQL_TIDS = (
     "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL"
 )
 
+#: Packages that Debian's MariaDB needs.
+_MARIADB_DEBIAN = (
+    "libaio1", "libnuma1", "libpcre2-8-0", "libssl3", "libsystemd0", "liburing2", "zlib1g",
+)  # fmt: skip
+
 _ALL = (
     Spec(
         name="mysql-5.5.9",
@@ -194,10 +199,23 @@ _ALL = (
         mysqld="usr/sbin/mariadbd",
         basedir="usr",
         bootstrap="install-db",
-        libraries=("libaio1", "libnuma1", "libpcre2-8-0", "libssl3", "libsystemd0", "liburing2", "zlib1g"),
+        libraries=_MARIADB_DEBIAN,
         options=("--back-log=1000",),
         os_thread_sql=_MARIADB_TIDS,
         notes="the most common MariaDB; stripped and InnoDB names hidden, no debug package to be had",
+    ),
+    Spec(
+        name="mariadb-10.11-galera",
+        flavour="mariadb",
+        version="10.11.",
+        source=DebianPackages(("mariadb-server-core", "mariadb-client-core", "galera-4")),
+        mysqld="usr/sbin/mariadbd",
+        basedir="usr",
+        bootstrap="install-db",
+        libraries=_MARIADB_DEBIAN,
+        options=("--back-log=1000",),
+        os_thread_sql=_MARIADB_TIDS,
+        notes="the same with Galera's library, for tests/clusters; alone, it is an ordinary server",
     ),
     Spec(
         name="mariadb-11.4.5",
@@ -221,5 +239,7 @@ _ALL = (
 SERVERS = {spec.name: spec for spec in _ALL}
 #: Servers that only those tests start that select them by name.
 ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
+#: Servers that tests/clusters starts, several at once.
+CLUSTERED = ("mariadb-10.11-galera",)
 #: Servers for tests that have to pass on every server.
-NAMES = tuple(name for name in SERVERS if name not in ADDED)
+NAMES = tuple(name for name in SERVERS if name not in ADDED + CLUSTERED)

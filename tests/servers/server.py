@@ -189,7 +189,7 @@ class Server:
             template.keep(self.installation, first.folder)
 
     def _spawn(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         command = launch.command(self.installation, self.folder, self.port, self.options)
         with self.error_log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -205,7 +205,8 @@ class Server:
         self._keeper.watch(self._process.pid)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a TCP port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

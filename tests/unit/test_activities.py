@@ -99,7 +99,7 @@ def test_without_stacks_activities_are_unknown() -> None:
 def test_activities_are_named_in_the_catalog() -> None:
     assert is_signal("lasting.rollback")
     assert not is_signal("doing.nothing")
-    with pytest.raises(ValueError, match="no such signal"):
+    with pytest.raises(ValueError, match="unknown signal"):
         Condition(signal="doing.nothing", at_least=1)
 
 

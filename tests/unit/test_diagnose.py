@@ -12,7 +12,7 @@ import pytest
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
 from innoscope.common.schema import convert
-from innoscope.diagnose import facts
+from innoscope.diagnose import cluster, facts
 from innoscope.diagnose.evidence import Evidence, Missing, Statement
 from innoscope.diagnose.incident.codec import decode, encode
 from innoscope.diagnose.rules import File, default_rules, metrics_read
@@ -52,10 +52,11 @@ def test_metrics_that_rules_read_are_declared() -> None:
 
 
 def test_metrics_that_facts_read_are_listed() -> None:
-    named = re.findall(r'"([a-z0-9_]+)(?:\.[a-z_]+)?"', Path(facts.__file__).read_text())
+    texts = [Path(file).read_text() for file in (facts.__file__, cluster.__file__)]
+    named = re.findall(r'"([a-z0-9_]+)(?:\.[a-z_]+)?"', "".join(texts))
     assert {name for name in named if name in default()} == facts.METRICS
     # Each metric of the list must also occur in a function.
-    text = Path(facts.__file__).read_text().partition("METRICS: Final")[0]
+    text = "".join(text.partition("METRICS: Final")[0] for text in texts)
     assert [name for name in facts.METRICS if f'"{name}"' not in text] == []
 
 

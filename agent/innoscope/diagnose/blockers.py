@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import blocking_chains, facts, replica_applier
+from innoscope.diagnose import blocking_chains, cluster, facts, replica_applier
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
 
@@ -136,8 +136,12 @@ def _who(row: Mapping[str, str], evidence: Evidence) -> str:
 
 
 def _account(statement_: Statement) -> str:
-    """Return ", user@host"; "" for a statement read from memory, where user and host are unknown."""
-    return f", {statement_.user}@{statement_.host}" if statement_.user else ""
+    """Return ", user@host", without the host if there is none.
+
+    Returns "" for a statement read from memory, where user and host are unknown.
+    """
+    host = f"@{statement_.host}" if statement_.host else ""
+    return f", {statement_.user}{host}" if statement_.user else ""
 
 
 def statement(evidence: Evidence, connection: str) -> Statement | None:
@@ -227,6 +231,29 @@ def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
     return find
 
 
+def ddl(evidence: Evidence) -> list[Blocker]:
+    """Return the DDL that executes, from the process list, or else from the stacks."""
+    if listed := cluster.ddl_statements(evidence):
+        return [Blocker(_executes(one), connection=one.connection) for one in listed]
+    found = {tid: seen.functions for seen in cluster.ddl_stacks(evidence) for tid in seen.tids}
+    return [Blocker(f"thread {tid} executes DDL", stack, thread=tid) for tid, stack in found.items()]
+
+
+def _executes(one: Statement) -> str:
+    doing = f"{one.state or one.command} for {one.seconds:,} s: {one.text}"
+    return f"connection {one.connection}{_account(one)}, {doing}"
+
+
+def group_member(evidence: Evidence) -> list[Blocker]:
+    """Return the unreachable members of the group, or else the member with the longest applier queue."""
+    if lost := cluster.unreachable(evidence):
+        return [Blocker(f"member {row['member']} is unreachable") for row in lost]
+    slowest = max(cluster.group_members(evidence), key=cluster.applier_queue)
+    queue = cluster.applier_queue(slowest)
+    words = f"member {slowest['member']}: {queue:,} transactions wait to be applied"
+    return [Blocker(words)] if queue else []
+
+
 #: Functions that find blockers, by the value of ``blocker`` in a rule.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
@@ -236,6 +263,8 @@ BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "applier": applier,
     "rollback": busiest("rollback", "rolls back its transaction"),
     "binlog_copy": busiest("binlog_copy", "copies its transaction to the binary log"),
+    "ddl": ddl,
+    "group_member": group_member,
     "latch": latch("mutex_wait", "spin"),
     "user_lock": latch("user_lock"),
     "opening_tables": latch("opening_tables"),

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import phases, replication_threads
+from innoscope.diagnose import cluster, phases, replication_threads
 from innoscope.diagnose.answers import number as number
 from innoscope.diagnose.answers import rows as rows
 from innoscope.diagnose.unavailable import Unknown
@@ -22,7 +22,8 @@ _APPLIER: Final = "system user"
 #: States of applier threads that are idle, or that wait for the source or for another applier thread.
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
-    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
+    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event|"
+    r"wsrep aborter|wsrep applier (idle|committed))",
     re.IGNORECASE,
 )
 #: State of a commit that waits for a replica: "slave" in MariaDB and before MySQL 8.0.26, then "replica".
@@ -338,7 +339,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 #: All metrics that facts use, so that callers need not collect others.
-METRICS: Final = frozenset({
+METRICS: Final = cluster.METRICS | frozenset({
     "buffer_pool_other_pages", "buffer_pool_pages", "buffer_pool_pages_read", "checkpoint_age_max_bytes",
     "connections", "connections_limit", "deadlock_search_seconds", "deadlock_searches",
     "flushed_pages_by_thread", "free_block_waits", "history_list_length", "read_ahead_evicted_pages",
@@ -377,6 +378,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "recovery_rate": _recovery_rate,
     "recovery_full_seconds": _recovery_full_seconds,
     **phases.FACTS,
+    **cluster.FACTS,
     "applier_behind_seconds": _applier_behind_seconds,
     "semisync_wait_seconds": _semisync_wait_seconds,
     "semisync_timeout_seconds": _semisync_timeout_seconds,

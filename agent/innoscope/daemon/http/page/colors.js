@@ -33,6 +33,8 @@ const FAMILIES = {
   purge: [164, 44, 58],
   statistics: [176, 40, 62],
   semisync_ack: [174, 52, 50],
+  galera_wait: [322, 34, 74],
+  group_replication_wait: [332, 30, 70],
   replication: [184, 42, 66],
   network_send: [150, 40, 66],
   recovery: [84, 36, 66],

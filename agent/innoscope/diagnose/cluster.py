@@ -1,0 +1,164 @@
+"""Compute the values that rules about clusters use as ``fact.NAME``."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose.unavailable import Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.sampling.snapshot_history import ObservedStack
+
+#: Functions on the stack of a thread that executes DDL, in MariaDB: as a client, and as a Galera applier.
+_DDL: Final = (
+    "mysql_alter_table", "mysql_recreate_table", "mysql_rm_table", "mysql_rename_tables",
+    "Sql_cmd_truncate_table::*", "Wsrep_high_priority_service::apply_toi",
+)  # fmt: skip
+#: CREATE TABLE is left out: it is short, except with a SELECT, which is replicated like other transactions.
+_DDL_TEXT: Final = re.compile(
+    r"\s*(ALTER|OPTIMIZE|RENAME|TRUNCATE|DROP(?! TEMPORARY)|CREATE( UNIQUE| FULLTEXT| SPATIAL)? INDEX)\b",
+    re.IGNORECASE,
+)
+#: Wait classes of DDL that does not execute yet.
+_NOT_EXECUTING: Final = frozenset({"galera_wait", "metadata_lock"})
+
+#: Group Replication's delay of a commit whose member has used up its quota (flow_control_module, 5.7 to 9.x).
+_THROTTLED: Final = "Flow_control_module::do_wait"
+
+_RECEIVED: Final = "galera_flow_control_received"
+_SENT: Final = "galera_flow_control_sent"
+_QUEUE: Final = "galera_receive_queue"
+_COMMITS: Final = "galera_commits"
+_CONFLICTS: Final = ("galera_certification_failures", "galera_brute_force_aborts")
+
+
+def _own_pauses_ratio(evidence: Evidence) -> float:
+    """Return the share of the cluster's pauses that this node requested.
+
+    A node counts the requests of all nodes as received, including its own. If a pause lasts for the whole
+    time, nothing is counted, and the node whose receive queue is never empty has requested it.
+    """
+    received, sent = _grown(evidence, _RECEIVED), _grown(evidence, _SENT)
+    if received:
+        return min(1.0, sent / received)
+    queue = evidence.gauge(_QUEUE)
+    return float(bool(queue) and min(queue) >= 1)
+
+
+def _conflict_rate(evidence: Evidence) -> float:
+    """Return the transactions per second that failed because another node changed the same rows."""
+    changes = [change for name in _CONFLICTS if (change := evidence.change(name)) is not None]
+    if not changes:
+        raise _no_status(evidence)
+    return sum(grown / seconds for grown, seconds in changes)
+
+
+def _conflict_ratio(evidence: Evidence) -> float:
+    """Return the failed transactions as a share of those that were committed or failed."""
+    failed, committed = sum(_grown(evidence, name) for name in _CONFLICTS), _grown(evidence, _COMMITS)
+    return failed / (failed + committed) if failed else 0.0
+
+
+def _ddl_threads(evidence: Evidence) -> float:
+    """Return the mean number of threads that execute DDL; at least those that the process list shows."""
+    listed = float(len(ddl_statements(evidence)))
+    if not evidence.snapshots or "looks" in evidence.missing:
+        if not listed:
+            raise Unknown("looks", evidence.missing.get("looks"))
+        return listed
+    return max(listed, sum(seen.count for seen in ddl_stacks(evidence)) / len(evidence.snapshots))
+
+
+def ddl_statements(evidence: Evidence) -> list[Statement]:
+    """Return the DDL in the process list that executes, of clients and appliers."""
+    return [
+        one
+        for one in evidence.statements
+        if _DDL_TEXT.match(one.text) and not one.state.startswith("Waiting")
+    ]
+
+
+def ddl_stacks(evidence: Evidence) -> list[ObservedStack]:
+    """Return the stacks of threads that execute DDL."""
+    return [
+        seen
+        for seen in evidence.seen
+        if seen.wait not in _NOT_EXECUTING
+        and any(fnmatchcase(function, pattern) for function in seen.functions for pattern in _DDL)
+    ]
+
+
+def _group_throttled_threads(evidence: Evidence) -> float:
+    """Return the mean number of threads that flow control of Group Replication delays."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    found = sum(seen.count for seen in evidence.seen if _THROTTLED in seen.functions)
+    return found / len(evidence.snapshots)
+
+
+def group_members(evidence: Evidence) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of the question ``group_members``. Raises Unknown if there is no answer or no group."""
+    found = evidence.answers.get("group_members")
+    if not found:
+        raise Unknown("sql", evidence.missing.get("sql.group_members") or evidence.missing.get("sql"))
+    return found
+
+
+def unreachable(evidence: Evidence) -> list[Mapping[str, str]]:
+    """Return the members of the group with which this member cannot communicate."""
+    return [row for row in group_members(evidence) if row["state"] == "UNREACHABLE"]
+
+
+def applier_queue(row: Mapping[str, str]) -> int:
+    """Return the number of transactions that a member has not yet applied."""
+    queue = row["applier_queue"]
+    return int(queue) if queue.isdecimal() else 0
+
+
+def _group_members(evidence: Evidence) -> float:
+    return float(len(group_members(evidence)))
+
+
+def _group_unreachable(evidence: Evidence) -> float:
+    return float(len(unreachable(evidence)))
+
+
+def _group_majority_lost(evidence: Evidence) -> float:
+    """Return 1 if so many members are unreachable that the group cannot agree on anything, else 0."""
+    return float(2 * len(unreachable(evidence)) >= len(group_members(evidence)))
+
+
+def _group_longest_queue(evidence: Evidence) -> float:
+    return float(max(map(applier_queue, group_members(evidence))))
+
+
+def _grown(evidence: Evidence, metric: str) -> float:
+    change = evidence.change(metric)
+    if change is None:
+        raise _no_status(evidence)
+    return change[0]
+
+
+def _no_status(evidence: Evidence) -> Unknown:
+    return Unknown("sql", evidence.missing.get("sql"))
+
+
+#: The metrics that these facts use.
+METRICS: Final = frozenset({_RECEIVED, _SENT, _QUEUE, _COMMITS, *_CONFLICTS})
+
+FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
+    "galera_own_pauses_ratio": _own_pauses_ratio,
+    "galera_conflict_rate": _conflict_rate,
+    "galera_conflict_ratio": _conflict_ratio,
+    "ddl_threads": _ddl_threads,
+    "group_throttled_threads": _group_throttled_threads,
+    "group_members": _group_members,
+    "group_unreachable": _group_unreachable,
+    "group_majority_lost": _group_majority_lost,
+    "group_longest_queue": _group_longest_queue,
+}

@@ -1,0 +1,175 @@
+"""Incidents of a Galera cluster. A scene yields the node to diagnose."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from clusters import GaleraCluster
+from clusters.galera import SERVER
+from incidents.lab import Incident
+from waiting import until
+from workloads.clients import Clients, repeating
+from workloads.crowd import Crowd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers import Server
+
+#: Commits that do not wait for the disk, so that three nodes can share a test host.
+_OPTIONS: Final = ("--innodb-flush-log-at-trx-commit=0", "--wsrep-slave-threads=2")
+#: The receive queue at which a node pauses the others. Galera multiplies it by the square root of the nodes.
+_LIMIT: Final = 64
+_PROVIDER: Final = (f"gcs.fc_limit={_LIMIT}",)
+_WRITERS: Final = 6
+#: Changes per second of all writers, far below what the nodes can apply.
+_RATE: Final = 300
+#: Writers on each of two nodes that change rows without pause.
+_STORM: Final = 3
+_ROWS: Final = 10_000
+#: Rows of the table that the DDL copies. A column that it computes makes a row take about a millisecond.
+_COPIED: Final = 20_000
+_DDL: Final = (
+    "ALTER TABLE copied ADD COLUMN h CHAR(128) AS (SHA2(REPEAT(pad, 200), 512)) STORED, ALGORITHM=COPY"
+)
+_WITHIN_S: Final = 60
+
+
+@contextmanager
+def _cluster(first: Server) -> Iterator[GaleraCluster]:
+    """Start a cluster with two tables, of which ``stock`` and ``spare`` are alike."""
+    with GaleraCluster(first, _PROVIDER) as cluster:
+        columns = "(a INT PRIMARY KEY, b INT, pad VARCHAR(2100)) ENGINE=InnoDB"
+        rows = "SELECT seq, 0, REPEAT('x', 2000) FROM seq_1_to_"
+        first.sql(
+            "CREATE DATABASE shop",
+            "USE shop",
+            f"CREATE TABLE stock {columns}",
+            f"INSERT INTO stock SELECT seq, 0, '' FROM seq_1_to_{_ROWS}",
+            f"CREATE TABLE spare {columns}",
+            f"INSERT INTO spare SELECT seq, 0, '' FROM seq_1_to_{_ROWS}",
+            f"CREATE TABLE copied {columns}",
+            f"INSERT INTO copied {rows}{_COPIED}",
+        )
+        until(lambda: all(_has_rows(node) for node in cluster.nodes), within_s=_WITHIN_S)
+        yield cluster
+
+
+def _has_rows(node: Server) -> bool:
+    found = node.sql("SELECT 1 FROM information_schema.TABLES WHERE TABLE_NAME = 'copied'")
+    return bool(found) and node.sql("SELECT COUNT(*) FROM shop.copied") == [(_COPIED,)]
+
+
+def _writers(
+    node: Server, table: str = "stock", rows: int = _ROWS, rate: int = _RATE, count: int = _WRITERS
+) -> Clients:
+    """Change rows of a table at random. A transaction that a conflict rolls back is repeated."""
+    script = repeating([f"UPDATE {table} SET b = b + 1 WHERE a = $R"], rows)
+    return Clients(node, count, "shop", [*script, f"--rate={rate}", "--mysql-ignore-errors=1213"])
+
+
+@contextmanager
+def _locked(first: Server, diagnosed: int) -> Iterator[Server]:
+    """Block the appliers of the last node by LOCK TABLES, until it pauses the cluster."""
+    with (
+        _cluster(first) as cluster,
+        closing(cluster.nodes[-1].connect(database="shop")) as holder,
+        _writers(first),
+        holder.cursor() as cursor,
+    ):
+        cursor.execute("LOCK TABLES stock READ")
+        until(lambda: _paused(cluster), within_s=_WITHIN_S)
+        yield cluster.nodes[diagnosed]
+        cursor.execute("UNLOCK TABLES")
+
+
+def _paused(cluster: GaleraCluster) -> bool:
+    return cluster.status(cluster.nodes[0], "flow_control_active") == "true" and _queue(cluster) >= _LIMIT
+
+
+def _queue(cluster: GaleraCluster) -> int:
+    return int(cluster.status(cluster.nodes[-1], "local_recv_queue"))
+
+
+@contextmanager
+def _unlocked(first: Server, diagnosed: int) -> Iterator[Server]:
+    """Run the same load, and lock the table only for a moment."""
+    with _cluster(first) as cluster, closing(cluster.nodes[-1].connect(database="shop")) as holder:
+        with holder.cursor() as cursor:
+            cursor.execute("LOCK TABLES stock READ")
+            cursor.execute("UNLOCK TABLES")
+        with _writers(first):
+            until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+            yield cluster.nodes[diagnosed]
+
+
+@contextmanager
+def _conflicts(first: Server, tables: tuple[str, str], rows: int) -> Iterator[Server]:
+    """Change the first rows of a table on each of two nodes."""
+    with _cluster(first) as cluster, ExitStack() as stack:
+        for node, table in zip(cluster.nodes, tables, strict=False):
+            stack.enter_context(_writers(node, table, rows, rate=0, count=_STORM))
+        until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+        yield first
+
+
+@contextmanager
+def _ddl(first: Server, *, running: bool) -> Iterator[Server]:
+    """Run DDL on the second node while the first one writes to another table."""
+    with _cluster(first) as cluster, _writers(first), Crowd(cluster.nodes[1], 1, "shop") as other:
+        if running:
+            other.send(_DDL)
+            until(lambda: _waiting(first) == _WRITERS, within_s=_WITHIN_S)
+        else:
+            until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+        yield first
+
+
+def _waiting(node: Server) -> int:
+    [(count,)] = node.sql(
+        "SELECT COUNT(*) FROM information_schema.PROCESSLIST"
+        " WHERE DB = 'shop' AND STATE = 'Waiting for certification' AND TIME_MS > 500"
+    )
+    return int(count)
+
+
+INCIDENTS = (
+    Incident(
+        "galera-flow-control-writer",
+        SERVER,
+        "galera_flow_control",
+        partial(_locked, diagnosed=0),
+        partial(_unlocked, diagnosed=0),
+        options=_OPTIONS,
+        what="LOCK TABLES on another node blocks its appliers, and flow control pauses the writers",
+    ),
+    Incident(
+        "galera-flow-control-slow",
+        SERVER,
+        "galera_slow_node",
+        partial(_locked, diagnosed=-1),
+        partial(_unlocked, diagnosed=-1),
+        options=_OPTIONS,
+        what="LOCK TABLES on this node blocks its appliers, so that flow control pauses all other nodes",
+    ),
+    Incident(
+        "galera-certification",
+        SERVER,
+        "galera_certification",
+        partial(_conflicts, tables=("stock", "stock"), rows=2),
+        partial(_conflicts, tables=("stock", "spare"), rows=_ROWS),
+        options=_OPTIONS,
+        what="two nodes change the same two rows of a table",
+    ),
+    Incident(
+        "galera-toi",
+        SERVER,
+        "galera_toi",
+        partial(_ddl, running=True),
+        partial(_ddl, running=False),
+        options=_OPTIONS,
+        what="an ALTER TABLE from another node runs on all nodes, and writers of other tables wait for it",
+    ),
+)
