@@ -78,6 +78,33 @@ def test_slow_io_names_the_files() -> None:
     assert "files: shop/t1.ibd 75 %, ibdata1 25 %" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("threads", "files", "found"),
+    [
+        ({"redo_write_wait": 6, "fsync_redo": 1}, (), ["commit_fsync"]),
+        ({"redo_write_wait": 6, ("redo", "fsync_redo"): 1}, (), ["commit_fsync"]),
+        ({"group_commit": 6, "fsync_binlog": 1}, (), ["commit_fsync"]),
+        ({"redo_write_wait": 6}, (OnFile("redo_write_wait", "ib_logfile0", 9),), ["commit_fsync"]),
+        ({"redo_write_wait": 6}, (), ["unexplained"]),
+        ({"redo_write_wait": 6}, (OnFile("redo_write_wait", "ib_logfile0", 1),), ["unexplained"]),
+        ({"group_commit": 6, ("page_cleaner", "fsync_data"): 1}, (), ["unexplained"]),
+    ],
+    ids=[
+        "a client syncs the redo log",
+        "log_flusher syncs the redo log",
+        "a client syncs the binary log",
+        "the redo log is written synchronously",
+        "waiters without a slow fsync",
+        "a fast write of the redo log",
+        "an fsync of another file",
+    ],
+)
+def test_commits_that_wait_need_a_slow_log(
+    threads: dict[Any, int], files: tuple[OnFile, ...], found: list[str]
+) -> None:
+    assert names(judge(evidence(threads, files=files))) == found
+
+
 def test_toggle_left_on_is_named() -> None:
     found = first(evidence({}, {"toggle_in_force.io_capacity.sql": 1}))
     assert (found.name, found.evidence) == ("toggle_left_on", ("io_capacity",))

@@ -28,6 +28,10 @@ _AT_REST: Final = re.compile(
 
 #: Wait classes of threads that are idle or run SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
+#: Wait classes of threads that sync the redo log or the binary log.
+_LOG_SYNCS: Final = frozenset({"fsync_redo", "fsync_binlog"})
+#: Wait classes of threads that write one of these logs, if the thread is in a system call on a file.
+_LOG_WRITES: Final = frozenset({"redo_write_wait", "group_commit"})
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
@@ -199,6 +203,22 @@ def _runnable_share(evidence: Evidence) -> float:
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
     return _ratio(_runnable_threads(evidence) * len(evidence.snapshots), active)
+
+
+def _log_io_ratio(evidence: Evidence) -> float:
+    """Return the share of the snapshots in which some thread writes or syncs the redo log or binary log.
+
+    Threads of all kinds count: in MySQL 8.0, log_flusher syncs the redo log for all clients.
+    """
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    syncing = sum(
+        any(count and wait in _LOG_SYNCS for (_, wait), count in snapshot.threads.items())
+        for snapshot in evidence.snapshots
+    )
+    # Threads that only wait for the writer have no file. One thread at a time writes a log.
+    writing = sum(one.count for one in evidence.files if one.wait in _LOG_WRITES)
+    return max(syncing, min(writing, len(evidence.snapshots))) / len(evidence.snapshots)
 
 
 def _blind(evidence: Evidence) -> float:
@@ -374,6 +394,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "runnable_threads": _runnable_threads,
     "runnable_per_cpu": _runnable_per_cpu,
     "runnable_share": _runnable_share,
+    "log_io_ratio": _log_io_ratio,
     "blind": _blind,
     "observed_seconds": _observed_seconds,
     "opens_per_statement": _opens_per_statement,
