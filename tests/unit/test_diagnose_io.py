@@ -105,6 +105,29 @@ def test_commits_that_wait_need_a_slow_log(
     assert names(judge(evidence(threads, files=files))) == found
 
 
+TMP = "temporary_table"
+ROW_ON_DISK = ObservedStack("connection", TMP, ("mi_write", "end_write", "sub_select"), 30)
+ROW_SOMEWHERE = ObservedStack("connection", TMP, ("handler::ha_write_tmp_row", "sub_select"), 30)
+ROW_OF_ARIA = ObservedStack("connection", TMP, ("maria_write", "handler::ha_write_tmp_row"), 30)
+MOVED = {"temporary_disk_tables": 0}, {"temporary_disk_tables": 20}
+NOT_MOVED = {"temporary_disk_tables": 0}, {"temporary_disk_tables": 3}
+
+
+@pytest.mark.parametrize(
+    ("seen", "readings", "found"),
+    [
+        (ROW_ON_DISK, NOT_MOVED, "tmp_spill"),
+        (ROW_OF_ARIA, NOT_MOVED, "tmp_spill"),
+        (ROW_SOMEWHERE, MOVED, "tmp_spill"),
+        (ROW_SOMEWHERE, NOT_MOVED, "unexplained"),
+    ],
+)
+def test_temporary_tables_must_be_on_disk(
+    seen: ObservedStack, readings: tuple[dict[str, float], ...], found: str
+) -> None:
+    assert first(evidence({"temporary_table": 3, "on_cpu": 1}, *readings, seen=(seen,))).name == found
+
+
 def test_toggle_left_on_is_named() -> None:
     found = first(evidence({}, {"toggle_in_force.io_capacity.sql": 1}))
     assert (found.name, found.evidence) == ("toggle_left_on", ("io_capacity",))

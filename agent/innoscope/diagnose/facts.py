@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import phases
 from innoscope.diagnose.unavailable import Unknown
+from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +29,11 @@ _AT_REST: Final = re.compile(
 
 #: Wait classes of threads that are idle or run SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
+#: Functions of MariaDB that write a row of an internal temporary table, and functions of its engine Aria.
+_TEMPORARY_ROW: Final = re.compile(r"handler::ha_\w+_tmp_row$")
+_ARIA: Final = re.compile(r"(_?ma_|maria_|ha_maria::|create_internal_tmp_table)")
+#: Wait classes of client threads without a statement.
+_NO_STATEMENT: Final = AT_REST - {"user_sleep"}
 #: Wait classes of threads that sync the redo log or the binary log.
 _LOG_SYNCS: Final = frozenset({"fsync_redo", "fsync_binlog"})
 #: Wait classes of threads that write one of these logs, if the thread is in a system call on a file.
@@ -221,6 +227,30 @@ def _log_io_ratio(evidence: Evidence) -> float:
     return max(syncing, min(writing, len(evidence.snapshots))) / len(evidence.snapshots)
 
 
+def _thread_pool_busy_threads(evidence: Evidence) -> float:
+    """Return the mean number of client threads with a statement, including those in SLEEP()."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    counts = evidence.threads(clients=True)
+    return sum(count for wait, count in counts.items() if wait not in _NO_STATEMENT) / len(evidence.snapshots)
+
+
+def _thread_pool_busy_ratio(evidence: Evidence) -> float:
+    threads = evidence.gauge("thread_pool_threads")
+    return _ratio(_thread_pool_busy_threads(evidence), max(threads, default=0.0))
+
+
+def _thread_pool_queued(evidence: Evidence) -> float:
+    """Return the number of connections whose statement or login waits for a thread of the thread pool."""
+    return sum(number(row, "queued") for row in rows(evidence, "thread_pool"))
+
+
+def _sql_unanswered(evidence: Evidence) -> float:
+    """Return 1 if the server accepted our connection but did not answer, else 0."""
+    missing = evidence.missing.get("sql")
+    return float(missing is not None and missing.reason == "timeout")
+
+
 def _blind(evidence: Evidence) -> float:
     """Return 1 if snapshots were possible but none was completed in the time, else 0."""
     missing = evidence.missing.get("looks")
@@ -243,8 +273,40 @@ def _thread_concurrency(evidence: Evidence) -> float:
     return _variable(evidence, "innodb_thread_concurrency")
 
 
+def _thread_pool_limit(evidence: Evidence) -> float:
+    return _variable(evidence, "thread_pool_max_threads")
+
+
 def _table_cache(evidence: Evidence) -> float:
     return _variable(evidence, "table_open_cache")
+
+
+def _disk_table_threads(evidence: Evidence) -> float:
+    """Return the mean number of client threads whose stack proves that their temporary table is on disk.
+
+    MariaDB writes rows of tables in memory and on disk with the same functions of the SQL layer. Those of the
+    engine Aria have no names in stripped builds.
+    """
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    proven = sum(
+        seen.count
+        for seen in evidence.seen
+        if (seen.kind, seen.wait) == (CLIENT, "temporary_table")
+        and (
+            not any(_TEMPORARY_ROW.match(function) for function in seen.functions)
+            or any(_ARIA.match(function) for function in seen.functions)
+        )
+    )
+    return proven / len(evidence.snapshots)
+
+
+def _temporary_table_limit(evidence: Evidence) -> float:
+    """Return the maximum size of an internal temporary table in memory, in bytes.
+
+    max_heap_table_size does not limit tables of the engine TempTable (MySQL 8.0), but has the same default.
+    """
+    return min(_variable(evidence, "tmp_table_size"), _variable(evidence, "max_heap_table_size"))
 
 
 def _statement_rate(evidence: Evidence) -> float:
@@ -373,7 +435,7 @@ METRICS: Final = frozenset({
     "connections", "connections_limit", "deadlock_search_seconds", "deadlock_searches",
     "flushed_pages_by_thread", "free_block_waits", "history_list_length", "read_ahead_evicted_pages",
     "read_ahead_pages", "recovery_scanned_bytes", "redo_written_bytes", "row_lock_waits", "statements",
-    "table_opens", "toggle_in_force",
+    "table_opens", "thread_pool_threads", "toggle_in_force",
 })  # fmt: skip
 
 FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
@@ -390,11 +452,18 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "latch_share": _latch_share,
     "spinning_ratio": _spinning_ratio,
     "table_cache": _table_cache,
+    "disk_table_threads": _disk_table_threads,
+    "temporary_table_limit": _temporary_table_limit,
     "thread_concurrency": _thread_concurrency,
     "runnable_threads": _runnable_threads,
     "runnable_per_cpu": _runnable_per_cpu,
     "runnable_share": _runnable_share,
     "log_io_ratio": _log_io_ratio,
+    "thread_pool_limit": _thread_pool_limit,
+    "thread_pool_busy_threads": _thread_pool_busy_threads,
+    "thread_pool_busy_ratio": _thread_pool_busy_ratio,
+    "thread_pool_queued": _thread_pool_queued,
+    "sql_unanswered": _sql_unanswered,
     "blind": _blind,
     "observed_seconds": _observed_seconds,
     "opens_per_statement": _opens_per_statement,

@@ -35,6 +35,7 @@ const FAMILIES = {
   network_send: [150, 40, 66],
   recovery: [84, 36, 66],
   shutdown: [0, 0, 66],
+  temporary_table: [250, 34, 68],
   allocator: [30, 36, 68],
   other: [40, 16, 72],
 };
