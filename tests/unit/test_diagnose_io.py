@@ -128,6 +128,20 @@ def test_temporary_tables_must_be_on_disk(
     assert first(evidence({"temporary_table": 3, "on_cpu": 1}, *readings, seen=(seen,))).name == found
 
 
+@pytest.mark.parametrize(
+    ("threads", "found"),
+    [
+        ({("background", "pool_scan"): 1, "mutex_wait": 8, "on_cpu": 1}, ["pool_scan", "latch_contention"]),
+        ({"pool_scan": 1, "opening_tables": 6, "on_cpu": 1}, ["pool_scan", "opening_tables"]),
+        ({"pool_scan": 1, "mutex_wait": 1, "on_cpu": 6}, []),
+        ({"mutex_wait": 8, "on_cpu": 1}, ["latch_contention"]),
+    ],
+    ids=["the server's own thread", "a client's thread", "nobody waits for the scan", "no scan"],
+)
+def test_scan_of_the_buffer_pool(threads: dict[Any, int], found: list[str]) -> None:
+    assert names(judge(evidence(threads))) == found
+
+
 def test_toggle_left_on_is_named() -> None:
     found = first(evidence({}, {"toggle_in_force.io_capacity.sql": 1}))
     assert (found.name, found.evidence) == ("toggle_left_on", ("io_capacity",))

@@ -227,6 +227,37 @@ def _log_io_ratio(evidence: Evidence) -> float:
     return max(syncing, min(writing, len(evidence.snapshots))) / len(evidence.snapshots)
 
 
+def _dns_threads(evidence: Evidence) -> float:
+    """Return the mean number of new connections whose client's name is being looked up in DNS."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    found = sum(
+        seen.count for seen in evidence.seen if seen.wait == "login" and "ip_to_hostname" in seen.functions
+    )
+    return found / len(evidence.snapshots)
+
+
+def _snapshots_with(wait: str, *, clients: bool) -> Callable[[Evidence], float]:
+    """Return a fact: the share of the snapshots in which such a thread is in the wait class.
+
+    The fact is unknown if there is no such snapshot.
+    """
+
+    def fact(evidence: Evidence) -> float:
+        found = sum(
+            any(
+                count and seen == wait and (kind == CLIENT) == clients
+                for (kind, seen), count in one.threads.items()
+            )
+            for one in evidence.snapshots
+        )
+        if not found:
+            raise Unknown("looks", evidence.missing.get("looks"))
+        return found / len(evidence.snapshots)
+
+    return fact
+
+
 def _thread_pool_busy_threads(evidence: Evidence) -> float:
     """Return the mean number of client threads with a statement, including those in SLEEP()."""
     if not evidence.snapshots or "looks" in evidence.missing:
@@ -459,6 +490,9 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "runnable_per_cpu": _runnable_per_cpu,
     "runnable_share": _runnable_share,
     "log_io_ratio": _log_io_ratio,
+    "dns_threads": _dns_threads,
+    "pool_scan_clients": _snapshots_with("pool_scan", clients=True),
+    "pool_scan_background": _snapshots_with("pool_scan", clients=False),
     "thread_pool_limit": _thread_pool_limit,
     "thread_pool_busy_threads": _thread_pool_busy_threads,
     "thread_pool_busy_ratio": _thread_pool_busy_ratio,
