@@ -38,6 +38,7 @@ INCIDENTS = (
         _committing,
         options=_BINLOG,
         twin_options=("--innodb-flush-log-at-trx-commit=0",),
+        also=("io_throttled",),
         what="8 clients commit with a binary log on a device with 40 writes/s",
     ),
     Incident(

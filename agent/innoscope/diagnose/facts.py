@@ -36,7 +36,7 @@ _ARIA: Final = re.compile(r"(_?ma_|maria_|ha_maria::|create_internal_tmp_table)"
 _NO_STATEMENT: Final = AT_REST - {"user_sleep"}
 #: Wait classes of threads that sync the redo log or the binary log.
 _LOG_SYNCS: Final = frozenset({"fsync_redo", "fsync_binlog"})
-#: Wait classes of threads that write one of these logs, if the thread is in a system call on a file.
+#: Wait classes of threads that wait for one of these logs, or write it if in a system call on a file.
 _LOG_WRITES: Final = frozenset({"redo_write_wait", "group_commit"})
 
 
@@ -209,6 +209,15 @@ def _runnable_share(evidence: Evidence) -> float:
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
     return _ratio(_runnable_threads(evidence) * len(evidence.snapshots), active)
+
+
+def _commit_wait_share(evidence: Evidence) -> float:
+    """Return the client threads that write, sync or wait for a log, as a share of the active ones."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    counts = evidence.threads(clients=True)
+    active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+    return _ratio(sum(counts[wait] for wait in _LOG_SYNCS | _LOG_WRITES), active)
 
 
 def _log_io_ratio(evidence: Evidence) -> float:
@@ -489,6 +498,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "runnable_threads": _runnable_threads,
     "runnable_per_cpu": _runnable_per_cpu,
     "runnable_share": _runnable_share,
+    "commit_wait_share": _commit_wait_share,
     "log_io_ratio": _log_io_ratio,
     "dns_threads": _dns_threads,
     "pool_scan_clients": _snapshots_with("pool_scan", clients=True),
