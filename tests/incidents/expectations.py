@@ -21,6 +21,11 @@ def errors(incident: Incident, outcome: Outcome) -> Iterator[str]:
             yield f"unexpected findings {strange}: {outcome.stall.record}"
     if incident.finding in outcome.twin.names:
         yield f"{incident.finding} is reported for the twin, too: {outcome.twin.record}"
+    for name in incident.also:
+        if name not in found:
+            yield f"{name} is missing: {outcome.stall.record}"
+        if name in outcome.twin.names:
+            yield f"{name} is reported for the twin, too: {outcome.twin.record}"
     cure, effect = incident.cure, outcome.effect
     if cure is not None and (effect is None or effect.after < cure.factor * effect.before):
         yield f"the cure does not raise the rate by {cure.factor:g}: {effect}"

@@ -36,7 +36,8 @@ class Incident:
     """A stall: ``stall`` causes it on the server, and ``twin`` is the same load without the cause.
 
     ``finding`` must be the first finding of the stall, and must not be reported for the twin.
-    ``consequences`` are the only other findings allowed, if given.
+    ``consequences`` are the only other findings allowed, if given. ``also`` are findings that must also be
+    reported for the stall, and must not be reported for the twin.
 
     ``what`` describes the cause in one sentence. ``setup`` runs before the stall and before
     the twin, for example to create data. A scene may yield another server or a pid to diagnose; by default,
@@ -56,6 +57,7 @@ class Incident:
     seconds: float = SECONDS
     arguments: tuple[str, ...] = ()
     consequences: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()
     cure: Cure | None = None
 
 

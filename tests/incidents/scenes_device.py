@@ -98,6 +98,7 @@ INCIDENTS = (
         _slow_reads,
         _reading,
         options=(*_DIRECT, _SMALL),
+        also=("io_throttled",),
         what="random reads of rows from a device with 40 reads/s",
     ),
     Incident(
@@ -107,6 +108,7 @@ INCIDENTS = (
         _slow_reads,
         _reading,
         options=(*_DIRECT, _SMALL),
+        also=("io_throttled",),
         what="random reads of rows from a device with 40 reads/s",
     ),
     Incident(
@@ -116,6 +118,7 @@ INCIDENTS = (
         _slow_commits,
         _committing,
         options=_DIRECT,
+        also=("io_throttled",),
         what="commits with O_DIRECT on a device with 20 writes/s",
     ),
     Incident(

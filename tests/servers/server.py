@@ -17,6 +17,7 @@ from servers.keeper import Keeper
 from servers.ready import wait_ready
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pymysql.connections import Connection
@@ -30,10 +31,16 @@ class Server:
 
     ``options`` follow the defaults (see ``launch``). After ``kill()`` or ``stop()``, the data folder remains
     and ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove the folder.
+    ``prefix`` is a command that prepares namespaces or limits and then becomes the server.
     """
 
     def __init__(
-        self, name: str, *, options: launch.Options | None = None, from_template: bool = True
+        self,
+        name: str,
+        *,
+        options: launch.Options | None = None,
+        from_template: bool = True,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.installation: Installation = fetch(name)
         self.spec = self.installation.spec
@@ -41,6 +48,7 @@ class Server:
         self.options = options
         self.port = 0
         self._from_template = from_template
+        self._prefix = prefix
         self._folder: Folder | None = None
         self._keeper: Keeper | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -190,7 +198,7 @@ class Server:
 
     def _spawn(self) -> None:
         self.port = free_port()
-        command = launch.command(self.installation, self.folder, self.port, self.options)
+        command = [*self._prefix, *launch.command(self.installation, self.folder, self.port, self.options)]
         with self.error_log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

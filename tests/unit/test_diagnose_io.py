@@ -78,6 +78,70 @@ def test_slow_io_names_the_files() -> None:
     assert "files: shop/t1.ibd 75 %, ibdata1 25 %" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("threads", "files", "found"),
+    [
+        ({"redo_write_wait": 6, "fsync_redo": 1}, (), ["commit_fsync"]),
+        ({"redo_write_wait": 6, ("redo", "fsync_redo"): 1}, (), ["commit_fsync"]),
+        ({"group_commit": 6, "fsync_binlog": 1}, (), ["commit_fsync"]),
+        ({"redo_write_wait": 6}, (OnFile("redo_write_wait", "ib_logfile0", 9),), ["commit_fsync"]),
+        ({"redo_write_wait": 6}, (), ["unexplained"]),
+        ({"redo_write_wait": 6}, (OnFile("redo_write_wait", "ib_logfile0", 1),), ["unexplained"]),
+        ({"group_commit": 6, ("page_cleaner", "fsync_data"): 1}, (), ["unexplained"]),
+    ],
+    ids=[
+        "a client syncs the redo log",
+        "log_flusher syncs the redo log",
+        "a client syncs the binary log",
+        "the redo log is written synchronously",
+        "waiters without a slow fsync",
+        "a fast write of the redo log",
+        "an fsync of another file",
+    ],
+)
+def test_commits_that_wait_need_a_slow_log(
+    threads: dict[Any, int], files: tuple[OnFile, ...], found: list[str]
+) -> None:
+    assert names(judge(evidence(threads, files=files))) == found
+
+
+TMP = "temporary_table"
+ROW_ON_DISK = ObservedStack("connection", TMP, ("mi_write", "end_write", "sub_select"), 30)
+ROW_SOMEWHERE = ObservedStack("connection", TMP, ("handler::ha_write_tmp_row", "sub_select"), 30)
+ROW_OF_ARIA = ObservedStack("connection", TMP, ("maria_write", "handler::ha_write_tmp_row"), 30)
+MOVED = {"temporary_disk_tables": 0}, {"temporary_disk_tables": 20}
+NOT_MOVED = {"temporary_disk_tables": 0}, {"temporary_disk_tables": 3}
+
+
+@pytest.mark.parametrize(
+    ("seen", "readings", "found"),
+    [
+        (ROW_ON_DISK, NOT_MOVED, "tmp_spill"),
+        (ROW_OF_ARIA, NOT_MOVED, "tmp_spill"),
+        (ROW_SOMEWHERE, MOVED, "tmp_spill"),
+        (ROW_SOMEWHERE, NOT_MOVED, "unexplained"),
+    ],
+)
+def test_temporary_tables_must_be_on_disk(
+    seen: ObservedStack, readings: tuple[dict[str, float], ...], found: str
+) -> None:
+    assert first(evidence({"temporary_table": 3, "on_cpu": 1}, *readings, seen=(seen,))).name == found
+
+
+@pytest.mark.parametrize(
+    ("threads", "found"),
+    [
+        ({("background", "pool_scan"): 1, "mutex_wait": 8, "on_cpu": 1}, ["pool_scan", "latch_contention"]),
+        ({"pool_scan": 1, "opening_tables": 6, "on_cpu": 1}, ["pool_scan", "opening_tables"]),
+        ({"pool_scan": 1, "mutex_wait": 1, "on_cpu": 6}, []),
+        ({"mutex_wait": 8, "on_cpu": 1}, ["latch_contention"]),
+    ],
+    ids=["the server's own thread", "a client's thread", "nobody waits for the scan", "no scan"],
+)
+def test_scan_of_the_buffer_pool(threads: dict[Any, int], found: list[str]) -> None:
+    assert names(judge(evidence(threads))) == found
+
+
 def test_toggle_left_on_is_named() -> None:
     found = first(evidence({}, {"toggle_in_force.io_capacity.sql": 1}))
     assert (found.name, found.evidence) == ("toggle_left_on", ("io_capacity",))

@@ -167,11 +167,11 @@ def test_example_of_a_metric_works(tree: Path) -> None:
         "from innoscope.metrics.families import expose\n"
         "from innoscope.metrics.merge import Series\n"
         "from innoscope.metrics.registry import default\n"
-        "answers = Answers(status={'Created_tmp_disk_tables': '7'})\n"
+        "answers = Answers(status={'Sort_merge_passes': '7'})\n"
         "plan, _ = make(sql_catalog.default(), 'mysql', (5, 6, 24), answers, ['status'])\n"
-        "[sample] = [one for one in plan.samples(answers) if one.metric == 'temporary_disk_tables']\n"
+        "[sample] = [one for one in plan.samples(answers) if one.metric == 'sort_merge_passes']\n"
         "series = Series(default()[sample.metric], 'mysql', sample.labels, sample.value)\n"
         "print(expose((series,), '')[0].decode())\n",
         tree,
     )
-    assert 'innoscope_temporary_disk_tables_total{server="mysql"} 7.0' in text
+    assert 'innoscope_sort_merge_passes_total{server="mysql"} 7.0' in text

@@ -11,6 +11,7 @@ from innoscope.diagnose import cluster, phases, replication_threads
 from innoscope.diagnose.answers import number as number
 from innoscope.diagnose.answers import rows as rows
 from innoscope.diagnose.unavailable import Unknown
+from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +33,15 @@ _SEMISYNC: Final = re.compile(r"^Waiting for semi-sync ACK from (slave|replica)"
 
 #: Wait classes of threads that are idle or run SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
+#: Functions of MariaDB that write a row of an internal temporary table, and functions of its engine Aria.
+_TEMPORARY_ROW: Final = re.compile(r"handler::ha_\w+_tmp_row$")
+_ARIA: Final = re.compile(r"(_?ma_|maria_|ha_maria::|create_internal_tmp_table)")
+#: Wait classes of client threads without a statement.
+_NO_STATEMENT: Final = AT_REST - {"user_sleep"}
+#: Wait classes of threads that sync the redo log or the binary log.
+_LOG_SYNCS: Final = frozenset({"fsync_redo", "fsync_binlog"})
+#: Wait classes of threads that wait for one of these logs, or write it if in a system call on a file.
+_LOG_WRITES: Final = frozenset({"redo_write_wait", "group_commit"})
 
 
 def _oldest_transaction_seconds(evidence: Evidence) -> float:
@@ -189,6 +199,86 @@ def _runnable_share(evidence: Evidence) -> float:
     return _ratio(_runnable_threads(evidence) * len(evidence.snapshots), active)
 
 
+def _commit_wait_share(evidence: Evidence) -> float:
+    """Return the client threads that write, sync or wait for a log, as a share of the active ones."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    counts = evidence.threads(clients=True)
+    active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+    return _ratio(sum(counts[wait] for wait in _LOG_SYNCS | _LOG_WRITES), active)
+
+
+def _log_io_ratio(evidence: Evidence) -> float:
+    """Return the share of the snapshots in which some thread writes or syncs the redo log or binary log.
+
+    Threads of all kinds count: in MySQL 8.0, log_flusher syncs the redo log for all clients.
+    """
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    syncing = sum(
+        any(count and wait in _LOG_SYNCS for (_, wait), count in snapshot.threads.items())
+        for snapshot in evidence.snapshots
+    )
+    # Threads that only wait for the writer have no file. One thread at a time writes a log.
+    writing = sum(one.count for one in evidence.files if one.wait in _LOG_WRITES)
+    return max(syncing, min(writing, len(evidence.snapshots))) / len(evidence.snapshots)
+
+
+def _dns_threads(evidence: Evidence) -> float:
+    """Return the mean number of new connections whose client's name is being looked up in DNS."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    found = sum(
+        seen.count for seen in evidence.seen if seen.wait == "login" and "ip_to_hostname" in seen.functions
+    )
+    return found / len(evidence.snapshots)
+
+
+def _snapshots_with(wait: str, *, clients: bool) -> Callable[[Evidence], float]:
+    """Return a fact: the share of the snapshots in which such a thread is in the wait class.
+
+    The fact is unknown if there is no such snapshot.
+    """
+
+    def fact(evidence: Evidence) -> float:
+        found = sum(
+            any(
+                count and seen == wait and (kind == CLIENT) == clients
+                for (kind, seen), count in one.threads.items()
+            )
+            for one in evidence.snapshots
+        )
+        if not found:
+            raise Unknown("looks", evidence.missing.get("looks"))
+        return found / len(evidence.snapshots)
+
+    return fact
+
+
+def _thread_pool_busy_threads(evidence: Evidence) -> float:
+    """Return the mean number of client threads with a statement, including those in SLEEP()."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    counts = evidence.threads(clients=True)
+    return sum(count for wait, count in counts.items() if wait not in _NO_STATEMENT) / len(evidence.snapshots)
+
+
+def _thread_pool_busy_ratio(evidence: Evidence) -> float:
+    threads = evidence.gauge("thread_pool_threads")
+    return _ratio(_thread_pool_busy_threads(evidence), max(threads, default=0.0))
+
+
+def _thread_pool_queued(evidence: Evidence) -> float:
+    """Return the number of connections whose statement or login waits for a thread of the thread pool."""
+    return sum(number(row, "queued") for row in rows(evidence, "thread_pool"))
+
+
+def _sql_unanswered(evidence: Evidence) -> float:
+    """Return 1 if the server accepted our connection but did not answer, else 0."""
+    missing = evidence.missing.get("sql")
+    return float(missing is not None and missing.reason == "timeout")
+
+
 def _blind(evidence: Evidence) -> float:
     """Return 1 if snapshots were possible but none completed within the observation time, else 0."""
     missing = evidence.missing.get("looks")
@@ -211,8 +301,40 @@ def _thread_concurrency(evidence: Evidence) -> float:
     return _variable(evidence, "innodb_thread_concurrency")
 
 
+def _thread_pool_limit(evidence: Evidence) -> float:
+    return _variable(evidence, "thread_pool_max_threads")
+
+
 def _table_cache(evidence: Evidence) -> float:
     return _variable(evidence, "table_open_cache")
+
+
+def _disk_table_threads(evidence: Evidence) -> float:
+    """Return the mean number of client threads whose stack proves that their temporary table is on disk.
+
+    MariaDB writes rows of tables in memory and on disk with the same functions of the SQL layer. Those of the
+    engine Aria have no names in stripped builds.
+    """
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    proven = sum(
+        seen.count
+        for seen in evidence.seen
+        if (seen.kind, seen.wait) == (CLIENT, "temporary_table")
+        and (
+            not any(_TEMPORARY_ROW.match(function) for function in seen.functions)
+            or any(_ARIA.match(function) for function in seen.functions)
+        )
+    )
+    return proven / len(evidence.snapshots)
+
+
+def _temporary_table_limit(evidence: Evidence) -> float:
+    """Return the maximum size of an internal temporary table in memory, in bytes.
+
+    max_heap_table_size does not limit tables of the engine TempTable (MySQL 8.0), but has the same default.
+    """
+    return min(_variable(evidence, "tmp_table_size"), _variable(evidence, "max_heap_table_size"))
 
 
 def _statement_rate(evidence: Evidence) -> float:
@@ -344,7 +466,7 @@ METRICS: Final = cluster.METRICS | frozenset({
     "connections", "connections_limit", "deadlock_search_seconds", "deadlock_searches",
     "flushed_pages_by_thread", "free_block_waits", "history_list_length", "read_ahead_evicted_pages",
     "read_ahead_pages", "recovery_scanned_bytes", "redo_written_bytes", "row_lock_waits", "statements",
-    "table_opens", "toggle_in_force",
+    "table_opens", "thread_pool_threads", "toggle_in_force",
 })  # fmt: skip
 
 FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
@@ -361,10 +483,22 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "latch_share": _latch_share,
     "spinning_ratio": _spinning_ratio,
     "table_cache": _table_cache,
+    "disk_table_threads": _disk_table_threads,
+    "temporary_table_limit": _temporary_table_limit,
     "thread_concurrency": _thread_concurrency,
     "runnable_threads": _runnable_threads,
     "runnable_per_cpu": _runnable_per_cpu,
     "runnable_share": _runnable_share,
+    "commit_wait_share": _commit_wait_share,
+    "log_io_ratio": _log_io_ratio,
+    "dns_threads": _dns_threads,
+    "pool_scan_clients": _snapshots_with("pool_scan", clients=True),
+    "pool_scan_background": _snapshots_with("pool_scan", clients=False),
+    "thread_pool_limit": _thread_pool_limit,
+    "thread_pool_busy_threads": _thread_pool_busy_threads,
+    "thread_pool_busy_ratio": _thread_pool_busy_ratio,
+    "thread_pool_queued": _thread_pool_queued,
+    "sql_unanswered": _sql_unanswered,
     "blind": _blind,
     "observed_seconds": _observed_seconds,
     "opens_per_statement": _opens_per_statement,

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from innoscope.diagnose import group_io
+
 #: Indexes among the fields of /proc/PID/stat after the command's closing parenthesis.
 _MAJOR_FAULTS, _USER_TICKS, _SYSTEM_TICKS = 9, 11, 12
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -23,6 +25,7 @@ class Host:
         self._pid, self._proc, self._groups = pid, proc, groups
         self._began = time.monotonic()
         self._before = self._counters()
+        self._io_before = {folder: group_io.totals(folder) for folder in self._io_folders()}
 
     def rates(self) -> dict[str, float]:
         """Return the available values.
@@ -35,6 +38,7 @@ class Host:
         - ``throttled_ratio``: share of the CPU quota's periods in which the server's control group, or an
           ancestor of it, had used up the quota and was stopped until the next period
         - ``group_io_limited``: 1 if the server's control group or an ancestor limits I/O (io.max), else 0
+        - ``group_io_used_ratio``: the reads or writes of such a control group as a share of its limit
         - ``group_memory_ratio``: memory use of the server's control group as a share of its limit
         - ``major_faults``, ``swapped_in``: faults and pages per second
         """
@@ -50,7 +54,7 @@ class Host:
         throttled, periods = rates.pop("throttled_periods", 0.0), rates.pop("quota_periods", 0.0)
         if periods > 0:
             rates["throttled_ratio"] = throttled / periods
-        return rates | self._cpus() | self._io_limited() | self._group()
+        return rates | self._cpus() | self._io_limited() | self._io_used(seconds) | self._group()
 
     def _cpus(self) -> dict[str, float]:
         for line in _text(self._proc / str(self._pid) / "status").splitlines():
@@ -66,6 +70,17 @@ class Host:
             files += folder.glob("blkio.throttle.*_device")
         files = [file for file in files if file.exists()]
         return {"group_io_limited": float(any(_text(file).strip() for file in files))} if files else {}
+
+    def _io_used(self, seconds: float) -> dict[str, float]:
+        ratios = (
+            group_io.used_ratio(group_io.limits(folder), before, group_io.totals(folder), seconds)
+            for folder, before in self._io_before.items()
+        )
+        found = [ratio for ratio in ratios if ratio is not None]
+        return {"group_io_used_ratio": max(0.0, *found)} if found else {}
+
+    def _io_folders(self) -> list[Path]:
+        return [*self._folders("io"), *self._folders("blkio")]
 
     def _folders(self, controller: str) -> list[Path]:
         """Return the folders of the server's control group for a controller, and of the group's ancestors."""

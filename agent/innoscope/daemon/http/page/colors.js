@@ -39,6 +39,9 @@ const FAMILIES = {
   network_send: [150, 40, 66],
   recovery: [84, 36, 66],
   shutdown: [0, 0, 66],
+  login: [120, 30, 74],
+  pool_scan: [66, 44, 64],
+  temporary_table: [250, 34, 68],
   allocator: [30, 36, 68],
   other: [40, 16, 72],
 };

@@ -1,0 +1,81 @@
+"""Read the I/O limits of a control group and the I/O that counts towards them, for both versions of cgroups.
+
+Numbers are by ``(device, kind)``. The device is ``major:minor``; the kinds are those of io.max: ``rbps`` and
+``wbps`` (bytes), ``riops`` and ``wiops`` (requests).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+PerDevice = dict[tuple[str, str], float]
+
+#: Files of cgroup v1 with one limit per line (``8:0 1048576``), and the kind of the limit.
+_LIMITS_V1: Final = {
+    "blkio.throttle.read_bps_device": "rbps",
+    "blkio.throttle.write_bps_device": "wbps",
+    "blkio.throttle.read_iops_device": "riops",
+    "blkio.throttle.write_iops_device": "wiops",
+}
+#: Files of cgroup v1 with totals (``8:0 Read 4096``), and the kinds of their lines.
+_TOTALS_V1: Final = {
+    "blkio.throttle.io_service_bytes_recursive": {"Read": "rbps", "Write": "wbps"},
+    "blkio.throttle.io_serviced_recursive": {"Read": "riops", "Write": "wiops"},
+}
+#: Names in io.max and io.stat of cgroup v2, and their kinds.
+_MAX_V2: Final = {kind: kind for kind in _LIMITS_V1.values()}
+_STAT_V2: Final = {"rbytes": "rbps", "wbytes": "wbps", "rios": "riops", "wios": "wiops"}
+
+
+def limits(folder: Path) -> PerDevice:
+    """Return the limits per second."""
+    found = _named(folder / "io.max", _MAX_V2)
+    for name, kind in _LIMITS_V1.items():
+        for device, *numbers in _lines(folder / name):
+            if len(numbers) == 1 and numbers[0].isdigit():
+                found[device, kind] = float(numbers[0])
+    return found
+
+
+def totals(folder: Path) -> PerDevice:
+    """Return the bytes and requests since the group exists, including the groups in it."""
+    found = _named(folder / "io.stat", _STAT_V2)
+    for name, kinds in _TOTALS_V1.items():
+        for device, *words in _lines(folder / name):
+            if len(words) == 2 and words[0] in kinds and words[1].isdigit():
+                found[device, kinds[words[0]]] = float(words[1])
+    return found
+
+
+def used_ratio(limit: PerDevice, before: PerDevice, after: PerDevice, seconds: float) -> float | None:
+    """Return the share of the limit that was used, or the largest of several. None without a limit."""
+    return max(
+        (
+            (after.get(key, 0.0) - before.get(key, 0.0)) / seconds / most
+            for key, most in limit.items()
+            if most
+        ),
+        default=None,
+    )
+
+
+def _named(path: Path, kinds: Mapping[str, str]) -> PerDevice:
+    """Parse lines like ``8:0 rbps=max wbps=1048576``."""
+    found = {}
+    for device, *words in _lines(path):
+        for word in words:
+            name, _, number = word.partition("=")
+            if name in kinds and number.isdigit():
+                found[device, kinds[name]] = float(number)
+    return found
+
+
+def _lines(path: Path) -> list[list[str]]:
+    try:
+        return [words for line in path.read_text().splitlines() if (words := line.split())]
+    except (OSError, UnicodeDecodeError):
+        return []
