@@ -1,4 +1,4 @@
-"""Read the answers to the queries of questions.yaml."""
+"""Read snapshots, and answers to the queries of questions.yaml. Raises Unknown if they are missing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from innoscope.diagnose.evidence import Evidence
+    from innoscope.sampling.snapshot_history import SnapshotSummary
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
@@ -25,3 +26,10 @@ def number(row: Mapping[str, str], column: str) -> float:
         return float(row.get(column) or 0)
     except ValueError:
         return 0.0
+
+
+def snapshots(evidence: Evidence) -> Sequence[SnapshotSummary]:
+    """Return the snapshots. Raises Unknown if there are none, or if the process list replaces them."""
+    if not evidence.snapshots or "looks" in evidence.missing:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    return evidence.snapshots

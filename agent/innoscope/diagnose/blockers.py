@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import blocking_chains, cluster, facts, replica_applier
+from innoscope.diagnose.answers import number, rows
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
 
@@ -32,18 +33,16 @@ _NOT_INSIDE: Final = frozenset(
 
 def row_lock(evidence: Evidence) -> list[Blocker]:
     """Return the known owners of row locks, or else the oldest transactions that hold row locks."""
-    transactions = facts.rows(evidence, "transactions")
+    transactions = rows(evidence, "transactions")
     if known := blocking_chains.blockers(evidence, "row_lock"):
         return [_with_transaction(blocker, transactions) for blocker in known]
     waiting = [row for row in transactions if row["state"] == "LOCK WAIT"]
-    holding = [
-        row for row in transactions if row["state"] == "RUNNING" and facts.number(row, "rows_locked") > 0
-    ]
+    holding = [row for row in transactions if row["state"] == "RUNNING" and number(row, "rows_locked") > 0]
     if not waiting:
         return []
-    oldest = max(facts.number(row, "seconds") for row in waiting)
-    older = [row for row in holding if facts.number(row, "seconds") >= oldest] or holding
-    older.sort(key=lambda row: -facts.number(row, "seconds"))
+    oldest = max(number(row, "seconds") for row in waiting)
+    older = [row for row in holding if number(row, "seconds") >= oldest] or holding
+    older.sort(key=lambda row: -number(row, "seconds"))
     return [_transaction(row, evidence) for row in older[:3]]
 
 
@@ -51,13 +50,13 @@ def _with_transaction(blocker: Blocker, transactions: tuple[Mapping[str, str], .
     row = next((one for one in transactions if one["connection"] == str(blocker.connection)), None)
     if row is None:
         return blocker
-    seconds, rows = facts.number(row, "seconds"), facts.number(row, "rows_locked")
+    seconds, rows = number(row, "seconds"), number(row, "rows_locked")
     words = f"{blocker.words}; its transaction is open for {seconds:,.0f} s, {rows:,.0f} rows locked"
     return replace(blocker, words=words)
 
 
 def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
-    seconds, rows = facts.number(row, "seconds"), f"{facts.number(row, 'rows_locked'):,.0f} rows locked"
+    seconds, rows = number(row, "seconds"), f"{number(row, 'rows_locked'):,.0f} rows locked"
     if seconds < 1:
         return Blocker(
             f"several in turn, at that moment {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
@@ -75,9 +74,7 @@ def metadata_lock(evidence: Evidence) -> list[Blocker]:
 
 def oldest_transaction(evidence: Evidence) -> list[Blocker]:
     """Return the oldest open transaction; empty if there is none."""
-    oldest = max(
-        facts.rows(evidence, "transactions"), key=lambda row: facts.number(row, "seconds"), default=None
-    )
+    oldest = max(rows(evidence, "transactions"), key=lambda row: number(row, "seconds"), default=None)
     return [] if oldest is None else [_transaction(oldest, evidence)]
 
 
@@ -96,11 +93,11 @@ def runner(evidence: Evidence) -> list[Blocker]:
 
 def _open_transactions(evidence: Evidence) -> list[Blocker]:
     """Return the oldest open transactions, which may hold metadata locks that the server does not show."""
-    transactions = sorted(facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds"))
+    transactions = sorted(rows(evidence, "transactions"), key=lambda row: -number(row, "seconds"))
     return [
         Blocker(
             f"perhaps {_who(row, evidence)}: its transaction is open for"
-            f" {facts.number(row, 'seconds'):,.0f} s ({_no_holders(evidence)})",
+            f" {number(row, 'seconds'):,.0f} s ({_no_holders(evidence)})",
             _stack_of(row, evidence),
         )
         for row in transactions[:2]

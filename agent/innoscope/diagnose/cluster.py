@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from innoscope._native import Patterns
+from innoscope.diagnose.answers import snapshots
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
@@ -85,20 +86,19 @@ def ddl_statements(evidence: Evidence) -> list[Statement]:
 
 def ddl_stacks(evidence: Evidence) -> list[ObservedStack]:
     """Return the stacks of threads that execute DDL."""
+    patterns = Patterns(_DDL)
     return [
         seen
         for seen in evidence.seen
-        if seen.wait not in _NOT_EXECUTING
-        and any(fnmatchcase(function, pattern) for function in seen.functions for pattern in _DDL)
+        if seen.wait not in _NOT_EXECUTING and any(map(patterns.matches, seen.functions))
     ]
 
 
 def _group_throttled_threads(evidence: Evidence) -> float:
     """Return the mean number of threads that flow control of Group Replication delays."""
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
+    taken = snapshots(evidence)
     found = sum(seen.count for seen in evidence.seen if _THROTTLED in seen.functions)
-    return found / len(evidence.snapshots)
+    return found / len(taken)
 
 
 def group_members(evidence: Evidence) -> tuple[Mapping[str, str], ...]:

@@ -8,8 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import cluster, phases, replication_threads
-from innoscope.diagnose.answers import number as number
-from innoscope.diagnose.answers import rows as rows
+from innoscope.diagnose.answers import number, rows, snapshots
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.sampling.snapshot_history import CLIENT
 
@@ -171,8 +170,7 @@ def _spinning_ratio(evidence: Evidence) -> float:
 
 
 def _latches(evidence: Evidence) -> tuple[int, int, int]:
-    if not evidence.snapshots or "looks" in evidence.missing:  # the process list does not show latches
-        raise Unknown("looks", evidence.missing.get("looks"))
+    snapshots(evidence)  # raises Unknown without stacks: the process list does not show these waits
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
     return counts["spin"], counts["mutex_wait"], active
@@ -180,10 +178,9 @@ def _latches(evidence: Evidence) -> tuple[int, int, int]:
 
 def _runnable_threads(evidence: Evidence) -> float:
     """Return the mean number of client threads that are running or runnable, including spinning threads."""
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
+    taken = snapshots(evidence)
     counts = evidence.threads(clients=True)
-    return (counts["on_cpu"] + counts["spin"]) / len(evidence.snapshots)
+    return (counts["on_cpu"] + counts["spin"]) / len(taken)
 
 
 def _runnable_per_cpu(evidence: Evidence) -> float:
@@ -201,8 +198,7 @@ def _runnable_share(evidence: Evidence) -> float:
 
 def _commit_wait_share(evidence: Evidence) -> float:
     """Return the client threads that write, sync or wait for a log, as a share of the active ones."""
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
+    snapshots(evidence)  # raises Unknown without stacks: the process list does not show these waits
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
     return _ratio(sum(counts[wait] for wait in _LOG_SYNCS | _LOG_WRITES), active)
@@ -213,25 +209,23 @@ def _log_io_ratio(evidence: Evidence) -> float:
 
     Threads of all kinds count: in MySQL 8.0, log_flusher syncs the redo log for all clients.
     """
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
+    taken = snapshots(evidence)
     syncing = sum(
         any(count and wait in _LOG_SYNCS for (_, wait), count in snapshot.threads.items())
-        for snapshot in evidence.snapshots
+        for snapshot in taken
     )
     # Threads that only wait for the writer have no file. One thread at a time writes a log.
     writing = sum(one.count for one in evidence.files if one.wait in _LOG_WRITES)
-    return max(syncing, min(writing, len(evidence.snapshots))) / len(evidence.snapshots)
+    return max(syncing, min(writing, len(taken))) / len(taken)
 
 
 def _dns_threads(evidence: Evidence) -> float:
     """Return the mean number of new connections whose client's name is being looked up in DNS."""
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
+    taken = snapshots(evidence)
     found = sum(
         seen.count for seen in evidence.seen if seen.wait == "login" and "ip_to_hostname" in seen.functions
     )
-    return found / len(evidence.snapshots)
+    return found / len(taken)
 
 
 def _snapshots_with(wait: str, *, clients: bool) -> Callable[[Evidence], float]:
@@ -257,10 +251,9 @@ def _snapshots_with(wait: str, *, clients: bool) -> Callable[[Evidence], float]:
 
 def _thread_pool_busy_threads(evidence: Evidence) -> float:
     """Return the mean number of client threads with a statement, including those in SLEEP()."""
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
+    taken = snapshots(evidence)
     counts = evidence.threads(clients=True)
-    return sum(count for wait, count in counts.items() if wait not in _NO_STATEMENT) / len(evidence.snapshots)
+    return sum(count for wait, count in counts.items() if wait not in _NO_STATEMENT) / len(taken)
 
 
 def _thread_pool_busy_ratio(evidence: Evidence) -> float:
@@ -315,8 +308,7 @@ def _disk_table_threads(evidence: Evidence) -> float:
     MariaDB writes rows of tables in memory and on disk with the same functions of the SQL layer. Those of the
     engine Aria have no names in stripped builds.
     """
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
+    taken = snapshots(evidence)
     proven = sum(
         seen.count
         for seen in evidence.seen
@@ -326,7 +318,7 @@ def _disk_table_threads(evidence: Evidence) -> float:
             or any(_ARIA.match(function) for function in seen.functions)
         )
     )
-    return proven / len(evidence.snapshots)
+    return proven / len(taken)
 
 
 def _temporary_table_limit(evidence: Evidence) -> float:
@@ -355,13 +347,12 @@ def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
 
     Returns ``(None, 0)`` if no client thread was on a CPU. Raises Unknown without snapshots.
     """
-    if not evidence.snapshots or "looks" in evidence.missing:
-        raise Unknown("looks", evidence.missing.get("looks"))
-    found = Counter(tid for snapshot in evidence.snapshots for tid in snapshot.running)
+    taken = snapshots(evidence)
+    found = Counter(tid for snapshot in taken for tid in snapshot.running)
     if not found:
         return None, 0.0
     tid, times = found.most_common(1)[0]
-    return tid, times / len(evidence.snapshots)
+    return tid, times / len(taken)
 
 
 def _longest_runner_ratio(evidence: Evidence) -> float:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.common.samples import Histogram
 from innoscope.diagnose import facts
+from innoscope.diagnose.answers import snapshots
 from innoscope.diagnose.facts import AT_REST
 from innoscope.diagnose.process_list import known_classes
 from innoscope.diagnose.unavailable import Unknown
@@ -39,10 +40,9 @@ from innoscope.sampling.activities import default_activities
 from innoscope.sampling.snapshot_history import APPLIER, CLIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from innoscope.diagnose.evidence import Evidence
-    from innoscope.sampling.snapshot_history import SnapshotSummary
 
 #: Wait classes of applier threads that are idle, or that wait for the source or for each other.
 _APPLIER_IDLE: Final = AT_REST | {"replication", "other", "network_send"}
@@ -119,24 +119,17 @@ def _applier(evidence: Evidence, wait: str) -> float:
 
 
 def _doing(evidence: Evidence, activity: str) -> float:
-    count = sum(len(snapshot.doing.get(activity, ())) for snapshot in _with_stacks(evidence))
+    count = sum(len(snapshot.doing.get(activity, ())) for snapshot in snapshots(evidence))
     return count / len(evidence.snapshots)
 
 
 def _lasting(evidence: Evidence, activity: str) -> float:
     longest = 0.0
     since: dict[int, float] = {}
-    for snapshot in _with_stacks(evidence):
+    for snapshot in snapshots(evidence):
         since = {tid: since.get(tid, snapshot.at) for tid in snapshot.doing.get(activity, ())}
         longest = max([longest, *(snapshot.at - begun for begun in since.values())])
     return longest
-
-
-def _with_stacks(evidence: Evidence) -> Sequence[SnapshotSummary]:
-    """Return the snapshots. Raises Unknown if there are none, or if the process list replaces them."""
-    if not evidence.snapshots or without_stacks(evidence):
-        raise Unknown("looks", evidence.missing.get("looks"))
-    return evidence.snapshots
 
 
 def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:

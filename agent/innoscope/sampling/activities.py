@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from fnmatch import translate
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
+from innoscope._native import Patterns
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
 
@@ -46,13 +45,9 @@ def load(path: Path | None = None) -> dict[str, Activity]:
 
 
 @cache
-def _patterns() -> tuple[tuple[str, frozenset[str], tuple[tuple[re.Pattern[str], ...], ...]], ...]:
+def _patterns() -> tuple[tuple[str, tuple[str, ...], tuple[tuple[Patterns, ...], ...]], ...]:
     return tuple(
-        (
-            name,
-            frozenset(one.kinds),
-            tuple(tuple(re.compile(translate(pattern)) for pattern in stack) for stack in one.stacks),
-        )
+        (name, one.kinds, tuple(tuple(Patterns([pattern]) for pattern in stack) for stack in one.stacks))
         for name, one in default_activities().items()
     )
 
@@ -64,5 +59,5 @@ def activities_of(kind: str, functions: tuple[str, ...]) -> tuple[str, ...]:
         name
         for name, kinds, stacks in _patterns()
         if kind in kinds
-        and any(all(any(map(pattern.match, functions)) for pattern in stack) for stack in stacks)
+        and any(all(any(map(pattern.matches, functions)) for pattern in stack) for stack in stacks)
     )
