@@ -20,13 +20,13 @@ from innoscope.common.errors import InnoscopeError
 from innoscope.daemon.agent import config
 from innoscope.daemon.http import request_parser, web_config
 from innoscope.daemon.protocol import messages
-from innoscope.diagnose import latches, rules, sql_queries
+from innoscope.diagnose import rules, sql_queries
 from innoscope.diagnose.incident import files
 from innoscope.memory import catalog as memory_catalog
 from innoscope.metrics import registry
 from innoscope.metrics.collectors import kinds, sql_catalog
 from innoscope.probes import catalog as probes_catalog
-from innoscope.sampling import activities
+from innoscope.sampling import activities, latches
 from innoscope.sampling import wait_catalog as waits_catalog
 from innoscope.target.credentials import Credentials
 from innoscope.target.login import Connection, budget

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from innoscope.diagnose.evidence import Evidence
-from innoscope.diagnose.latches import load, named, wanted
+from innoscope.diagnose.latches import wanted
+from innoscope.sampling.latches import load, named
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
 SLEEPS = ("__futex_abstimed_wait_common", "pthread_cond_wait", "os_event_wait_low", "sync_array_wait_event")

@@ -86,6 +86,17 @@ def test_text_by_wait_gives_the_share_of_each_class() -> None:
     assert "              2  [1 of 2 torn] pthread_cond_wait," in shown
 
 
+def test_text_by_latch_names_the_latches_that_threads_wait_for() -> None:
+    libc = ("libc.so.6!__lll_lock_wait", "libc.so.6!pthread_mutex_lock")
+    stack = frames(*libc, "open_table", "open_tables", "do_command")
+    waiting = [thread(tid, stack, wait="mutex_wait") for tid in (1, 2, 3)]
+    lines = text(report(snapshot_of(*waiting, thread(4))), by="latch", detail=BRIEF).splitlines()
+
+    assert lines[-2] == "      3   75.0%  the table cache (LOCK_open, or its successors), in open_table"
+    assert lines[-1].split() == ["3", "open_table,open_tables,do_command"]
+    assert text(report(snapshot_of(thread(4))), by="latch").endswith("\nno thread waits for a latch")
+
+
 def test_text_by_thread_shows_statement_and_frames() -> None:
     shown = text(report(mixed(), mixed()), by="thread")
 

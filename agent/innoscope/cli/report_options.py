@@ -81,8 +81,8 @@ def format_options(function: F) -> F:
         ),
         click.option(
             "--by",
-            type=click.Choice(["stack", "wait", "thread"]),
-            help="Group threads by stack, wait class or thread (text).  [default: stack]",
+            type=click.Choice(["stack", "wait", "latch", "thread"]),
+            help="Group threads by stack, wait class, latch or thread (text).  [default: stack]",
         ),
     ):
         function = option(function)

@@ -1,4 +1,4 @@
-"""Fold threads by stack, by wait class or by thread, over one or many snapshots."""
+"""Fold threads by stack, wait class, latch or thread, over one or many snapshots."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from innoscope.sampling.latches import LATCH_WAITS, named
 from innoscope.sampling.model import Snapshot, Trust
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[str, tuple[str, ...]]
 #: Trust levels that every format must show.
 DOUBTFUL: Final = (Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE)
+#: The latch of threads whose callers are not known.
+UNKNOWN_LATCH: Final = "an unknown latch"
 #: Maximum distinct statements and thread ids stored per group.
 MAX_QUERIES: Final = 1_000
 MAX_TIDS: Final = 10_000
@@ -58,11 +61,11 @@ THREADS: Final = Unit("threads", SampleType("threads", "count"))
 
 @dataclass(slots=True)
 class Group:
-    """Threads with the same stack, the same wait class or the same id.
+    """Threads with the same stack, the same wait class, the same latch or the same id.
 
     ``count`` is the sum over all snapshots, in the report's unit. ``frames`` are the first thread's frames,
-    innermost first. A group by wait class has no frames; its stacks are in ``parts``. In a group by thread,
-    ``thread`` is the last record of the thread.
+    innermost first. A group by wait class or latch has no frames; its stacks are in ``parts``. In a group by
+    thread, ``thread`` is the last record of the thread. ``latch`` is empty except in a group by latch.
     """
 
     wait: str
@@ -73,6 +76,7 @@ class Group:
     queries: Counter[str] = field(default_factory=Counter)
     parts: list[Group] = field(default_factory=list)
     thread: Thread | None = None
+    latch: str = ""
 
     @property
     def marks(self) -> str:
@@ -147,6 +151,17 @@ class Fold:
             whole.parts.append(group)
         return most_first(waits.values())
 
+    def by_latch(self) -> list[Group]:
+        """Return one group per latch that threads wait for, largest first, with its stacks in ``parts``."""
+        latches: dict[str, Group] = {}
+        for group in self.by_stack():
+            if group.wait in LATCH_WAITS:
+                latch = named(_labels(group.frames)) or UNKNOWN_LATCH
+                whole = latches.setdefault(latch, Group(group.wait, latch=latch))
+                whole.absorb(group)
+                whole.parts.append(group)
+        return most_first(latches.values())
+
     def by_thread(self) -> list[Group]:
         """Return one group per thread, sorted by thread id, with the thread's stacks in ``parts``."""
         found = []
@@ -162,8 +177,14 @@ class Fold:
         return found
 
     def groups(self, by: str) -> list[Group]:
-        """Return the groups by ``stack``, ``wait`` or ``thread``."""
-        return {"stack": self.by_stack, "wait": self.by_wait, "thread": self.by_thread}[by]()
+        """Return the groups by ``stack``, ``wait``, ``latch`` or ``thread``."""
+        found = {
+            "stack": self.by_stack,
+            "wait": self.by_wait,
+            "latch": self.by_latch,
+            "thread": self.by_thread,
+        }
+        return found[by]()
 
 
 def group_by_stack(threads: Iterable[Thread]) -> dict[Key, list[Thread]]:
@@ -197,7 +218,7 @@ def most_first(groups: Iterable[Group]) -> list[Group]:
 
 
 def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[Group]:
-    """Return the groups of all threads of all snapshots. ``by`` is stack, wait or thread."""
+    """Return the groups of all threads of all snapshots. ``by`` is stack, wait, latch or thread."""
     total = Fold()
     for snapshot in snapshots:
         total.add(snapshot)

@@ -34,6 +34,7 @@ Examples:
   innoscope stacks                              the only server on this host, most frequent stack first
   innoscope stacks --all --full                 also idle stacks, with functions of the C library
   innoscope stacks --by wait                    by wait class, with the three top stacks of each class
+  innoscope stacks --by latch                   by the mutex or rw-lock that threads wait for
   innoscope stacks --wait row_lock --queries    threads that wait for a row lock, with their statements
   innoscope stacks --grep btr_cur               stacks with a function whose name contains btr_cur
   innoscope stacks --count 60 --interval 1 --format html --output minute.html

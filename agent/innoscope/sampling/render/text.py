@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.sampling.classify import IDLE, UNEXPLAINED, default_classifier, label
@@ -35,7 +35,7 @@ EVERYTHING: Final = Detail()
 def lines(
     report: Report, *, by: str = "stack", limit: int | None = None, detail: Detail = EVERYTHING
 ) -> Iterator[str]:
-    """Yield a report grouped by stack, wait or thread, with at most ``limit`` groups."""
+    """Yield a report grouped by stack, wait, latch or thread, with at most ``limit`` groups."""
     yield words.headline(report)
     yield words.server(report.target)
     if report.ended:
@@ -50,7 +50,8 @@ def lines(
         groups = _from_server(groups, by)
     shown = groups[:limit] if limit else groups
     if shown or not hidden:
-        yield from {"stack": _stacks, "wait": _waits, "thread": _threads}[by](shown, report)
+        groups_by = {"stack": _stacks, "wait": _waits, "latch": _latches, "thread": _threads}
+        yield from groups_by[by](shown, report)
     if rest := groups[len(shown) :]:
         count = report.unit.show(sum(group.count for group in rest))
         yield f"… {len(rest):,} more ({count} {report.unit.title}); omit --limit to show all"
@@ -82,9 +83,7 @@ def _from_server(groups: list[Group], by: str) -> list[Group]:
         return groups
     if by == "stack":
         return _merged(groups)
-    return [
-        Group(one.wait, (), one.count, one.trust, one.tids, one.queries, _merged(one.parts)) for one in groups
-    ]
+    return [replace(one, parts=_merged(one.parts)) for one in groups]
 
 
 def _merged(stacks: Iterable[Group]) -> list[Group]:
@@ -151,11 +150,30 @@ def _waits(groups: list[Group], report: Report) -> Iterator[str]:
         marks = f"  {text}" if (text := words.marks(group, report.unit)) else ""
         about = f"{known.label}: {known.about}" if known else ""
         yield f"{show(group.count):>{room}}  {share:>5.1f}%  {group.wait:<{width}}  {about}{marks}"
-        for part in group.parts[:STACKS]:
-            yield f"{show(part.count):>{room + 8}}  {_stack(part, report)}"
-        if len(group.parts) > STACKS:
-            yield f"{'':>{room + 8}}  … {len(group.parts) - STACKS:,} more stacks: --wait {group.wait}"
-        yield from _queries(group, " " * (room + 10))
+        yield from _top_stacks(group, report, f"--wait {group.wait}")
+
+
+def _latches(groups: list[Group], report: Report) -> Iterator[str]:
+    if not groups:
+        yield "no thread waits for a latch"
+        return
+    room, show = _width(report), report.unit.show if report.unit is not THREADS else str
+    yield f"{report.unit.title:>{room}}  {'share':>6}  latch"
+    for group in groups:
+        share = 100 * group.count / max(report.shown, 1)
+        marks = f"  {text}" if (text := words.marks(group, report.unit)) else ""
+        yield f"{show(group.count):>{room}}  {share:>5.1f}%  {group.latch}{marks}"
+        yield from _top_stacks(group, report, "--wait mutex_wait --wait spin")
+
+
+def _top_stacks(group: Group, report: Report, more: str) -> Iterator[str]:
+    """Yield the most frequent stacks and statements of a group. ``more`` are options that show all stacks."""
+    room, show = _width(report), report.unit.show if report.unit is not THREADS else str
+    for part in group.parts[:STACKS]:
+        yield f"{show(part.count):>{room + 8}}  {_stack(part, report)}"
+    if len(group.parts) > STACKS:
+        yield f"{'':>{room + 8}}  … {len(group.parts) - STACKS:,} more stacks: {more}"
+    yield from _queries(group, " " * (room + 10))
 
 
 def _threads(groups: list[Group], report: Report) -> Iterator[str]:
