@@ -38,6 +38,10 @@ NOT_OF_BUSY = {
 NOT_EXPORTED = {
     "innodb_status": "off by default, and no option of the sensor turns it on",
     "innodb_variable": "off by default, and no option of the sensor turns it on",
+    **dict.fromkeys(
+        (metric.name for metric in default() if metric.name.startswith("galera_")),
+        "only on nodes of a Galera cluster (tests/live/test_clusters.py)",
+    ),
 }
 
 
