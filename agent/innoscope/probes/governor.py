@@ -266,7 +266,7 @@ class Governor:
         state.attached_since = time.monotonic() if state.point.attached else None
 
     def _begin_window(self, state: State, due: float | None = None) -> None:
-        """Begin a window. The duty is the share of the cycle that the window and the detaching after it take.
+        """Begin a window. The duty is the share of the cycle taken by the window and by detaching after it.
 
         On a busy host, the window begins later than ``due``. The window's hits then also represent the delay.
         """

@@ -97,8 +97,8 @@ impl Search {
         }
     }
 
-    /// Count pointers in data. The target of a relocated pointer is the addend of its relocation, which is
-    /// counted as data as well.
+    /// Count pointers in data. A relocated pointer's target is stored in the addend of its relocation entry;
+    /// relocation entries are scanned as data too, so these targets are counted.
     fn data(&mut self, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks::<8>();
         for word in words {

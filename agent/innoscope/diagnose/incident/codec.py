@@ -1,4 +1,4 @@
-"""Convert dataclasses to JSON values and back by their type hints, so new fields need no code in this module.
+"""Use type hints to convert dataclasses to JSON values and back, so new fields need no code in this module.
 
 Files are untrusted. When a file is decoded, every type is checked, numbers must be within limits, and strings
 with characters that can control a terminal are refused. ``encode`` escapes unprintable characters.

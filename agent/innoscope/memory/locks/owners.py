@@ -98,7 +98,7 @@ class LockOwners:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Return the connections at the snapshot with the most waits for locks."""
+        """Return the connections at the time of the snapshot with the most waits for locks."""
         return self._sessions
 
     def _latched(self, snapshot: Snapshot, threads: set[int], seen: set[str]) -> list[Wait]:
