@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLIENTS = 14
-#: Seconds of healthy load during which no alert must fire; they stand for twelve unscaled minutes.
+#: Seconds of healthy load during which no alert should fire. They correspond to twelve unscaled minutes.
 QUIET_S = 12
 #: The smallest possible redo log. Commits are not flushed to disk, because fsync times are not tested here.
 OPTIONS: dict[str, str | int | None] = {

@@ -33,8 +33,8 @@ _FIRST_TICK_S = 0.1
 _ENOUGH_S = 0.05
 #: At each tick, the expected rate decreases at most to this share of its previous value.
 _MEMORY = 0.85
-#: Minimum seconds of a window, which is the part of a duty cycle in which the probe counts, and of a whole
-#: cycle. Shorter times would cost the server more, because attaching and detaching also take time.
+#: Minimum seconds of a window (the part of a duty cycle in which the probe counts), and of a whole cycle.
+#: Shorter times would cost the server more, because attaching and detaching also take time.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
 #: Minimum detached time per cycle in seconds, in addition to the duration of the last detach.

@@ -45,7 +45,7 @@ pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
 
 struct Search {
     targets: FxHashMap<u64, Target>,
-    /// A bit set indexed by a hash of each target's address, which rejects nearly all positions.
+    /// A bit set indexed by a hash of each target's address. It rejects nearly all positions.
     filter: Vec<u64>,
 }
 

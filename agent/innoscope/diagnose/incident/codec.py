@@ -119,7 +119,7 @@ def _required(one: Field[Any]) -> bool:
 
 
 def _of_union(codecs: list[_Codec], arguments: tuple[Any, ...]) -> _Codec:
-    """Return the codec of a union, which selects by JSON type, so a union may contain only one dataclass."""
+    """Return the codec of a union. It selects by JSON type, so only one member can be a dataclass."""
     by_type = {kind: codec for codec in reversed(codecs) for kind in codec.takes}
     of_value = dict(zip(arguments, codecs, strict=True))
     container = next((codec for codec in codecs if codec.takes in ((list,), (dict,))), codecs[0])
