@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SERVER: Final = "mysql-5.6.24"
 #: Maximum duration of a command in an example, in seconds.
 MOST_SECONDS: Final = 2
-#: Used like the name of a workload: an agent with its sensor that serves pages continuously.
+#: A special workload name: an agent and its sensor that serve pages continuously.
 AGENT: Final = "agent"
 
 _FENCE: Final = re.compile(
