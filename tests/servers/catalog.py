@@ -220,7 +220,7 @@ _ALL = (
 )
 
 SERVERS = {spec.name: spec for spec in _ALL}
-#: Servers that only those tests start that select them by name.
+#: Servers that are started only by tests that select them by name.
 ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
 #: Servers for tests that have to pass on every server.
 NAMES = tuple(name for name in SERVERS if name not in ADDED)
