@@ -1,4 +1,4 @@
-# Innoscope's workshop. `make help` lists what there is.
+# Build, test and run Innoscope from a source tree. `make help` lists the targets.
 
 SHELL := /bin/bash
 PYTHON := .venv/bin/python

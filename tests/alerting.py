@@ -131,7 +131,7 @@ class Notified:
 
 
 class Alertmanager:
-    """Debian's Alertmanager with the scaled sample configuration, which notifies ``notified``."""
+    """Debian's Alertmanager with the scaled sample configuration. It notifies ``notified``."""
 
     def __init__(self, folder: Path, notified: Notified) -> None:
         self.port = _free_port()

@@ -1,7 +1,7 @@
 """A strict receiver for the documented ingest APIs of Pyroscope and Parca. It can also misbehave.
 
-Sources of the rules: pkg/ingester/pyroscope/ingest_handler.go and api/model/labelset in Pyroscope;
-profilestore.proto with its JSON gateway and pkg/normalizer in Parca. The receiver replies to undocumented
+It enforces the rules of these sources: pkg/ingester/pyroscope/ingest_handler.go and api/model/labelset in
+Pyroscope; profilestore.proto with its JSON gateway and pkg/normalizer in Parca. It replies to undocumented
 requests with status 400 and stores the reason in ``complaints``.
 """
 

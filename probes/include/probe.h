@@ -49,8 +49,8 @@ BPF_ARRAY(server, u64, 1);
 /*
  * The time at which each probe was attached (ns of the monotonic clock), and whether the results of its hits
  * are counted. Detaching is slow, so `open` is cleared first at the end of a counting window. The results of
- * hits during the detaching are then not counted, and the window's length is known exactly. (`hits` counts
- * all hits.)
+ * hits while the probe detaches are then not counted, and the window's length is known exactly. (`hits`
+ * counts all hits.)
  */
 struct window {
 	u64 since;

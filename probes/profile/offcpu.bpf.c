@@ -7,9 +7,9 @@
  * estimate is unbiased and the cost is bounded at any rate of waits. At the end of a wait its duration is
  * sent if its stack was captured or if the wait was long.
  *
- * The kernel skips these programs for some events, for instance if they would recurse. So an event only shows
- * the state of a thread from then on. The time that it ran comes from the scheduler's own accounting
- * (se.sum_exec_runtime), which is up to date whenever a thread is off the CPU or about to leave it. The
+ * The kernel skips these programs for some events, for instance if they would recurse. Therefore an event
+ * shows the state of a thread only from then on. The time that the thread ran comes from the scheduler's own
+ * accounting (se.sum_exec_runtime), which is up to date if a thread is off the CPU or about to leave it. The
  * context switch counters show whether an event was missed.
  */
 #include "kernel_types.h"

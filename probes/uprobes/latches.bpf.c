@@ -4,8 +4,8 @@
 
 #if defined(HAVE_mutex_spin) || defined(HAVE_rw_lock_spin)
 
-/* The source location of the request. `file` is the address of a string in the server's memory, which the
- * agent reads once per site. */
+/* The source location of the request. `file` is the address of a string in the server's memory. The agent
+ * reads the string once per site. */
 struct site {
 	u64 file;
 	u64 line;

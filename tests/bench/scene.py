@@ -47,7 +47,7 @@ def probe_load(server: Server, name: str, settings: Settings) -> Workload:
 
 @contextmanager
 def busy(server: Server, clients: int) -> Iterator[Cpu | None]:
-    """For the block, run clients that read single rows continuously."""
+    """Run clients that read single rows continuously, until the block ends."""
     if not clients:
         yield None
         return

@@ -56,7 +56,7 @@ class _Stage:
         self._end("nothing", {})
 
     def warm(self, count: int) -> None:
-        """Measure single snapshots by a process that has taken one before, so that its caches are filled."""
+        """Measure single snapshots of a process that has already taken one, so that its caches are filled."""
         for _ in range(count):
             self._begin()
             self._snapshots.order("snapshots 1")

@@ -61,7 +61,7 @@ class _Stage:
         }
 
     def window(self, arm: str, seconds: float) -> Window:
-        """Run the arm's action; measure for that many seconds, but at least until the action is done."""
+        """Run the arm's action. Measure for ``seconds``, or until the action is done if it takes longer."""
         self._stops.order("take")
         self._probe.take()
         ends = time.monotonic() + seconds

@@ -32,7 +32,7 @@ RULE = "share.row_lock>0.3"
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
-    """Yield an agent that has captured the convoy, which continues."""
+    """Yield an agent that has captured the convoy. The convoy continues."""
     folder = tmp_path_factory.mktemp("page")
     watch = config.Watch((RULE,), for_seconds=0, seconds=1, directory=str(folder / "kept"))
     chunks = list(synthetic.hour(time.time()))

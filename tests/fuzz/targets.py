@@ -202,5 +202,5 @@ PYTHON: Final = {
 
 
 def json_bytes(value: object) -> bytes:
-    """Encode ``value`` like the protocol."""
+    """Encode ``value`` as the protocol does."""
     return json.dumps(value, separators=(",", ":")).encode()

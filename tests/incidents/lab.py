@@ -108,7 +108,7 @@ def _killed_after(seconds: float, process: subprocess.Popen[str]) -> Iterator[No
 
 
 def command_for(pid: int, seconds: float) -> list[str]:
-    """Return the command ``innoscope diagnose`` for that process."""
+    """Return the ``innoscope diagnose`` command for that process."""
     innoscope = str(Path(sys.executable).with_name("innoscope"))
     return [innoscope, "diagnose", "--pid", str(pid), "-u", "root", "--seconds", str(seconds)]
 

@@ -38,7 +38,7 @@ def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
 
 
 def _paced_updates(server: Server) -> Repeated:
-    """Run updates at a limited rate: at full rate, undo log would fill the buffer pool, another incident."""
+    """Run updates at a limited rate. At full rate, undo logs fill the buffer pool, a different stall."""
     return _updates(server, 8, "$R", rate=10_000)
 
 

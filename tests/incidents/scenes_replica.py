@@ -130,7 +130,7 @@ def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
 
 @contextmanager
 def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """Run the same statements, but end the transaction."""
+    """Run the same statements as ``_held``, but end the transaction before the change."""
     with (
         following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,

@@ -1,6 +1,6 @@
 """Find the documentation's examples, run them on a real server, and compare the output with the page.
 
-docs/contributing.md has the rules.
+docs/contributing.md has the rules for examples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SERVER: Final = "mysql-5.6.24"
 #: Maximum duration of a command in an example, in seconds.
 MOST_SECONDS: Final = 2
-#: Used like the name of a workload: an agent with its sensor that serves pages continuously.
+#: A special workload name: an agent and its sensor that serve pages continuously.
 AGENT: Final = "agent"
 
 _FENCE: Final = re.compile(
@@ -66,7 +66,7 @@ class Example:
 
 
 def examples(page: Path) -> Iterator[Example]:
-    """Yield all examples of a page in order. Raises ValueError if a block violates the rules."""
+    """Yield all examples of a page in order. Raises ValueError for a malformed block."""
     text = page.read_text()
     for block in _FENCE.finditer(text):
         line = text.count("\n", 0, block.start("body")) + 1
@@ -114,7 +114,10 @@ class There:
 
 
 def placed(command: str, there: There) -> str:
-    """Return the shell command for the scene's server. Raises ValueError if it violates the rules."""
+    """Adapt an example's command to the test server of this run.
+
+    Raises ValueError if the command does not run ``innoscope``, or if Innoscope has no such command.
+    """
     first, bar, rest = command.partition(" | ")
     words = shlex.split(first, comments=True)
     if words[:1] == ["sudo"]:

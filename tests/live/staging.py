@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Load(Protocol):
-    """A context manager around ``Load(server, connections)``."""
+    """A load on a server. The load runs until its block ends."""
 
     def __enter__(self) -> object: ...
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLIENTS = 14
-#: Seconds of a healthy load in which no alert may fire: twelve minutes before scaling.
+#: Seconds of healthy load during which no alert should fire. They correspond to twelve unscaled minutes.
 QUIET_S = 12
 #: The smallest possible redo log. Commits are not flushed to disk, because fsync times are not tested here.
 OPTIONS: dict[str, str | int | None] = {
@@ -139,5 +139,5 @@ def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scen
 
         # The load is healthy now: it runs as many updates as waited in the convoy.
         until(lambda: not scene.prometheus.states(), scene.words)
-        time.sleep(QUIET_S)  # a fixed time, because no alert may fire, so there is no event to wait for
+        time.sleep(QUIET_S)  # a fixed time: no alert should fire, so there is no event to wait for
         assert scene.prometheus.fired(QUIET_S) == {}

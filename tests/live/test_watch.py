@@ -134,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def agent(server: Server, folder: Path) -> Iterator[Running]:
-    """Yield an agent that has captured one stall, which continues."""
+    """Yield an agent that has captured a stall. The stall continues."""
     watch = (
         "[watch]",
         'triggers = ["share.row_lock>0.3"]',

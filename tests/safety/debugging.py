@@ -84,7 +84,7 @@ class Gdb:
         self.process.wait()
 
     def suspend(self) -> None:
-        """Suspend gdb like Ctrl-Z."""
+        """Suspend gdb, as Ctrl-Z does."""
         self.process.send_signal(signal.SIGSTOP)
         until(lambda: ProcFs().stat(self.pid).state == "T")
 

@@ -167,7 +167,7 @@ def deeper_namespaces() -> bytes:
 
 
 def branching_types() -> list[Section]:
-    """Build `log_sys`, whose type has two anonymous members. Their types do as well, 40 levels deep."""
+    """Build `log_sys`. Its type has two anonymous members, whose types again have two, 40 levels deep."""
     abbreviations = bytes([1, 0x11, 1, 0, 0])
     abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
     abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size

@@ -30,7 +30,7 @@ _FORGED = (
 
 
 def leaks(text: str) -> list[str]:
-    """Return the secrets in a string, in clear or as hexadecimal bytes."""
+    """Return the secrets that a string contains, in clear text or as hexadecimal bytes."""
     lower = text.lower()
     return [secret for secret in SECRETS if secret.lower() in lower or secret.encode().hex() in lower]
 

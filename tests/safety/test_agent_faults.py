@@ -1,4 +1,4 @@
-"""If the server or the sensor fails, scrapes still get a response in time, and it reports the fault."""
+"""If the server or the sensor fails, a scrape still gets a timely response that reports the fault."""
 
 from __future__ import annotations
 

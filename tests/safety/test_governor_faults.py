@@ -162,7 +162,7 @@ def collector(server: Server) -> Iterator[ProbesCollector]:
     collector.start()
     yield collector
     collector.close()
-    # The guard's thread may have begun to detach before `close`; it then completes the detaching.
+    # If the guard's thread began to detach before `close`, it finishes detaching afterwards.
     assert _until(lambda: altered(server.pid) == set(), WITHIN_S)
 
 

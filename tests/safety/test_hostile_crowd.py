@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: The same value as in limits.rs.
 ALL_BYTES: Final = 384 * MIB
 _PROCESSES, _FILES = 10, 2
-#: A program that maps the files named by its arguments as code.
+#: A program whose arguments are files, which it maps as code.
 _MAPPING: Final = """
 #include <fcntl.h>
 #include <stdio.h>

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = ("unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "sh", "-c")
 _MOVE = 'hostname elsewhere && mount -t tmpfs tmpfs /usr/lib/python3/dist-packages/bcc && exec "$@"'
 _FOUND = 18
-#: Secrets that newer servers never or not always show.
+#: Secrets that newer servers do not show, or do not always show.
 _NOT_ALWAYS_SHOWN = {"Zq1Create", "Zq5Foreign", "Zq10Password"}
 
 

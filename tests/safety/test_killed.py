@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Number of kills for each method.
 KILLS = count(quick=4, full=200)
 SEED = 20261121
-SNAPSHOTS = 4  # enough for the tool to be still running at the time of the kill
+SNAPSHOTS = 4  # enough that the tool is still running at the time of the kill
 HELD_KILLS = count(quick=2, full=10)
 
 

@@ -116,7 +116,7 @@ def test_no_breakpoint_remains(server: Server, way: str, moment: str) -> None:
 
 
 def _kill(prober: _Prober, way: str, memory: Path, unified: Path) -> float:
-    """Kill the process and return the time."""
+    """Kill the process. Return the time at which the kill began."""
     began = time.monotonic()
     if way == "oom":
         (memory / "memory.swappiness").write_text("0")

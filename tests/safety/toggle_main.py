@@ -1,7 +1,7 @@
 """Set a toggle or undo a change, and send SIGKILL to this process at a fault point.
 
 Print ``begins`` before the change. Arguments: ``set PID TOGGLE VALUE BACKEND SECONDS FAULT`` or ``undo PID
-FAULT``. SECONDS 0 means no time limit, FAULT - no fault point.
+FAULT``. SECONDS is 0 for no time limit; FAULT is ``-`` for no fault point.
 """
 
 from __future__ import annotations

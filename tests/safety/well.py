@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-_ANSWER_S = 15  # long enough for a busy machine, because a stopped server never answers anyway
+_ANSWER_S = 15  # generous, because the machine may be busy; a stopped server would never answer
 
 
 def statuses(pid: int) -> Iterator[tuple[str, str, int]]:

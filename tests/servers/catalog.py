@@ -4,8 +4,9 @@ This module contains only package names. The registries come from the configurat
 apt-get, mmdebstrap).
 
 Released artefacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
-removes a version when the next one is released, so a pinned checksum would break within weeks. There, apt
-verifies the archive's signature, and the release series (``version``) is checked by running the binary.
+removes a version when the next one is released, so a pinned checksum would break within weeks. For Debian
+packages, apt verifies the archive's signature, and the release series (``version``) is checked by running the
+binary.
 """
 
 from __future__ import annotations
@@ -127,8 +128,8 @@ _ALL = (
         libraries=("libaio1",),
         options=(
             "--back-log=1000",
-            # At the default size, for 2,500 connections, performance_schema takes 860 MB, and this table
-            # alone takes 280 MB.
+            # At the default sizes, for 2,500 connections, performance_schema takes 860 MB, and its table
+            # instances alone take 280 MB.
             "--performance-schema-max-table-instances=500",
             "--performance-schema-events-statements-history-size=2",
         ),
@@ -237,7 +238,7 @@ _ALL = (
 )
 
 SERVERS = {spec.name: spec for spec in _ALL}
-#: Servers that only those tests start that select them by name.
+#: Servers that are started only by tests that select them by name.
 ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
 #: Servers that tests/clusters starts, several at once.
 CLUSTERED = ("mariadb-10.11-galera",)

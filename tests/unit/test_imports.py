@@ -102,7 +102,8 @@ def starting(modules: set[str]) -> set[str]:
     return {name for name in modules if calls.search(file_of(name).read_text())}
 
 
-#: For each daemon, the modules that start another module. cli.main imports only the command that is run.
+#: For each daemon, the modules that start a program, with the module that the program runs. cli.main imports
+#: only the command that is run.
 DAEMONS = {
     "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # a sensor, if run as root
     "sensor": {"innoscope.probes.build_cache": "innoscope.probes.bcc_worker"},

@@ -78,7 +78,7 @@ def test_each_line_is_the_json_document(path: Path) -> None:
 
 
 def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
-    """Truncate the file at each byte. Complete snapshots must be readable, and a note reports a cut one."""
+    """Truncate the file at each byte. Complete snapshots are readable; a note reports a truncated one."""
     whole = record(path, 2).read_bytes()
     complete = 0
     for size in range(len(whole)):

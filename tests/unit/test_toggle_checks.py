@@ -1,6 +1,6 @@
 """Each check refuses for one reason and gives its remedy.
 
-tests/safety/test_toggle_facts.py gathers the facts of other processes, which needs root.
+tests/safety/test_toggle_facts.py gathers the facts of other processes; this needs root.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Workload(ABC):
         )
 
     def _clear(self) -> None:
-        """Kill the remaining connections, whose end the server may not notice, and drop the database."""
+        """Kill the remaining connections, whose end the server might not notice, and drop the database."""
         self._until(self._none_left)
         self.sql(f"DROP DATABASE {self.database}")
 

@@ -274,7 +274,7 @@ class Burn(Workload):
 
 
 class Repeated(_Busy):
-    """Clients that repeat the given statements; the statements ``make`` run once before.
+    """Clients that repeat the given statements. The statements in ``make`` run once beforehand.
 
     ``$R`` in a statement is a random number up to ``among``. ``rate`` limits the statements per second.
     """

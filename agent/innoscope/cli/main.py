@@ -1,4 +1,4 @@
-"""Implement the command ``innoscope``: run a subcommand, and convert all errors to exit codes."""
+"""Implement the ``innoscope`` command: run a subcommand, and convert all errors to exit codes."""
 
 from __future__ import annotations
 

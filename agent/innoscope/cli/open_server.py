@@ -121,7 +121,7 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
 
 
 def download_progress() -> Callable[[str, int, int | None], None] | None:
-    """Return a function that shows download progress on standard error; None without a terminal."""
+    """Return a function that shows download progress on standard error, or None if it is not a terminal."""
     if not console.shows_progress():
         return None
 

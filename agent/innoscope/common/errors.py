@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes. Each has one meaning, the same for all commands. docs/cli.md has this table."""
+    """Exit codes. Each has the same meaning in all commands. docs/cli.md lists them."""
 
     meaning: str
 

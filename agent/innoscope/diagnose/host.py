@@ -32,7 +32,7 @@ class Host:
 
         - ``server_cpus``: number of CPUs that the server uses
         - ``cpus``: number of CPUs on which the server may run
-        - ``cpu_busy_ratio``: share of the CPU time of all CPUs of the host that was used
+        - ``cpu_busy_ratio``: share of the CPU time of all the host's CPUs that was used
         - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which a
           process of the host waited for a CPU, for storage or for memory (/proc/pressure)
         - ``throttled_ratio``: share of the CPU quota's periods in which the server's control group, or an

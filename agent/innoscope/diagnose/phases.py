@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Functions that are on a stack only during the phase, in MySQL 5.5 to 9.x and MariaDB.
+#: Functions that are on a stack only in the given phase, in MySQL 5.5 to 9.x and MariaDB.
 _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery_scan": (
         "recv_group_scan_log_recs", "recv_scan_log_*", "recv_sys_t::parse*", "recv_parse_log_*",

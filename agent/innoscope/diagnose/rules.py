@@ -43,7 +43,7 @@ class Condition(Entry, frozen=True):
 
     @property
     def alternatives(self) -> tuple[Condition, ...]:
-        """Return the conditions of which at least one must hold."""
+        """Return the alternative conditions. At least one of them must hold."""
         return self.any or (self,)
 
 

@@ -87,7 +87,7 @@ class Signals:
 
 
 def is_signal(name: str) -> bool:
-    """Return whether the name is a signal whose kind and whose metric or fact exist."""
+    """Return whether the name is a valid signal: its kind exists, and its metric or fact exists."""
     kind, _, rest = name.partition(".")
     if kind == UNEXPLAINED:
         return rest in ("threads", "share")

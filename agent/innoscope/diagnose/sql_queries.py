@@ -129,7 +129,7 @@ def query_all(target: Target, connect: Callable[[], Connection], waiting: float)
             else:
                 asked.answers[name] = answer
     finally:
-        connection.abandon()  # without COM_QUIT, because a stalled server may not read it
+        connection.abandon()  # without COM_QUIT, because a stalled server might not read it
     return asked
 
 
@@ -154,7 +154,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
 
 
 def _checked(name: str, rows: Rows) -> Rows | Missing:
-    """Return the rows if they are valid, else the reason. The peer may not be a real server."""
+    """Return the rows if they are valid, else the reason. The peer is possibly not a real server."""
     try:
         if name == _PROCESSES:
             list(map(_statement, rows))

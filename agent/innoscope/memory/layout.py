@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
 
-#: Lock held while a child process reads debug information, which briefly takes up to 1.5 GiB of memory, and
-#: the maximum seconds to wait for the lock.
+#: Lock held while a child process reads debug information, because the child needs up to 1.5 GiB of memory;
+#: and the maximum seconds to wait for the lock.
 _CHILD: Final = threading.Lock()
 _CHILD_TIMEOUT_S: Final = 5.0
 _FAILED: Final = Backoff()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
-#: Seconds after a server's start during which the dynamic linker may not have relocated its tables yet.
+#: Seconds after a server's start during which the dynamic linker has possibly not relocated its tables yet.
 _YOUNG_S: Final = 10.0
 #: Seconds until the memory of a server that just started is searched for the tables again.
 _AGAIN_S: Final = 1.0

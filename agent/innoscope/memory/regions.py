@@ -28,7 +28,7 @@ _REGIONS: Final = 1024
 #: server (77 MB in MySQL 9.7, 12 MB in MariaDB 11.4.5).
 _IMAGE: Final = 320 << 20
 _DATA: Final = 48 << 20
-#: Limit on the bytes read from a heap that directly follows .bss, which happens without address space
+#: Limit on the bytes read from the heap if it directly follows .bss, as it does without address space
 #: randomization. The variables in .bss come first.
 _HEAP: Final = 32 << 20
 #: Limit on the pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.

@@ -94,7 +94,7 @@ def _value_code(value: Value, labels: Sequence[str]) -> Iterable[str]:
 
 
 def _labels(probe: Probe, slots: Slots) -> Sequence[str]:
-    """Return the label values of the first metric with a label that the probe feeds."""
+    """Return the label values of the first labelled metric that the probe feeds."""
     places: dict[str, Slot] = {**slots.counters, **slots.histograms}
     fed = (places[metric].labels for metric in probe.feeds if metric in places)
     return next((labels for labels in fed if labels), ())

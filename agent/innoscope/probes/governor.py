@@ -33,8 +33,8 @@ _FIRST_TICK_S = 0.1
 _ENOUGH_S = 0.05
 #: At each tick, the expected rate decreases at most to this share of its previous value.
 _MEMORY = 0.85
-#: Minimum seconds of a window, which is the part of a duty cycle in which the probe counts, and of a whole
-#: cycle. Shorter times would cost the server more, because attaching and detaching also take time.
+#: Minimum seconds of a window (the part of a duty cycle in which the probe counts), and of a whole cycle.
+#: Shorter times would cost the server more, because attaching and detaching also take time.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
 #: Minimum detached time per cycle in seconds, in addition to the duration of the last detach.
@@ -266,7 +266,7 @@ class Governor:
         state.attached_since = time.monotonic() if state.point.attached else None
 
     def _begin_window(self, state: State, due: float | None = None) -> None:
-        """Begin a window. The duty is the share of the cycle that the window and the detaching after it take.
+        """Begin a window. The duty is the share of the cycle taken by the window and by detaching after it.
 
         On a busy host, the window begins later than ``due``. The window's hits then also represent the delay.
         """

@@ -153,7 +153,7 @@ def _cached(file: _native.CodeFile, query: Any, search: Callable[[], Any]) -> An
         return search()
     try:
         status = Path(file.path).stat()
-    except OSError:  # the server has just ended, or we may not access the file
+    except OSError:  # the server has just ended, or the kernel denies access to the file
         return search()
     identity = (file.build_id, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     key = cache_key(json.dumps((identity, file.symbols_from, query)))

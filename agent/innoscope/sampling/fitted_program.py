@@ -22,7 +22,7 @@ _BUILD_ID: Final = (3, b"GNU\0")
 
 
 def open_process(opened: Callable[[bytes | None], Process], *, kernel: bool) -> Process:
-    """Return the process that ``opened`` creates from the cached program, or from None without a cache hit.
+    """Return the process that ``opened`` creates from the cached program, or from None if none is cached.
 
     A newly fitted program is written to the cache.
     """

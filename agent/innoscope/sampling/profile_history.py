@@ -258,7 +258,7 @@ def merged(chunks: list[Chunk]) -> Chunk:
 
 
 def report(target: Target, chunk: Chunk) -> Report:
-    """Return a report for the renderers of ``innoscope stacks``, which cannot be grouped by thread."""
+    """Return a report for the renderers of ``innoscope stacks``. It cannot be grouped by thread."""
     result = Report(target)
     result.snapshots, result.method = chunk.snapshots, "bpf"
     result.started_at, result.ended_at = chunk.start, chunk.end

@@ -233,7 +233,7 @@ def _same_file(wanted: str, named: str, seen: str) -> bool:
 
 
 def none_found(ignored: Sequence[Ignored]) -> NoTarget:
-    """Return the error for a host without servers, which lists the ignored processes."""
+    """Return the error for a host without servers. The error lists the ignored processes."""
     if not ignored:
         return NoTarget(
             "no mysqld or mariadbd is running on this host",

@@ -87,7 +87,7 @@ class Connection(Driver):
             self._budget.seconds = before
 
     def abandon(self) -> None:
-        """Close the socket without COM_QUIT: a stalled server may not read it."""
+        """Close the socket without COM_QUIT: a stalled server might not read it."""
         self._force_close()  # type: ignore[attr-defined]
 
     def _check_plugin(self) -> None:

@@ -14,8 +14,8 @@ from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Lock held while Innoscope reads a server's symbols, which briefly takes up to 30 MB per server; a host may
-#: run many servers. The lock is not held while a child process reads debug information,
+#: Lock held while Innoscope reads a server's symbols, so that a host with many servers needs the memory for
+#: reading (up to 30 MB) only once. The lock is not held while a child process reads debug information,
 #: because that takes seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (

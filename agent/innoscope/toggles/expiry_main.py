@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from innoscope.toggles.journal_format import Entry
 
 _POLL_S: Final = 0.5
-#: Seconds between attempts to undo, which fail while the server is stopped or another change is in progress.
+#: Seconds between attempts to undo. An attempt fails if the server is stopped, or if another change is in
+#: progress.
 _RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _NOTES_MOST: Final = 20
 

@@ -32,7 +32,7 @@ def verify(writer: Writer, steps: Sequence[Step]) -> None:
 def put_back(writer: Writer, attempted: Sequence[Step]) -> list[str]:
     """Restore the old values of steps that may have been written, last step first.
 
-    Return a message for each value that may not have been restored.
+    Return a message for each value that was possibly not restored.
     """
     left = []
     for step in reversed(attempted):

@@ -82,10 +82,10 @@ def find_all(
 ) -> dict[Setting, Resolved | InnoscopeError]:
     """Return the location of each setting in the process, or an error. gdb runs once for all settings.
 
-    Names of settings are global variables. If the server has no such symbol, the setting's ``variable`` (or
-    its name) is looked up in the server's own table of system variables. The error is NotOnThisServer if the
-    setting is missing, and Refused if it differs from the catalog. Raises NoSuchProcess or NoRights, and
-    Refused if the process runs another build than ``target``.
+    A setting's name is that of a global variable. If the server has no such symbol, the setting's
+    ``variable`` (or its name) is looked up in the server's own table of system variables. The error is
+    NotOnThisServer if the setting is missing, and Refused if it differs from the catalog. Raises
+    NoSuchProcess or NoRights, and Refused if the process runs another build than ``target``.
     """
     names = [setting.name for setting in settings]
     symbols = learn(target, names)

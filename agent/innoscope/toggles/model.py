@@ -66,10 +66,10 @@ class Assignment:
 
     ``values`` maps the toggle's words (on, off, a choice) to the values to write. Without ``values``, the
     toggle's number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these
-    servers. ``bound`` marks another variable that limits the toggle's variable: with "raise", the other
-    variable is only raised to the number, with "lower" it is only lowered. A bound variable has its own step,
-    so that undo can restore it. ``to`` is the number for a bound variable
-    if it differs from the toggle's number.
+    servers. ``bound`` marks another variable that limits the toggle's variable. With "raise", the other
+    variable is only ever raised to the number; with "lower", it is only ever lowered. A bound variable has
+    its own step, so that undo can restore it. ``to`` is the number for a bound variable if it differs from
+    the toggle's number.
     """
 
     setting: Setting

@@ -1,4 +1,4 @@
-"""Detect the stopped threads of a server and their tracers from /proc, because SQL may not answer."""
+"""Detect the stopped threads of a server and their tracers from /proc, because SQL might not answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 //! Closes the descriptors of probes in helper processes.
 //!
 //! The kernel removes a breakpoint in the context of the task that drops the last reference. If a SIGKILL is
-//! pending for that task, the breakpoint stays forever ("leaking uprobe"). So no thread of this process may
-//! drop the last reference: the OOM killer, a cgroup's kill or a core dump may kill it at any time.
+//! pending for that task, the breakpoint stays forever ("leaking uprobe"). Therefore the threads
+//! of this process must not drop the last reference: the OOM killer, a cgroup's kill or a core dump can kill
+//! them at any time.
 //!
 //! A closer process drops the reference by exiting. A task that has begun to exit receives no more signals,
 //! and it has already released its address space, which is a private copy.

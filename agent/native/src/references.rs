@@ -45,7 +45,7 @@ pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
 
 struct Search {
     targets: FxHashMap<u64, Target>,
-    /// A bit set indexed by a hash of each target's address, which rejects nearly all positions.
+    /// A bit set indexed by a hash of each target's address. It rejects nearly all positions.
     filter: Vec<u64>,
 }
 
@@ -97,8 +97,8 @@ impl Search {
         }
     }
 
-    /// Count pointers in data. The target of a relocated pointer is the addend of its relocation, which is
-    /// counted as data as well.
+    /// Count pointers in data. A relocated pointer's target is stored in the addend of its relocation entry;
+    /// relocation entries are scanned as data too, so these targets are counted.
     fn data(&mut self, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks::<8>();
         for word in words {

@@ -48,7 +48,7 @@ fn libc_path() -> String {
     line[line.find('/').expect("a path")..].to_owned()
 }
 
-/// Return a word that looks like a code address, like a stack address, or is random.
+/// Return a word that looks like a code address, looks like a stack address, or is random.
 fn random_word(random: &mut Random, code: &std::ops::Range<u64>) -> u64 {
     match random.below(4) {
         0 => random.next(),

@@ -121,7 +121,7 @@ def _json_writer(sink: Stdout | File) -> Callable[[Snapshot], None]:
 
 
 def _progress(count: int) -> Callable[[int], None] | None:
-    """Return a function that counts snapshots on standard error; None without a terminal."""
+    """Return a function that counts snapshots on standard error, or None if it is not a terminal."""
     if not console.shows_progress():
         return None
     started = time.monotonic()

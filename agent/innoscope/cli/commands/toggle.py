@@ -299,7 +299,7 @@ def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
 
 
 def _named(pid: int | None, socket: str | None, port: int | None) -> Target | None:
-    """Return the server that the options select. None without options: the journal covers all servers."""
+    """Return the server that the options select, or None if no option is given (for all servers)."""
     return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
 
 

@@ -21,7 +21,7 @@ class Verdict(IntEnum):
 
     WORKS = ExitCode.SUCCESS  # snapshots of all checked servers work without stopping threads
     NO_SERVER = ExitCode.NO_TARGET  # the host was checked, but no server is running
-    FALLBACK = ExitCode.PTRACE_ONLY  # only --method ptrace works, which stops each thread for microseconds
+    FALLBACK = ExitCode.PTRACE_ONLY  # only --method ptrace works; it stops each thread for microseconds
     NOTHING = ExitCode.NO_STACKS  # no method works, or a server cannot be accessed
 
 

@@ -109,7 +109,7 @@ class TopApp(StacksApp):
         self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the key for freezing while a filter is typed, which may contain spaces."""
+        """Disable the freeze key, the space bar, while a filter is typed: a filter may contain spaces."""
         typing = self.focused is not None and self.focused.id == "filter"
         return not (action == "freeze" and typing)
 

@@ -44,9 +44,9 @@ class OpenConnection:
 class Connections:
     """Tracks the open connections, and which of them are serving a request. Each connection has a thread.
 
-    If there are too many connections, one of the client with the most connections is ended: the connection
-    whose last request ended longest ago, or the oldest one if all of them are serving a request. So a client
-    that opens many connections displaces only its own connections.
+    If there are too many connections, a connection of the client with the most connections is ended: the one
+    whose last request ended longest ago, or the oldest one if all of them are serving a request. Therefore a
+    client that opens many connections displaces only its own connections.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:

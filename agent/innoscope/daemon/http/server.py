@@ -335,7 +335,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a ``Host`` header names this machine, which it does not in a DNS rebinding attack."""
+    """Return whether a ``Host`` header names this machine. In a DNS rebinding attack, it does not."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

@@ -26,8 +26,8 @@ _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-#: OpenSSL's modes by exporter-toolkit's types of client authentication. The other types request a certificate
-#: without verifying it, which OpenSSL does not support.
+#: OpenSSL's verify mode for each type of client authentication in exporter-toolkit. The types that are not
+#: listed request a certificate without verifying it; OpenSSL has no such mode.
 _CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 #: Kinds of receivers, each with the path that is used if the URL has none.
 PATHS: Final = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
-#: Label names that both receivers accept: Parca, with the rules of Prometheus, and Pyroscope.
+#: Label names that both receivers accept. Parca applies Prometheus's rules for label names.
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 #: Labels that Innoscope sets, or that are reserved by the receivers.
 _OURS: Final = ("server", "flavour", "version", "wait", "trust", "service_name", "__name__")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-#: Headers that may not be configured, because the client sets them or because they have their own settings,
-#: and the setting to use instead.
+#: Headers that must not be configured, because the client sets them or because they have their own settings;
+#: each with the setting to use instead.
 _HEADERS_ELSEWHERE: Final = {
     "authorization": "bearer_token_file or basic_auth_file",
     "x-scope-orgid": "tenant",

@@ -1,4 +1,4 @@
-"""Continue counters across restarts of their source, which starts again from zero.
+"""Continue counters across restarts of their source. A restarted source counts from zero.
 
 The sensor uses this for restarts of a server. The code is pure: it has no clock and performs no I/O.
 """

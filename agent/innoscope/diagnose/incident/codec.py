@@ -1,4 +1,4 @@
-"""Convert dataclasses to JSON values and back by their type hints, so new fields need no code in this module.
+"""Use type hints to convert dataclasses to JSON values and back, so new fields need no code in this module.
 
 Files are untrusted. When a file is decoded, every type is checked, numbers must be within limits, and strings
 with characters that can control a terminal are refused. ``encode`` escapes unprintable characters.
@@ -119,7 +119,7 @@ def _required(one: Field[Any]) -> bool:
 
 
 def _of_union(codecs: list[_Codec], arguments: tuple[Any, ...]) -> _Codec:
-    """Return the codec of a union, which selects by JSON type, so a union may contain only one dataclass."""
+    """Return the codec of a union. It selects by JSON type, so only one member can be a dataclass."""
     by_type = {kind: codec for codec in reversed(codecs) for kind in codec.takes}
     of_value = dict(zip(arguments, codecs, strict=True))
     container = next((codec for codec in codecs if codec.takes in ((list,), (dict,))), codecs[0])

@@ -92,7 +92,7 @@ def fetch(connect: Connect, waiting: int) -> ServerFacts:
     try:
         _query(connection, waiting, fetched)
     finally:
-        connection.abandon()  # without a COM_QUIT, which a stalled server may not read
+        connection.abandon()  # without COM_QUIT, because a stalled server might not read it
     return fetched
 
 

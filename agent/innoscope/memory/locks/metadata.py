@@ -53,7 +53,7 @@ def _pending(
     offset = part.offset("waiting_for")
     tickets = memory.numbers([session.address + offset for session in sessions])
     wanted = [(session, ticket) for session, ticket in zip(sessions, tickets, strict=True) if ticket]
-    if layout.tickets is not None:  # skip waits for tables to be flushed: objects of another class
+    if layout.tickets is not None:  # skip waits for table flushes: they are objects of another class
         kinds = memory.numbers([ticket for _, ticket in wanted])
         wanted = [one for one, kind in zip(wanted, kinds, strict=True) if kind == layout.tickets + _FUNCTIONS]
     locks = memory.numbers([ticket + part.offset("lock") for _, ticket in wanted])

@@ -98,7 +98,7 @@ class LockOwners:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Return the connections at the snapshot with the most waits for locks."""
+        """Return the connections at the time of the snapshot with the most waits for locks."""
         return self._sessions
 
     def _latched(self, snapshot: Snapshot, threads: set[int], seen: set[str]) -> list[Wait]:
@@ -136,9 +136,9 @@ class LockOwners:
         return found
 
     def _learn(self) -> None:
-        """Read the lock layout from debug information, which takes one or two seconds.
+        """Read the lock layout from debug information.
 
-        Until then, only locks that need no layout are examined.
+        Reading takes one or two seconds. Until then, only locks that need no layout are examined.
         """
         with contextlib.suppress(InnoscopeError):  # the server exited, or its memory is not readable
             self._layout = layouts.learn(self._target)

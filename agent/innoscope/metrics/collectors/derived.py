@@ -78,7 +78,10 @@ def _checkpoint(
 
 
 def _age(values: Mapping[str, float]) -> float | None:
-    """Return the server's value, else LSN minus checkpoint LSN, at least 0, as they are read separately."""
+    """Return the server's value, or LSN minus checkpoint LSN.
+
+    The LSNs are read separately, so their difference can be negative; 0 is returned in that case.
+    """
     if "checkpoint_age_bytes" in values:
         return values["checkpoint_age_bytes"]
     lsn, checkpoint = values.get("redo_written_bytes"), values.get("redo_checkpoint_bytes")

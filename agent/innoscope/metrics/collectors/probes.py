@@ -38,8 +38,7 @@ _NS = 1e9
 #: Counters that the BPF programs sum in nanoseconds.
 _IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
 _READ = 1  # struct file_key.operation
-#: Groups of mysqld_cpu_seconds that the BPF programs distinguish.
-#: The default is clients; all others are "other".
+#: Groups of mysqld_cpu_seconds that the BPF programs distinguish. All other groups are "other".
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
 
 

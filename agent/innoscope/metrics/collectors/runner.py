@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A collector whose last run took longer, in seconds, or that has not run yet, runs on the threads for slow
-#: jobs, so that a slow server does not delay other servers.
+#: A collector whose last run took more than this number of seconds, or that has not run yet, runs on the
+#: threads for slow jobs, so that a slow server does not delay other servers.
 _QUICK_S: Final = 0.1
 #: Limit on the distinct unexpected errors that are logged.
 _MAX_LOGGED: Final = 100

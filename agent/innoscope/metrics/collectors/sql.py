@@ -219,7 +219,7 @@ def _narrowed(statement: str, names: Sequence[str]) -> str:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    """Quote names from the catalog, which need no escaping."""
+    """Quote names from the catalog. Such names need no escaping."""
     return ", ".join(f"'{name}'" for name in names)
 
 

@@ -148,7 +148,7 @@ class WaitsCollector:
                 self._let_go()
 
     def _schedule_retry(self) -> None:
-        """Replace the lock, which a thread held when it died, and schedule a snapshot."""
+        """Replace the lock that a thread held when it died, and schedule a snapshot."""
         self._snapshot_lock = threading.Lock()
         self._due = time.monotonic() + _RETRY_S
         self._workers.submit_at(self._due, self._job)

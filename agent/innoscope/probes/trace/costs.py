@@ -61,9 +61,9 @@ class Cost:
 
 
 def measure(session: Session, chosen: TracedFunction, *, timed: bool) -> Cost:
-    """Measure the cost of the loaded programs on our own functions, which takes 50 ms of one CPU.
+    """Measure the cost of the loaded programs on our own functions.
 
-    Raises NoRights or KernelUnable.
+    The measurement takes 50 ms of one CPU. Raises NoRights or KernelUnable.
     """
     cost = calibrate(session)
     at = (ENTER, LEAVE) if timed else (ENTER,)

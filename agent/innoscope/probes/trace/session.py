@@ -58,7 +58,7 @@ class TraceCounts:
     octaves: tuple[int, ...]
 
     def counter(self, name: str) -> int:
-        """Return hits, calls, other_values, stacks_held_back or stacks_lost."""
+        """Return the counter ``name``: hits, calls, other_values, stacks_held_back or stacks_lost."""
         return self.counters[_COUNTERS.index(name)]
 
     def since(self, earlier: TraceCounts) -> TraceCounts:

@@ -64,7 +64,7 @@ class Layout:
 
 
 def layout(build_id: str | None) -> Layout | None:
-    """Return the layout in the pack of this build; None without a pack. Raises BadFile if it is rejected."""
+    """Return the layout in this build's pack, or None if it has no pack. Raises BadFile for a bad pack."""
     if build_id is None:
         return None
 
@@ -85,7 +85,10 @@ def open_pack(path: str) -> Pack:
 
 
 def path_for(build_id: str | None) -> str | None:
-    """Return the path of this build's pack, None without one. Raises BadFile for a bad owner or checksum."""
+    """Return the path of this build's pack, or None if it has none.
+
+    Raises BadFile for a bad owner or checksum.
+    """
     if build_id is None:
         return None
 

@@ -68,7 +68,10 @@ class MemoryWriter:
         return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
 
     def learn(self, backends: Sequence[Backend]) -> None:
-        """Locate the settings of all these backends together. ``prepare`` raises the error of a setting."""
+        """Locate the settings of all these backends together.
+
+        If a setting cannot be located, ``prepare`` raises the error.
+        """
         settings = dict.fromkeys(one.setting for backend in backends for one in backend.assignments)
         unknown = [setting for setting in settings if setting not in self._known]
         if unknown:

@@ -13,8 +13,8 @@ use crate::symbols::{ElfFile, Inlines};
 /// Serve one parent.
 ///
 /// The first line of the input is the type of request and either `shared` or `alone`, which says whether the
-/// parent passes a shared debug file. For `members` each further line is a path, for `inlines` a hexadecimal
-/// address. The response to each of them is one line.
+/// parent passes a shared debug file. Each further line is a path (for `members`) or a hexadecimal address
+/// (for `inlines`). The response to each of these lines is one line.
 ///
 /// # Errors
 /// If the process cannot be confined, or the parent has exited.

@@ -247,7 +247,7 @@ fn become_first_oom_victim() {
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
-/// Drop the permitted, effective and inheritable capabilities, which drops ambient ones too.
+/// Drop the permitted, effective and inheritable capabilities. This drops the ambient ones too.
 fn drop_capabilities() -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0_u32];

@@ -185,9 +185,9 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Return a leaf for an `ib_counter_t`. Its slots are either plain numbers one cache line apart, of which
-    /// the first line is unused (MySQL, MariaDB up to 10.2), or structures of the size of a cache line
-    /// (MariaDB from 10.3).
+    /// Return a leaf for an `ib_counter_t`. Its slots are either plain numbers one cache line apart, after an
+    /// unused cache line (MySQL, MariaDB up to 10.2), or structures of the size of a cache line (MariaDB from
+    /// 10.3).
     fn slots(&self, offset: u64, element: Place, count: u64, depth: usize) -> Result<Leaf, String> {
         let stride = self.size(element).ok_or("slots without a size")?;
         let leaf = self.first_scalar(element, depth + 1)?;

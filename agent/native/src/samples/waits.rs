@@ -68,7 +68,7 @@ struct Thread {
 pub struct Waits {
     pending: FxHashMap<u32, Pending>,
     threads: FxHashMap<u32, Thread>,
-    /// The result by thread and place, which is None for time without a stack.
+    /// The result by thread and place. The place is `None` for time without a stack.
     pub rows: FxHashMap<(u32, Option<Place>), PlaceWaits>,
     /// The times of the completed threads.
     pub times: Vec<ThreadTimes>,

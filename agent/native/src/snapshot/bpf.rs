@@ -160,7 +160,7 @@ impl BpfSource {
         Ok((filled, false))
     }
 
-    /// Return the next part of the snapshot, which may be empty, and whether the pass has ended.
+    /// Return the next part of the snapshot (possibly empty), and whether the pass has ended.
     fn read_part(&mut self, progress: &mut Progress) -> Result<(Vec<RawThread>, bool)> {
         self.configure(progress.config)?; // copies of single threads may have changed the configuration
         if Arc::get_mut(&mut self.buffer).is_none() {

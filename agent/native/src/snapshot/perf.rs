@@ -1,8 +1,8 @@
 //! Samples registers and stacks of running threads, with one perf event sample per thread.
 //!
-//! The registers that the kernel saved for a running thread are those of its last kernel entry. So a software
-//! clock event is opened on the thread, which overflows once while the thread runs and records its user
-//! registers and user stack.
+//! For a running thread, the registers saved by the kernel are stale: they date from its last kernel entry.
+//! Therefore a software clock event is opened on the thread. The event overflows once while the thread runs,
+//! and records its user registers and user stack.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -94,8 +94,8 @@ unsafe impl gimli::CloneStableDeref for Bytes {}
 /// The content of an ELF file.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// An open file, of which parts are copied when they are needed. Later changes by the file's owner do not
-    /// affect parts that are already in use.
+    /// An open file. Its parts are copied when they are needed. Later changes by the file's owner do not affect
+    /// parts that are already in use.
     File { file: File, size: u64, parts: Mutex<Parts> },
     /// The complete content, in memory or mapped.
     Whole(Bytes),

@@ -61,7 +61,7 @@ function parts(wait) {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** Return the colour of a wait class, which is darker in dark mode. `lighter` is added to its lightness. */
+/** Return the colour of a wait class. It is darker in dark mode. `lighter` is added to its lightness. */
 export function color(wait, lighter = 0) {
   const [hue, saturation, lightness] = parts(wait);
   return dark.matches

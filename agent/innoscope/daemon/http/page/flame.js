@@ -40,7 +40,7 @@ export class Flame {
     new ResizeObserver(() => this.fit()).observe(place);
   }
 
-  /** Whether the user is interacting with the graph, which must not be redrawn meanwhile. */
+  /** Return whether the user is interacting with the graph. It must not be redrawn during that time. */
   get used() {
     return this.zoomed || this.term !== "" || this.place.matches(":hover, :focus");
   }
