@@ -45,7 +45,9 @@ def scene(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Running, Sen
         sensing = stack.enter_context(Sensing(only=[server]))
         agent = stack.enter_context(Running(server, sensor=sensing.path))
         agent.until(
-            lambda scrape: bool(scrape.value("threads", wait="row_lock")) and scrape.value("sql_up") == 1
+            lambda scrape: (
+                bool(scrape.value("threads", wait="row_lock", kind="client")) and scrape.value("sql_up") == 1
+            )
         )
         yield server, agent, sensing
 

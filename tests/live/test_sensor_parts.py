@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,19 @@ class Only(ProcFs):
 
     def pids(self) -> list[int]:
         return [pid for pid in self.seen if self.exists(pid)]
+
+
+@dataclass(frozen=True, slots=True)
+class Stalling(Only):
+    """A /proc in which the executable of one process is on a file system that does not answer."""
+
+    stalled: int = 0
+    answers: threading.Event = field(default_factory=threading.Event)
+
+    def inside(self, pid: int, path: str) -> str:
+        if pid == self.stalled:
+            self.answers.wait(60)
+        return ProcFs.inside(self, pid, path)
 
 
 class Hanging:
@@ -115,6 +128,29 @@ def test_collectors_that_hang_raise_or_cannot_be_made_are_reported(pretender: Pr
     assert str(found["unmakeable"].reason).startswith("rights: PermissionError")
     assert list(probes.values()) == [[{"probe": "p", "attached": True}]]
     assert [one.closed for one in hanging] == [True]
+
+
+def test_a_process_whose_files_do_not_answer_delays_no_other_server(
+    pretender: Pretender, tmp_path: Path
+) -> None:
+    (tmp_path / "stalled").mkdir()
+    with Pretender(tmp_path / "stalled") as stalled:
+        proc = Stalling(seen=(stalled.pid, pretender.pid), stalled=stalled.pid)
+        sensor = Sensor(Settings(), proc=proc)
+        try:
+            took = []
+            for _ in range(3):
+                began = time.monotonic()
+                sensor.tick()
+                took.append(time.monotonic() - began)
+            watched = [server.target.pid for server in decode_reply(sensor.collect()).servers]
+        finally:
+            proc.answers.set()
+            sensor.close()
+
+    assert watched == [pretender.pid]
+    assert took[0] < 2, took  # waits for the new process once
+    assert max(took[1:]) < 0.5, took
 
 
 def test_concurrent_requests_share_a_run(pretender: Pretender) -> None:

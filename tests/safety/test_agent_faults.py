@@ -192,7 +192,9 @@ def test_without_a_sensor_sql_metrics_remain(target: Server) -> None:
 
 def test_counters_never_decrease_when_the_sensor_stops_or_restarts(mysql: Server) -> None:
     with Sensing(only=[mysql]) as sensing, Running(mysql, sensor=sensing.path) as agent:
-        first = agent.until(lambda scrape: scrape.value("threads", wait="background_idle") is not None)
+        first = agent.until(
+            lambda scrape: scrape.value("threads", wait="background_idle", kind="background") is not None
+        )
         assert first.value("sensor_up") == 1
 
         os.kill(sensing.pid, signal.SIGSTOP)
@@ -211,7 +213,9 @@ def test_counters_never_decrease_when_the_sensor_stops_or_restarts(mysql: Server
         assert falls(back, gone) == {}
 
         sensing.start()
-        again = agent.until(lambda scrape: scrape.value("threads", wait="background_idle") is not None)
+        again = agent.until(
+            lambda scrape: scrape.value("threads", wait="background_idle", kind="background") is not None
+        )
         assert again.value("sensor_restarts_total") == 1
         assert falls(back, again) == {}
 

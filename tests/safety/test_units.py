@@ -308,7 +308,8 @@ def test_the_agent_works_under_its_unit(
     ):
         scrape = agent.until(
             lambda scrape: (
-                scrape.value("sql_up") == 1 and bool(scrape.value("threads", wait="background_idle"))
+                scrape.value("sql_up") == 1
+                and bool(scrape.value("threads", wait="background_idle", kind="background"))
             )
         )
         seen = ProcFs().status(agent.pid)

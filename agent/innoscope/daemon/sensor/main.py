@@ -55,7 +55,11 @@ _MAX_RETRY_S: Final = 60.0
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
 #: Seconds after which a job counts as stuck. Attaching one server's probes can take tens of seconds.
 _STUCK_AFTER: Final = {ATTACHING: 120.0}
-#: Seconds without a heartbeat after which a thread counts as hung. Identifying one server may take seconds.
+#: Kind of the jobs that identify processes, and the seconds that a search for servers waits for them. A
+#: process that takes longer is admitted by a later search.
+_IDENTIFYING: Final = "identifying"
+_IDENTIFY_S: Final = 1.0
+#: Seconds without a heartbeat after which a thread counts as hung.
 _HANGS_S: Final = 60.0
 
 
@@ -82,6 +86,38 @@ class _Known:
     name: str
     retry_s: float
     retry_at: float
+
+
+class _Identification:
+    """Reads about one process. Its file system may be one that never answers, so a worker thread reads it."""
+
+    def __init__(self, proc: ProcFs, pid: int) -> None:
+        self._proc, self._pid = proc, pid
+        self._done = threading.Event()
+        self._target: Target | None = None
+        self._error: BaseException = RuntimeError("the thread died")
+
+    def run(self) -> None:
+        """Read; do not raise."""
+        try:
+            self._target = discover.identify(self._proc, self._pid)
+        except BaseException as error:  # including panics of the Rust core
+            self._error = error
+        self._done.set()
+
+    def lost(self) -> None:
+        """End the identification after its thread died."""
+        self._done.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the identification has ended, at most that many seconds. Return whether it has."""
+        return self._done.wait(seconds)
+
+    def target(self) -> Target:
+        """Return the result. Raises the error of a failed identification."""
+        if self._target is None:
+            raise self._error
+        return self._target
 
 
 @dataclass(slots=True)
@@ -116,6 +152,7 @@ class Sensor:
         self._failing: dict[int, _Failing] = {}
         self._failures = 0
         self._known: dict[int, _Known] = {}
+        self._identifying: dict[int, _Identification] = {}
         self._slots: dict[str, ServerSlot] = {}
         self._lock = threading.Lock()  # protects _slots
         self._excluded: set[int] = set()  # servers that ``only`` excludes
@@ -145,22 +182,38 @@ class Sensor:
                 return
 
     def tick(self, beat: Beat = lambda: None) -> None:
-        """Start watching new servers, and stop watching exited ones. Skip servers that cannot be watched."""
+        """Start watching new servers, and stop watching exited ones. Skip servers that cannot be watched.
+
+        A process whose identification takes long delays a search by at most ``_IDENTIFY_S`` seconds.
+        """
         now = time.monotonic()
         resting = {pid for pid, failing in self._failing.items() if now < failing.retry_at}
         pids = self._admission.pids(self._known.keys(), self._excluded, resting)
         self._remove_ended(set(pids), now)
         self._excluded.intersection_update(pids)
-        for pid in self._failing.keys() - set(pids):
-            del self._failing[pid]
+        for gone in (self._failing, self._identifying):
+            for pid in gone.keys() - set(pids):
+                del gone[pid]
+        begun = set()
         for pid in pids:
-            beat()
-            if pid in self._excluded:
-                continue
             known, failing = self._known.get(pid), self._failing.get(pid)
-            if (known is None or now >= known.retry_at) and (failing is None or now >= failing.retry_at):
+            if (
+                pid not in self._excluded
+                and pid not in self._identifying
+                and (known is None or now >= known.retry_at)
+                and (failing is None or now >= failing.retry_at)
+            ):
+                identification = self._identifying[pid] = _Identification(self._proc, pid)
+                job = Job(_IDENTIFYING, str(pid), identification.run, identification.lost)
+                self._workers.submit(job)
+                begun.add(pid)
+        deadline = now + _IDENTIFY_S
+        for pid in [pid for pid in pids if pid in self._identifying]:
+            beat()
+            patience = max(0.0, deadline - time.monotonic()) if pid in begun else 0.0
+            if self._identifying[pid].wait(patience):
                 try:
-                    self._identify(pid, known, now)
+                    self._admit(pid, self._identifying.pop(pid).target(), now)
                 except BaseException as error:  # including panics of the Rust core: watch the other servers
                     self._failed(pid, error, now)
                 else:
@@ -321,10 +374,9 @@ class Sensor:
                 if number >= MAX_ENDED or now - ended_at > REMEMBER_S:
                     del self._slots[name]
 
-    def _identify(self, pid: int, known: _Known | None, now: float) -> None:
-        """Identify a server process. Start watching it if it is new, otherwise update its name and target."""
-        target = discover.identify(self._proc, pid)
-        only = self._settings.only
+    def _admit(self, pid: int, target: Target, now: float) -> None:
+        """Start watching an identified server if it is new, otherwise update its name and target."""
+        known, only = self._known.get(pid), self._settings.only
         if only and only.isdisjoint({str(pid), target.socket}):
             if target.socket is not None:  # without a socket, the server is not listening yet
                 self._excluded.add(pid)
