@@ -149,7 +149,7 @@ def running() -> Iterator[dict[str, Server]]:
 def server(running: dict[str, Server]) -> Callable[[str], Server]:
     """Return a function that starts the named server on first use, with the default options, for the session.
 
-    A test that changes or ends a server makes its own: ``with Server(name, options=...) as server``.
+    A test that reconfigures or stops a server must start its own: ``with Server(name, options=...)``.
     """
 
     def started(name: str) -> Server:

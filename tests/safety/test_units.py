@@ -152,7 +152,7 @@ def test_the_sensor_may_only_read_a_server(
     without_filter = tried(unit, accounts, place, one.pid, filtered=False)
 
     reading = dict.fromkeys(("process_vm_readv", "read mem", "read map_files", "read io"), "ok")
-    never = {"write mem": "EACCES", "kill": "EPERM"}  # denied by the sensor's user and capabilities
+    never = {"write mem": "EACCES", "kill": "EPERM"}  # for lack of capabilities, even without the filter
     by_filter = ("process_vm_writev", "ptrace", "pidfd_getfd")
     assert allowed == reading | never | dict.fromkeys(by_filter, "EPERM") | {"network": "EAFNOSUPPORT"}
     # Only the system call filter denies these calls; the sensor has the capabilities for them.

@@ -144,7 +144,7 @@ def test_provisioning_matches_the_documentation() -> None:
     guide = (ROOT / "docs/dashboards.md").read_text()
     panels = sum(len(list(grafana.panels(board))) for board in grafana.dashboards().values())
 
-    assert f"all {len(grafana.targets())} of {panels} panels" in guide
+    assert f"({len(grafana.targets())} in {panels} panels)" in guide
     assert source["type"] == "prometheus"
     assert provider["options"]["path"] in guide
     assert json.dumps(source["jsonData"]["timeInterval"]).strip('"') in guide

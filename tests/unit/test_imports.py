@@ -105,7 +105,7 @@ def starting(modules: set[str]) -> set[str]:
 #: For each daemon, the modules that start a program, with the module that the program runs. cli.main imports
 #: only the command that is run.
 DAEMONS = {
-    "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # a sensor, if run as root
+    "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # as root, it starts a sensor
     "sensor": {"innoscope.probes.build_cache": "innoscope.probes.bcc_worker"},
 }
 

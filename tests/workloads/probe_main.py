@@ -20,7 +20,11 @@ _QUERY = b"\x05\x00\x00\x00\x03DO 1"
 
 
 class Meter:
-    """Store the gaps so far. The listening thread sets ``wanted``; the client replies between two queries."""
+    """Collect the times between two replies of the server.
+
+    The thread that reads standard input sets ``wanted`` to request a report. The client prints the report
+    before its next query.
+    """
 
     def __init__(self) -> None:
         self.wanted = False

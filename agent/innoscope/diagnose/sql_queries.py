@@ -88,7 +88,11 @@ def load(path: Path | None = None) -> dict[str, Question]:
 
 
 class SqlAnswers:
-    """The result of the queries: ``answers`` by question, ``missing`` by ``sql.QUESTION``."""
+    """The results of the queries.
+
+    ``answers`` maps a question's name to its rows; ``missing`` maps ``sql.NAME`` to the reason why the
+    question has no answer.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Rows] = {}

@@ -254,7 +254,10 @@ def _printable(text: str) -> str:
 
 
 def _mean(total: float, snapshots: int, variance: float = 0.0) -> Mean:
-    """Return the mean and its standard error: at least the Poisson error, and at least that of one thread."""
+    """Return the mean and its standard error.
+
+    The error is at least the Poisson error of the mean, and at least that of a single observed thread.
+    """
     count = min(max(snapshots, 1), _INDEPENDENT)
     mean = total / max(snapshots, 1)
     return Mean(mean, (max(mean, variance, 1 / count) / count) ** 0.5)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.watch.loop import Event, Settings
     from innoscope.target.model import Target
 
-#: Seconds between two readings, snapshots and evaluations.
+#: Interval in seconds at which counters are read, a snapshot is taken and the triggers are evaluated.
 EVERY_S: Final = 1.0
 #: Seconds between two searches for the successor of a server that has ended.
 _SEARCH_S: Final = 2.0

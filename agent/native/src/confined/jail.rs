@@ -10,7 +10,7 @@ pub const CPU_S: u64 = 60;
 /// Limit of CPU time in seconds for reading the types in a file that root does not own: four times the time
 /// that the largest server's 300 MB of debug information take.
 pub const UNTRUSTED_CPU_S: u64 = 12;
-/// Limit of private memory in bytes, into which compressed debug information is unpacked.
+/// Limit on private memory, in bytes. Compressed debug information is decompressed into this memory.
 pub const DATA_BYTES: u64 = 1536 << 20;
 
 const BPF_LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS

@@ -114,9 +114,9 @@ impl RawThread {
 
 /// A method to copy threads.
 pub trait Source: Send {
-    /// Start a snapshot of all threads. The source copies `stack_bytes` of their stacks, or slightly more.
-    /// Threads beyond that limit are `shallow`; these are different threads in each snapshot. ptrace has no
-    /// such limit.
+    /// Start a snapshot of all threads. The source copies about `stack_bytes` bytes of stacks in total, for all
+    /// threads together. Threads beyond that limit are `shallow`; these are different threads in each snapshot.
+    /// ptrace has no such limit.
     fn begin(&mut self, stack_bytes: u64) -> Result<()>;
 
     /// Return the next threads of the snapshot, or an empty list at the end. Each part is small enough to be
