@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 #: Catalog values that cannot be read from a server's memory; all others must be available.
 ABSENT = {
-    "mysql-5.5.9": {"read_ahead_pages.random"},
-    "mysql-5.6.24": set(),
+    "mysql-5.5.9": {"read_ahead_pages.random", "thread_pool_threads"},
+    "mysql-5.6.24": {"thread_pool_threads"},
     "mariadb-11.4.5": {"spin_waits", "spin_rounds", "spin_os_waits"},
 }
 OPTIONS = {"innodb_buffer_pool_size": "16M", "innodb_flush_method": "O_DIRECT"}

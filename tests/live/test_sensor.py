@@ -71,7 +71,7 @@ def learnt(reply: ServerReply) -> bool:
 
 
 def threads(reply: ServerReply, wait: str) -> float:
-    value = values(reply, "waits")["threads", (wait,)] if has_snapshot(reply) else -1
+    value = values(reply, "waits")["threads", (wait, "client")] if has_snapshot(reply) else -1
     assert isinstance(value, int)
     return value
 

@@ -117,7 +117,7 @@ def test_unsafe_memory_writes_are_refused(each: Server, toggle: str, value: str,
         ("spin_rounds", "many", "it takes"),
         ("adaptive_flushing", "2", "it takes on, off"),
         ("max_connections", "0", "it takes"),
-        ("spn_rounds", "7", "no toggle"),
+        ("spn_rounds", "7", "unknown toggle"),
     ],
 )
 def test_values_out_of_range_are_refused(old: Server, toggle: str, value: str, reason: str) -> None:

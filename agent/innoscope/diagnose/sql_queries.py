@@ -189,4 +189,5 @@ def _text(value: object) -> str:
 
 def _missing(error: InnoscopeError) -> Missing:
     failed = explain(error)
-    return Missing(failed.reason, failed.words, error.remedy)
+    words = failed.words.removesuffix(f" ({error.remedy})")  # the remedy is shown on its own line
+    return Missing(failed.reason, words, error.remedy)
