@@ -1,4 +1,4 @@
-// The dashboards in the shape that mixin tools take (jsonnet, mixtool, Tanka). Rules and alerts are plain YAML in
+// The dashboards in the format that mixin tools expect (jsonnet, mixtool, Tanka). Rules and alerts are plain YAML in
 // alerts/, for Prometheus itself: the jsonnet of Debian 12 cannot read their texts.
 {
   grafanaDashboards+:: {

@@ -1,5 +1,5 @@
--- Create the account of `innoscope agent` with the minimum privileges: it can read the server's counters, settings and
--- InnoDB monitor, but no user tables. For MySQL 5.5 or newer and MariaDB. To set your own password:
+-- Create the account of `innoscope agent` with the minimum privileges: it can read the server's counters, settings,
+-- InnoDB monitor and replication status, but no user tables. For MySQL 5.5 or newer and MariaDB. To set your own password:
 --
 --     sed "s|change me|$(openssl rand -base64 18)|" /usr/share/innoscope/account.sql > account.sql
 --     mysql < account.sql
@@ -21,10 +21,21 @@ CREATE USER innoscope@localhost IDENTIFIED BY 'change me'
 -- Required by information_schema.INNODB_METRICS and SHOW ENGINE INNODB STATUS, and to see all threads.
 GRANT PROCESS ON *.* TO innoscope@localhost;
 
--- Required to name the blockers: holders of metadata locks and rows, and the connection of each thread. MySQL 5.7 records
--- metadata locks only if wait/lock/metadata/sql/mdl is enabled in performance_schema.setup_instruments.
+-- Required by SHOW SLAVE STATUS, which shows whether a replica has stopped, and why. On MySQL and on MariaDB before 10.5.2, the
+-- privilege reads no user data: it also permits SHOW MASTER STATUS and SHOW BINARY LOGS (names and sizes of the files).
+GRANT REPLICATION CLIENT ON *.* TO innoscope@localhost;
+-- MariaDB 10.5.2 and newer: there, the privilege would permit SHOW BINLOG EVENTS, which shows changed data, but not SHOW SLAVE
+-- STATUS. That needs SLAVE MONITOR (10.5.9 and newer), which also permits SHOW RELAYLOG EVENTS. If a replica's account must not
+-- read its relay log, remove the last line: the findings about replication then report an unknown state.
+/*M!100502 REVOKE REPLICATION CLIENT ON *.* FROM innoscope@localhost */;
+/*M!100509 GRANT SLAVE MONITOR ON *.* TO innoscope@localhost */;
+
+-- Required to name the blockers: holders of metadata locks and rows, and the connection of each thread. MySQL 5.7 and MariaDB
+-- record metadata locks only if wait/lock/metadata/sql/mdl is enabled (servers.md).
 /*!50703 GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */;
 /*!50703 GRANT SELECT ON performance_schema.threads TO innoscope@localhost */;
+/*M!100502 GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */;
+/*M!100502 GRANT SELECT ON performance_schema.threads TO innoscope@localhost */;
 /*!80001 GRANT SELECT ON performance_schema.data_lock_waits TO innoscope@localhost */;
 -- Required to see how far a replica is behind, and the errors that stopped it.
 /*!80001 GRANT SELECT ON performance_schema.replication_applier_configuration TO innoscope@localhost */;

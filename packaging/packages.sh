@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build dist/*.deb and dist/*.rpm. Arguments are passed to `python -m distribution`.
+# Build the packages in dist/. Arguments are passed to `python -m distribution`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,4 +16,5 @@ if ((${#missing[@]})); then
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-PYTHONPATH=packaging exec .venv/bin/python -m distribution "$@"
+# The same name of Python as in `make setup`: PyO3 is compiled again if the name changes.
+PYTHONPATH=packaging exec .venv/bin/python3 -m distribution "$@"

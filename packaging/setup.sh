@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Create .venv with an editable installation of Innoscope and its dependencies. It is safe to run this repeatedly.
+# Create .venv with an editable installation of Innoscope and its dependencies. Safe to run repeatedly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +30,7 @@ if [[ ! -x .venv/bin/python ]]; then
 fi
 extras=${1:-}
 echo "setup: building (the first time takes a minute or two)"
-# "compat" adds the path of agent/. The default is an import hook, which takes 10 of the 20 ms of each Python start.
+# In "compat" mode, a .pth file adds agent/ to Python's path. The default, an import hook, would take 10 of the 20 ms
+# that Python needs to start.
 .venv/bin/pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
     --editable ".${extras:+[$extras]}"

@@ -21,7 +21,7 @@ import yaml
 
 import waiting
 from prometheus import Prometheus
-from servers import Keeper, cache
+from servers import Keeper, cache, free_port
 from servers.debian import unpack_packages
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 ALERTS: Final = Path(__file__).parents[1] / "dashboards" / "alerts"
 
-#: All times are divided by this factor, so that a minute becomes a second. Windows are at least as long as
-#: the minimum, because rates need several scrapes.
+#: The rules' times are divided by this factor, so that a minute becomes a second. Windows stay at least
+#: ``LEAST_WINDOW_MS`` long, because a rate needs several scrapes.
 FACTOR: Final = 60
 LEAST_WINDOW_MS: Final = 4_000
 _PATIENCE_S: Final = 30
@@ -40,7 +40,7 @@ _WINDOW: Final = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 
 
 def scaled(rules: Any, factor: int = FACTOR, least_window_ms: int = LEAST_WINDOW_MS) -> Any:
-    """Return the rules with each ``for`` and each window divided by ``factor``, to at least the minimum."""
+    """Divide each ``for`` and window of the rules by ``factor``; windows keep the given minimum length."""
 
     def shorter(match: re.Match[str]) -> str:
         return f"[{max(_ms(*match.groups()) // factor, least_window_ms)}ms]"
@@ -78,7 +78,7 @@ def tool(name: str) -> Path:
 
 
 def _with_its_templates() -> list[str]:
-    """Return the start of a command line that mounts the templates where Debian's build expects them."""
+    """Return a command prefix that mounts Alertmanager's templates where Debian's build expects them."""
     over = f"lowerdir={tool('amtool').parents[1] / 'share'}:/usr/share"
     script = f'mount -t overlay -o {over} templates /usr/share && exec "$0" "$@"'
     return ["unshare", "--mount", "sh", "-c", script]
@@ -121,7 +121,7 @@ class Notified:
         ]
 
     def of(self, alert: str) -> dict[str, dict[str, Any]]:
-        """Return the alert's first notification of each status (firing, resolved), with path and time."""
+        """Return the alert's first notification of each status (firing, resolved), with its path and time."""
         return {
             one["status"]: one | {key: notification[key] for key in ("path", "at")}
             for notification in reversed(self.notifications)
@@ -131,10 +131,10 @@ class Notified:
 
 
 class Alertmanager:
-    """Debian's Alertmanager with the scaled sample configuration. It notifies ``notified``."""
+    """Debian's Alertmanager with the scaled sample configuration. It sends notifications to ``notified``."""
 
     def __init__(self, folder: Path, notified: Notified) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         config = yaml.safe_load((ALERTS / "alertmanager.yaml").read_text())
         for route in config["route"]["routes"]:
             route |= {key: _divided(value, FACTOR) for key, value in route.items() if key in _WAITS}
@@ -160,13 +160,11 @@ class Alertmanager:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._keeper.forget(self._process.pid)
+        self._keeper.end(self._process)
         self._keeper.close()
 
     def suppressed(self) -> set[str]:
-        """Return the names of the alerts that other alerts inhibit."""
+        """Return the names of the alerts that are inhibited by other alerts."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", "/api/v2/alerts")
@@ -214,11 +212,5 @@ class Alerting(Prometheus):
 
 
 def until(holds: Callable[[], Any], words: Callable[[], object], patience: float = _PATIENCE_S) -> Any:
-    """Wait for a true value of ``holds`` and return it; on timeout, fail with the result of ``words``."""
+    """Wait until ``holds()`` is true, and return its value. On timeout, fail with the text of ``words()``."""
     return waiting.until(holds, words, within_s=patience, every_s=0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

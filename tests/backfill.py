@@ -1,4 +1,4 @@
-"""Write series of every declared metric and label value into a Prometheus before it starts."""
+"""Write series for every declared metric and label value into a Prometheus before it starts."""
 
 from __future__ import annotations
 

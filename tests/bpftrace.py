@@ -1,9 +1,10 @@
-"""Run bpftrace during a block of code, and read its maps at the end."""
+"""Run bpftrace during a block of code, then read its maps."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -12,22 +13,28 @@ from servers import Keeper, ensure_packages
 
 #: bpftrace runs in its own mount namespace, so that mounting tracefs does not change the host.
 _MOUNTED: Final = 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace -B line -f json -e "$1"'
-#: bpftrace exits when a process calls getpgid() with this pid, which does not exist. SIGINT would be
+#: bpftrace exits when a process calls getpgid() with ``end``, a pid that does not exist. SIGINT would be
 #: unreliable, because bpftrace notices the signal only if epoll_wait returns EINTR.
-_NO_PROCESS: Final = 0x7FFFF000
-_FRAME: Final = f"""
-tracepoint:syscalls:sys_enter_getpgid /args->pid == {_NO_PROCESS}/ {{ exit(); }}
+_FRAME: Final = """
+tracepoint:syscalls:sys_enter_getpgid /args->pid == {end}/ {{ exit(); }}
 BEGIN {{ printf("ready\\n"); }}
 """
+#: Range of ``end``: above the highest pid (PID_MAX_LIMIT in include/linux/threads.h), and within pid_t.
+_NO_PIDS: Final = range(1 << 22, 1 << 31)
 _END_S: Final = 60
 
 
 class Bpftrace:
-    """Attach all probes while the block runs; then set ``maps`` (``@name`` → value)."""
+    """Run a bpftrace program during the block, with all probes attached. ``maps`` is set after the block.
+
+    ``maps`` contains the values of the program's maps by name, such as ``@n``.
+    """
 
     def __init__(self, program: str, *, most_keys: int = 4096) -> None:
         ensure_packages(["bpftrace"])
-        self._program = program + _FRAME
+        # Each instance has its own number, because all instances on the host see each call.
+        self._end = secrets.choice(_NO_PIDS)
+        self._program = program + _FRAME.format(end=self._end)
         self._most_keys = most_keys
         self.maps: dict[str, Any] = {}
 
@@ -50,14 +57,17 @@ class Bpftrace:
         return self
 
     def __exit__(self, *_: object) -> None:
+        early = self._process.poll() is not None
         with suppress(ProcessLookupError):
-            os.getpgid(_NO_PROCESS)
+            os.getpgid(self._end)
         try:
-            output, _errors = self._process.communicate(timeout=_END_S)
+            output, errors = self._process.communicate(timeout=_END_S)
         except subprocess.TimeoutExpired:
             self._kill()
             raise
         self._keeper.close()
+        if early:
+            raise RuntimeError(f"bpftrace exited before the end of the block: {errors}")
         for line in output.splitlines():
             if line.startswith("{") and (message := json.loads(line))["type"] == "map":
                 self.maps |= message["data"]
@@ -78,7 +88,7 @@ class Bpftrace:
 
 
 class Independent(Bpftrace):
-    """Count hits of ``probes`` (bpftrace's syntax, with a filter); ``count`` is set after the block."""
+    """Count the hits of ``probes`` while the block runs. Each is a bpftrace probe, with its filter if any."""
 
     def __init__(self, *probes: str) -> None:
         super().__init__("\n".join(f"{probe} {{ @n = count(); }}" for probe in probes))

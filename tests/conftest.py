@@ -56,16 +56,18 @@ def servers_config() -> Iterator[Path]:
 
 #: Folders and files of tests that `make test` runs in two processes. These tests name servers by pid or
 #: socket, and other servers and BPF programs do not affect them. All other tests check the kernel for
-#: leftovers, count or measure on the whole host, or measure times that a busy CPU would change.
+#: leftovers, count or measure something on the whole host, or measure times that a busy CPU would change.
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_servers.py",
-    "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",
-    "test_diagnose_less.py", "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py",
-    "test_google_pprof.py", "test_incident_live.py", "test_incident_secrets.py", "test_namespaces.py",
-    "test_push.py", "test_rule_tools.py", "test_sql_strangers.py", "test_ptrace_consent.py",
-    "test_stripped.py", "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py",
-    "test_toggle_memory.py", "test_toggle_server_refusals.py", "test_toggle_memory_refusals.py",
-    "test_toggle_sql.py", "test_web_requests.py",
+    "test_bad_input.py", "test_blockers.py", "test_blocking.py", "test_dashboard_data.py",
+    "test_dashboard_schema.py", "test_diagnose_less.py", "test_docs_examples.py", "test_escapes.py",
+    "test_escapes_server.py", "test_google_pprof.py", "test_incident_live.py", "test_incident_secrets.py",
+    "test_latch_owners.py", "test_memory.py", "test_metadata_holders.py", "test_namespaces.py",
+    "test_ptrace_consent.py", "test_push.py", "test_rule_tools.py", "test_settings.py", "test_sql.py",
+    "test_sql_strangers.py", "test_stripped.py", "test_toggle_effects.py", "test_toggle_facts.py",
+    "test_toggle_faults.py", "test_toggle_memory.py", "test_toggle_memory_refusals.py",
+    "test_toggle_server_refusals.py", "test_toggle_sql.py", "test_unknown_versions.py",
+    "test_web_requests.py",
 })  # fmt: skip
 
 
@@ -93,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """Run all tests that share fixtures in one process: those of each file, and those of tests/install."""
+    """Assign tests that share fixtures to the same process: those of one file, and all of tests/install."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -101,14 +103,15 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Choose our scheduler for ``--dist loadfile``."""
+    """Use the scheduler ``_ByFile`` for ``--dist loadfile``."""
     return _ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Stop with a remedy if this machine cannot run the selected tests.
 
-    Also restore SIGINT, with which tests end commands, because a shell's background jobs ignore SIGINT.
+    Also restore Python's handler for SIGINT: tests interrupt commands with SIGINT, but the background jobs of
+    a shell ignore it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     missing = [remedy for met, remedy in _CONDITIONS if not met()]
@@ -121,14 +124,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _only_unit_tests(config: pytest.Config) -> bool:
-    """Return whether each path that pytest was given is in tests/unit."""
+    """Return whether all paths on pytest's command line are in tests/unit."""
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     return all(path.resolve().is_relative_to(_UNIT) for path in paths)
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Restore the logging configuration, which commands change for the whole process."""
+    """Restore the logging configuration after a test, because commands change it for the whole process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
@@ -138,7 +141,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[dict[str, Server]]:
-    """Yield the servers of the fixture ``server``, by name."""
+    """Yield the servers that the fixture ``server`` has started, by name."""
     started: dict[str, Server] = {}
     yield started
     for one in started.values():
@@ -173,13 +176,13 @@ def no_other_server(running: dict[str, Server]) -> None:
 
 @pytest.fixture(params=NAMES)
 def any_server(request: pytest.FixtureRequest, server: Callable[[str], Server]) -> Server:
-    """Return each of the five servers in turn."""
+    """Return one of the five servers. A test that uses this fixture runs once on each of them."""
     return server(request.param)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Yield a folder that the server can read, unlike pytest's folders."""
+    """Yield a temporary folder that servers can read; they cannot read pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
         path = Path(name)
         path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""``make run``: print a stack dump of the host's server (or a temporary one with a load), then run an agent.
+"""``make run``: dump the stacks of the host's server, or of a temporary one under load, then run an agent.
 
 The agent's sensor takes a snapshot once a second until Ctrl-C. Nothing is left behind.
 """
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: The test server with symbols that is the smallest download.
+#: The smallest download among the test servers with symbols.
 _SERVER = "mysql-5.6.24"
 _CLIENTS = 20
-#: Maximum seconds until the agent is ready; with much debug information, the first snapshot is slow.
+#: Seconds to wait for the agent. Its first snapshot is slow if the server has much debug information.
 _AGENT_S = 30
 
 
@@ -115,7 +115,7 @@ def _scraped(stack: contextlib.ExitStack, port: int) -> None:
 
 @contextlib.contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Terminate the agent, which ends its sensor, after the block."""
+    """Yield the agent's process and terminate it after the block. The agent then stops its sensor."""
     try:
         yield process
     finally:

@@ -18,7 +18,7 @@ _PATIENCE_S = 600
 
 
 def binary() -> Path:
-    """Return the program from the cache; build it if this version is missing."""
+    """Return the path of pprof in the cache; build pprof if this version is missing."""
     made_of = cache.sha256(_HOME / "go.sum")[:12]
     home = cache.root() / "tools" / f"google-pprof-{made_of}"
     with cache.locked(home.name):
@@ -50,7 +50,7 @@ def _run(file: Path, *options: str) -> str:
 
 
 def top(file: Path, unit: str = "count") -> dict[str, tuple[int, int]]:
-    """Return (flat, cumulative) of each function from the output of ``-top``."""
+    """Return the (flat, cumulative) values of each function from the output of ``-top``."""
     text = _run(file, "-top", *_UNCHANGED, f"-unit={unit}")
     rows = re.findall(r"^\s*([\d.]+)\w*\s+\S+%\s+\S+%\s+([\d.]+)\w*\s+\S+%\s+(.+?)$", text, re.MULTILINE)
     return {name.removesuffix(" (inline)"): (int(flat), int(total)) for flat, total, name in rows}

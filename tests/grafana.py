@@ -36,7 +36,7 @@ def dashboards() -> dict[str, Json]:
 
 
 def panels(dashboard: Json) -> Iterator[Json]:
-    """Yield the panels with data, including those in collapsed rows."""
+    """Yield the panels that show data, including those in collapsed rows."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panel["panels"]

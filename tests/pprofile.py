@@ -24,7 +24,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """``sample_type`` is (type, unit); times are nanoseconds."""
+    """A parsed profile. ``sample_type`` is (type, unit); times are in nanoseconds."""
 
     sample_type: tuple[str, str]
     samples: tuple[Sample, ...]
@@ -36,7 +36,7 @@ class Profile:
         return sum(sample.value for sample in self.samples)
 
     def by_label(self, name: str) -> Counter[str]:
-        """Sum the values by that label."""
+        """Return the sum of the samples' values for each value of that label."""
         found: Counter[str] = Counter()
         for sample in self.samples:
             if name in sample.labels:

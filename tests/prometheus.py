@@ -24,8 +24,8 @@ _PATIENCE_S = 30
 class Prometheus:
     """A Prometheus on a free loopback port, with its data in ``folder``, as a context manager.
 
-    ``options`` are further lines of the scrape configuration; ``rules`` are rule files, evaluated at each
-    scrape. The block begins after three scrapes. If ``folder``/data contains data already, it is served, too.
+    ``options`` are further lines of the scrape configuration; ``rules`` are rule files, evaluated at the same
+    interval. The block begins after three scrapes. Data already present in ``folder``/data are served, too.
     """
 
     def __init__(
@@ -64,9 +64,7 @@ class Prometheus:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._keeper.forget(self._process.pid)
+        self._keeper.end(self._process)
         self._keeper.close()
 
     def value(self, query: str) -> float:

@@ -24,7 +24,10 @@ OF_COUNTERS = ("rate", "irate", "increase", "resets")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A selector with matchers ``{label: (operator, value)}``. ``around``: its functions, outermost first."""
+    """A selector of a query.
+
+    ``matchers`` map labels to (operator, value); ``around`` are the functions around it, outermost first.
+    """
 
     name: str
     matchers: dict[str, tuple[str, str]]

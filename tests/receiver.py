@@ -46,7 +46,7 @@ class Received:
 
 
 class Receiver:
-    """A receiver on a loopback port, as a context manager. Each request takes the next of ``faults``."""
+    """A receiver on a loopback port, as a context manager. Each request triggers the next of ``faults``."""
 
     def __init__(
         self, kind: str = "pyroscope", *, certificate: Path | None = None, host: str = "127.0.0.1"
@@ -78,7 +78,7 @@ class Receiver:
         self._server.server_close()
 
     def fault(self) -> Callable[[Handler], None] | None:
-        """Return the fault for this request."""
+        """Count a request and return the fault that it triggers; None if it is to succeed."""
         with self._changed:
             self.requests += 1
             self._changed.notify_all()
@@ -99,7 +99,7 @@ class Receiver:
             self._changed.notify_all()
 
     def until(self, holds: Callable[[], bool], patience_s: float = 30) -> None:
-        """Wait until the condition holds, which is checked after each request."""
+        """Wait until the condition holds; check it after each request."""
         deadline = time.monotonic() + patience_s
         with self._changed:
             while not holds():
@@ -124,7 +124,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handle the requests of one connection: trigger a fault, or check and store the profile."""
 
     protocol_version = "HTTP/1.1"
     server: _Server
@@ -242,7 +242,7 @@ def silent(handler: Handler) -> None:
 
 
 def trickled(handler: Handler) -> None:
-    """Send status 200 and an endless response body, a byte at a time."""
+    """Send status 200 and an endless response body, one byte at a time."""
     handler.body()
     handler.wfile.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
@@ -271,7 +271,7 @@ def trickled_status(handler: Handler) -> None:
 
 
 def read_slowly(handler: Handler) -> None:
-    """Read the request a byte at a time."""
+    """Read the request one byte at a time."""
     _slowly(handler, lambda: handler.rfile.read1(1))
 
 

@@ -1,8 +1,8 @@
 """Define the two sizes of the suite: `make test`, which every change must pass, and `make test-all`.
 
-A test that the quick suite does not need is marked ``@long("reason")``. A test with repetitions gets their
-number from ``count``. A test with many parameters selects a few of them with ``few``. The option ``--full``
-selects the full suite.
+A test that the quick suite does not need is marked ``@long("reason")``. A test that repeats its work gets the
+number of repetitions from ``count``. A test with many parameters selects a few of them with ``few``. The
+option ``--full`` selects the full suite.
 """
 
 from __future__ import annotations

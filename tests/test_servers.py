@@ -31,7 +31,7 @@ _SOON = 20
 
 
 def _gone(pid: int) -> bool:
-    """Return whether the process has exited, including zombies."""
+    """Return whether the process has exited; a zombie counts as exited."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -67,7 +67,7 @@ def test_table_scan_reads_pages_continuously(name: str) -> None:
 
 
 def _check(workload: Workload) -> None:
-    """Check the numbers of connections and threads, that the threads are the server's, and the throughput."""
+    """Check the throughput, the number of connections, and that each has a thread in the server."""
     connections = workload.connection_ids()
     assert _FEW <= len(set(connections)) <= _FEW + 1  # MetadataLock also counts the connection of its ALTER
     threads = workload.os_threads()
@@ -141,7 +141,7 @@ def test_failed_start_shows_the_log() -> None:
 
 
 def test_nothing_outlives_a_killed_test_process() -> None:
-    """Check that the keeper cleans up after a SIGKILL."""
+    """Check that the keeper cleans up after the test process is killed by SIGKILL."""
     script = (
         "from servers import Server; from workloads import Cpu; import os;"
         "s = Server('mysql-5.5.9'); s.start(); w = Cpu(s, 2); w.__enter__();"

@@ -12,9 +12,9 @@ class NativeError(Exception):
     """A failure of the core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
 
     Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
-    debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``elf`` (not a usable ELF file),
-    ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused symbol pack). Only ``pack`` has a
-    remedy, which may be None.
+    debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``perf`` (this kernel cannot open
+    the perf events), ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``;
+    ``pack`` (a refused symbol pack). Only ``pack`` has a remedy, which may be None.
     """
 
 @final
@@ -41,7 +41,7 @@ class RawThread:
     ns_tid: int  # the thread id in the process's own pid namespace
     comm: str
     state: str  # the letter of /proc/PID/stat: R, S, D, T, t, …
-    trust: str  # how reliable the stack is: exact, on_cpu, stale, torn, truncated or incomplete
+    trust: str  # how reliable the stack is: exact, inferred, on_cpu, stale, torn, truncated or incomplete
     stack: int  # key of ``RawSnapshot.stacks``; the same Process never reuses it for another stack
     syscall: int  # the number of the system call that the thread is in, or -1
     argument: int  # the first argument of that call
@@ -55,7 +55,7 @@ class RawSnapshot:
     #: Frames, innermost first, by stack id. The same stack is the same object in the next snapshot, and
     #: equal frames are one object.
     stacks: dict[int, tuple[Frame, ...]]
-    method: str  # "bpf" or "ptrace"
+    method: str  # bpf, bpf-nosleep, procfs or ptrace
     copy_ns: int  # from the copy of the first thread to that of the last, including retries
     unwind_ns: int
     symbolise_ns: int
@@ -84,7 +84,7 @@ class Process:
         self,
         pid: int,
         *,
-        method: str = "bpf",  # bpf | ptrace
+        method: str = "auto",  # auto | bpf | bpf-nosleep | procfs | ptrace
         debug_dirs: Sequence[str] = ("/usr/lib/debug",),
         debug_files: Mapping[str, str] | None = None,  # build-id -> path of a debug file that was downloaded
         inlines: bool = False,
@@ -93,7 +93,7 @@ class Process:
         most_bytes: int | None = None,  # limit of stack bytes per snapshot; beyond it threads take turns
     ) -> None: ...
     fitted: bytes | None  # the snapshot program fitted to this kernel, to be cached; None if it is not new
-    method: str  # the method in use: bpf or ptrace
+    method: str  # the method in use: bpf, bpf-nosleep, procfs or ptrace
     def take_snapshot(self) -> RawSnapshot: ...
     def modules(self) -> list[ModuleInfo]: ...
 
@@ -356,10 +356,22 @@ class Feature:
     def __init__(self, works: bool, detail: str) -> None: ...
 
 def probe_bpf() -> Feature:
-    """Test whether the snapshot program can be loaded and run on this process."""
+    """Test whether the sleepable snapshot program can be loaded and run on this process."""
+
+def probe_bpf_nosleep() -> Feature:
+    """Test whether the snapshot program that is not sleepable can be loaded and run on this process."""
+
+def probe_procfs() -> Feature:
+    """Test whether the threads of this process can be copied by reading /proc."""
 
 def probe_perf() -> Feature:
     """Test whether perf events can sample user registers and stack, on this process."""
+
+def probe_profile_bpf() -> Feature:
+    """Test whether BPF can profile the CPU time of this process."""
+
+def probe_profile_perf() -> Feature:
+    """Test whether perf events can profile the CPU time of this process."""
 
 def probe_uprobe_links() -> Feature:
     """Test whether BPF links for uprobes count the calls of all threads on this kernel."""
@@ -561,16 +573,17 @@ class Taken:
 
 @final
 class Samples:
-    """Stacks of one process that a BPF program sends through a ring buffer (probes/include/sample.h).
+    """Stacks of one process that a BPF program sends through a ring buffer, or that perf events sample.
 
-    ``ring`` is the map's descriptor. ``file_calls`` are numbers of system calls whose first argument, a file
+    ``ring`` is the map's descriptor; None if only perf events are read. probes/include/sample.h defines the
+    records in the ring buffer. ``file_calls`` are numbers of system calls whose first argument, a file
     descriptor, is recorded. NativeError kinds: gone, rights, internal (not a ring buffer).
     """
 
     def __init__(
         self,
         pid: int,
-        ring: int,
+        ring: int | None,
         *,
         debug_dirs: Sequence[str] = ("/usr/lib/debug",),
         debug_files: Mapping[str, str] | None = None,
@@ -578,8 +591,8 @@ class Samples:
         kernel: bool = False,
         file_calls: Sequence[int] = (),
     ) -> None: ...
-    def read(self) -> int:
-        """Read, unwind, name and count the records in the ring, and return their number.
+    def read(self, events: PerfOnCpu | None = None) -> int:
+        """Read, unwind, name and count the records in the ring or of ``events``, and return their number.
 
         Does not wait. Call it before the ring is full, because further records are lost then.
         """
@@ -606,11 +619,35 @@ class OnCpu:
     """
 
     def __init__(
-        self, pid: int, start_time: int, *, kernel: bool = False, ring_bytes: int = 4194304
+        self,
+        pid: int,
+        start_time: int,
+        period_ns: int,
+        *,
+        kernel: bool = False,
+        ring_bytes: int = 4194304,
     ) -> None: ...
     ring: int
     lost: int  # number of samples lost because the ring was full
-    def begin(self, period_ns: int) -> None: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+@final
+class PerfOnCpu:
+    """Samples a process's threads like ``OnCpu``, but without BPF. ``Samples.read`` takes this object.
+
+    ``ring_bytes`` is the maximum size of the ring buffer of each CPU, a number of pages that is a power of
+    two; it is less if the limit on locked memory does not permit it. The caller checks that the pid still
+    belongs to the same process. NativeError kinds: gone, rights, perf.
+    """
+
+    def __init__(
+        self, pid: int, period_ns: int, *, kernel: bool = False, ring_bytes: int = 2097152
+    ) -> None: ...
+    per_cpu: bool  # there is one clock per CPU; otherwise each thread has its own clocks
+    in_kernel: bool  # time in the kernel is sampled
+    lost: int  # number of samples lost because a ring was full
+    def begin(self) -> None: ...
     def end(self) -> None: ...
 
 @final

@@ -32,8 +32,8 @@ fn compile(probes: &Path, program: &str) {
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
-        // The debug information then has the same file names, and the object file the same bytes, regardless
-        // of the folder in which the tree is.
+        // The debug information then contains the same file names, so that the object file is identical byte
+        // for byte, whichever folder the tree is in.
         .arg(format!("-ffile-prefix-map={}=probes", probes.display()))
         .arg(format!("-ffile-prefix-map={libbpf}=libbpf"))
         .arg("-fdebug-compilation-dir=.")

@@ -1,4 +1,4 @@
-"""Write the dashboards' files: ``PYTHONPATH=dashboards python -m generate`` (``make dashboards``)."""
+"""Write the dashboard files: ``PYTHONPATH=dashboards python -m generate`` (``make dashboards``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[1] / "grafana"
 
 
 def text(dashboard: object) -> str:
-    """Return the contents of a dashboard's file."""
+    """Return the contents of a dashboard file."""
     return json.dumps(dashboard, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Define the dashboard of Innoscope itself: its cost, its health, and missing data."""
+"""Define the dashboard for Innoscope itself: its cost, its health and missing data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the dashboard of lock and latch contention."""
+"""Define the dashboard for lock and latch contention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from generate.model import STACKS, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio
 
-#: Selects the wait classes in which a thread waits for another thread.
+#: A matcher for the wait classes in which a thread waits for another thread.
 _LOCKISH: Final = (
     'wait=~"row_lock|metadata_lock|table_lock|user_lock|opening_tables|spin|mutex_wait|deadlock_search|group_commit'
     '|allocator"'
@@ -205,7 +205,7 @@ _MUTEXES: Final = (
         "timeseries",
         "s",
         (Query(quantile(0.99, "mutex_wait_seconds", by=["mutex"]), "{{mutex}}"),),
-        "99 of 100 waits for it were shorter.",
+        "p99 of the wait time for a mutex.",
         "Above 10 ms: it is held during I/O.",
         (run("innoscope profile --off-cpu"), read("profile.md")),
     ),

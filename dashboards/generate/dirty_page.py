@@ -1,4 +1,4 @@
-"""Define the dashboard that follows a dirty page from its change to the data file, with all waits."""
+"""Define the dashboard that follows a page from its modification to its write to the data file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BORN: Final = (
                 "limit",
             ),
         ),
-        "Pages that were changed and not written yet, and their limit.",
+        "Pages that were changed but not written yet, and their limit.",
         "At or above the limit: flushing does not keep up with writes.",
         (board("server"), run("innoscope toggle show dirty_page_limit")),
         lines=("limit",),
@@ -134,7 +134,7 @@ _WRITTEN: Final = (
         "timeseries",
         "s",
         (Query(quantile(0.99, "fsync_seconds", by=["file"]), "{{file}}"),),
-        "99 of 100 fsyncs were quicker than this.",
+        "p99 of the duration of fsync.",
         "Above 10 ms for *redo*: every commit is slow. Above 100 ms for *data*: flushing is slow.",
         (board("server"), run("innoscope profile --off-cpu")),
         width=6,
@@ -144,7 +144,7 @@ _WRITTEN: Final = (
         "timeseries",
         "s",
         (Query(quantile(0.99, "read_seconds", by=["file"]), "{{file}}"),),
-        "99 of 100 reads were quicker than this. Empty until the sensor runs with the probe family `read`, "
+        "p99 of the duration of reads. Empty until the sensor runs with the probe family `read`, "
         "which is "
         "off by default.",
         "Above 10 ms: reads queue behind writes.",
@@ -157,16 +157,19 @@ _CHECKPOINTS: Final = (
     Panel(
         "Checkpoint zone", "timeseries", "percentunit",
         (
-            Query(f"avg by (zone) (avg_over_time({series('checkpoint_zone')}[$__rate_interval]))",
-                  "{{zone}}"),
+            Query(
+                f"avg by (zone) (avg_over_time({series('modified_zone')}[$__rate_interval])"
+                f" or avg_over_time({series('checkpoint_zone')}[$__rate_interval]))",
+                "{{zone}}",
+            ),
         ),
-        "Share of the time in each zone of the checkpoint age: calm to 50 %, steady to 75 %, aggressive to "
-        "87.5 %, "
-        "storm above.",
-        "*storm*: writers wait until pages are flushed.",
+        "Share of the time in each zone: calm to 7/8 of the maximum, async to 15/16, sync to 31/32, "
+        "checkpoint above. Of the age of the oldest modification where it can be read (MySQL), else of the "
+        "checkpoint age.",
+        "*sync*, *checkpoint*: writers wait until pages are flushed.",
         (board("server"), run("innoscope toggle show redo_size")),
         stacked=True, most=1,
-        colors=(("calm", GREEN), ("steady", YELLOW), ("aggressive", ORANGE), ("storm", RED)),
+        colors=(("calm", GREEN), ("async", YELLOW), ("sync", ORANGE), ("checkpoint", RED)),
     ),
     Panel(
         "Checkpoints", "timeseries", "ops", (Query(rate("checkpoints", by=["kind"]), "{{kind}}"),),
@@ -193,7 +196,7 @@ _FREE: Final = (
             Query(rate("free_block_waits"), "waits"),
             Query(calls("single_page_flush_seconds"), "flushed one by themselves"),
         ),
-        "Threads that found no free page and had to wait or to flush one.",
+        "Threads that found no free page, and had to wait or flush one.",
         "More than 0: the LRU list is not flushed in time.",
         (run("innoscope stacks --wait free_page_wait"), run("innoscope trace free_block --callers")),
     ),

@@ -1,4 +1,4 @@
-"""Define the dashboard of all servers, worst first, by recording rules (dashboards/alerts/recording.yaml)."""
+"""Define the dashboard for all servers, worst first, based on dashboards/alerts/recording.yaml."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _NUMBERS: Final = (
 
 
 def _column(index: int) -> str:
-    """Return the name of the field that holds the query with that index in the merged table."""
+    """Return the name of the merged table's field that holds the result of the query with this index."""
     return f"Value #{chr(ord('A') + index)}"
 
 
 def _count(title: str, condition: str, shows: str, bad: str, step: str) -> Panel:
-    """Return a panel with the number of servers for which the condition is true."""
+    """Return a panel that counts the servers for which the condition is true."""
     return Panel(
         title, "stat", "none", (Query(f"count({condition}) or vector(0)", "servers"),), shows, bad,
         (board("server"), run(step)), width=4, height=4, steps=((None, GREEN), (1, RED)),
@@ -67,7 +67,7 @@ _GLANCE: Final = (
     Panel(
         "Servers", "stat", "none",
         (Query(f"count({recorded('mysqld_up:min5m')} or {recorded('sql_up:min5m')})", "servers"),),
-        "Servers that the agents report. A server that ended is reported for another hour.",
+        "Servers that the agents report. A server that exited is reported for another hour.",
         "Fewer than expected: an agent is down.",
         (board("agent"), run("innoscope targets")), width=4, height=4,
     ),
@@ -75,7 +75,7 @@ _GLANCE: Final = (
         "Down or stopped",
         f"{recorded('mysqld_up:min5m')} == 0 or "
         f"{recorded('mysqld_stopped:max5m')} == 1",
-        "Servers that had ended or were stopped by a signal at some time in the last 5 min.",
+        "Servers that had exited, or were stopped by a signal, at some time in the last 5 min.",
         "More than 0.", "innoscope unstick",
     ),
     _count(
@@ -125,7 +125,7 @@ _LEGEND: Final = "{{server}} at {{instance}}"
 
 
 def _worst(title: str, rule: str, unit: str, bad: str, *then: str, down: bool = False) -> Panel:
-    """Return a panel with the ten worst servers by a recording rule. With ``down``, low values are bad."""
+    """Return a panel with the ten worst servers by a recording rule. With ``down``, low values are worst."""
     pick = "bottomk" if down else "topk"
     which = "lowest" if down else "highest"
     return Panel(

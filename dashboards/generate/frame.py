@@ -66,7 +66,7 @@ def _variables(one: Dashboard) -> Iterator[Json]:
 
 
 def _variable(name: str, query: str, *, everything: bool) -> Json:
-    """Return a variable. With ``everything``, all values are selected initially, otherwise the first one."""
+    """Return a variable that initially selects all values if ``everything`` is set, else the first one."""
     chosen: Json = {"selected": True, "text": ["All"], "value": ["$__all"]}
     return {
         "name": name,
@@ -141,7 +141,7 @@ def _heading(row: Row, number: int, y: int) -> Json:
 
 
 def _positions(row: Row, y: int) -> Iterator[tuple[Panel, Mapping[str, int]]]:
-    """Yield the panels with their positions, from left to right, in as many lines as needed."""
+    """Yield the panels with their positions, left to right, in as many lines as needed."""
     x, height = 0, 0
     for each in row.panels:
         if x + each.width > _WIDTH:

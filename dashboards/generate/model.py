@@ -26,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A suggested next step: a dashboard (uid), a command, a page in docs/, or the agent's live page."""
+    """A suggested next step: a dashboard (by uid), a command, a page in docs/, or the agent's live page."""
 
     dashboard: str = ""
     command: str = ""
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its field, its heading, and its format."""
+    """A column of a table: its field, heading and format."""
 
     field: str
     title: str
@@ -47,10 +47,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel. Its description is composed of ``shows``, ``bad`` and ``then``.
+    """A panel, whose description is composed of ``shows``, ``bad`` and ``then``.
 
-    ``columns`` are for tables. ``lines`` are names of series that are limits: drawn dashed and not stacked.
-    ``colors`` are pairs of a series and a color. ``names`` are triples of a value, a label and a color.
+    ``columns`` are for tables. ``lines`` names the series that are limits, drawn dashed and not stacked.
+    ``colors`` are (series, color) pairs. ``names`` are (value, label, color) triples.
     """
 
     title: str
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A dashboard. With ``one_server`` it shows one server of one agent at a time."""
+    """A dashboard. With ``one_server``, it shows one server of one agent at a time."""
 
     uid: str
     title: str
@@ -95,7 +95,7 @@ class Dashboard:
 
 
 def board(name: str) -> Step:
-    """Return a step that opens another dashboard, given by the last part of its uid."""
+    """Return a step that opens another dashboard, identified by the last part of its uid."""
     return Step(dashboard=f"innoscope-{name}")
 
 
@@ -105,7 +105,7 @@ def run(command: str) -> Step:
 
 
 def read(page: str) -> Step:
-    """Return a step that refers to a page of the documentation."""
+    """Return a step that links to a page of the documentation."""
     return Step(page=page)
 
 

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 #: Version of the panel format. Newer versions of Grafana migrate panels when they load them.
 _PLUGIN_VERSION: Final = "11.0.0"
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
-#: URL of the agent's live page. It is valid if a single instance is selected.
+#: URL of the agent's live page, valid only if a single instance is selected.
 AGENT_PAGE: Final = "http://${instance}/"
 #: URL query that passes the selected variables and the time range to another dashboard.
 _KEPT: Final = "&".join(

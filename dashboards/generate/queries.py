@@ -1,7 +1,7 @@
-"""Build PromQL queries of Innoscope's metrics. Every selector contains the dashboard's variables.
+"""Build PromQL queries for Innoscope's metrics. Every selector contains the dashboard's variables.
 
-Metrics are named as in ``probes/catalog/metrics.yaml``, without prefix and suffix. For unknown names, the
-functions raise KeyError.
+Metrics are named as in ``probes/catalog/metrics.yaml``, without prefix or suffix. The functions raise
+KeyError for unknown names.
 """
 
 from __future__ import annotations
@@ -31,49 +31,50 @@ def _by(labels: Sequence[str]) -> str:
 
 
 def level(name: str, *matchers: str, by: Sequence[str] = (), aggregate: str = "sum") -> str:
-    """Return the aggregated value of a gauge."""
+    """Return a query for the aggregated value of a gauge."""
     return f"{aggregate}{_by(by)} ({series(name, *matchers)})"
 
 
 def rate(name: str, *matchers: str, by: Sequence[str] = (), part: str = "") -> str:
-    """Return the per-second rate of a counter."""
+    """Return a query for the per-second rate of a counter."""
     return f"sum{_by(by)} (rate({series(name, *matchers, part=part)}{_INTERVAL}))"
 
 
 def increase(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return the increase of a counter in each interval."""
+    """Return a query for the increase of a counter in each interval."""
     return f"sum{_by(by)} (increase({series(name, *matchers)}{_INTERVAL}))"
 
 
 def calls(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return the number of observations of a histogram per second."""
+    """Return a query for a histogram's observations per second."""
     return rate(name, *matchers, by=by, part="_count")
 
 
 def inside(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return the average number of threads inside the measured functions: observed seconds per second."""
+    """Return a query for the mean number of threads inside a measured function (seconds per second)."""
     return rate(name, *matchers, by=by, part="_sum")
 
 
 def quantile(share: float, name: str, *matchers: str, by: Sequence[str] = ()) -> str:
-    """Return a quantile of a histogram. Its value is NaN without observations."""
+    """Return a query for a quantile of a histogram. Without observations, the quantile is NaN."""
     return f"histogram_quantile({share}, {rate(name, *matchers, by=('le', *by), part='_bucket')})"
 
 
 def buckets(name: str, *matchers: str) -> str:
-    """Return the rates of a histogram's buckets, for a heatmap."""
+    """Return a query for the rates of a histogram's buckets, for a heatmap."""
     return rate(name, *matchers, by=("le",), part="_bucket")
 
 
 def ratio(above: str, below: str) -> str:
-    """Return a query that divides one query by another."""
+    """Return a query that divides ``above`` by ``below``."""
     return f"{above} / {below}"
 
 
 def recorded(rule: str, *matchers: str, by: Sequence[str] = ("instance", "server")) -> str:
-    """Return the maximum of a recording rule per server. ``rule`` omits the prefix ``server:innoscope_``.
+    """Return a query for a recording rule's maximum per server.
 
-    The rules are in dashboards/alerts/recording.yaml.
+    The rules are in dashboards/alerts/recording.yaml. ``rule`` is a rule's name, in which the prefix
+    ``server:innoscope_`` must be omitted.
     """
     own = rule.startswith("instance:")
     name = rule if own else f"server:innoscope_{rule}"

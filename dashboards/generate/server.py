@@ -1,4 +1,4 @@
-"""Define the dashboard of one server."""
+"""Define the dashboard for one server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from generate.queries import (
     series,
 )  # fmt: skip
 
-#: A matcher that excludes the wait classes of threads without work.
+#: A matcher that excludes the wait classes of idle threads.
 IDLE: Final = 'wait!~"idle|background_idle|user_sleep"'
 
 _GLANCE: Final = (
@@ -40,7 +40,7 @@ _GLANCE: Final = (
         "none",
         (Query(level("mysqld_up", aggregate="min"), "process"),),
         "Whether the server's process is running.",
-        "*ended*: it ended or was killed. It is reported for another hour.",
+        "*ended*: it exited or was killed. It is reported for another hour.",
         (run("innoscope targets"), read("agent.md")),
         width=3,
         height=4,
@@ -114,11 +114,11 @@ _GLANCE: Final = (
         "percentunit",
         (Query(level("checkpoint_age_ratio", aggregate="max"), "of the most"),),
         "Share of the redo log that crash recovery would have to replay.",
-        "Above 75 %, flushing is aggressive. Above 87.5 %, writers have to flush or wait.",
+        "From 7/8 on, InnoDB flushes at any rate; from 15/16 on, writers wait (MariaDB: from 100 %).",
         (board("dirty-page"), run("innoscope toggle show redo_size")),
         width=3,
         height=4,
-        steps=((None, GREEN), (0.5, YELLOW), (0.75, ORANGE), (0.875, RED)),
+        steps=((None, GREEN), (0.875, YELLOW), (0.9375, ORANGE), (0.96875, RED)),
     ),
     Panel(
         "Redo is full in",
@@ -137,7 +137,7 @@ _GLANCE: Final = (
         "stat",
         "none",
         (Query(f"{level('toggle_in_force')} or vector(0)", "toggles"),),
-        "Settings that `innoscope toggle` changed and that were not undone.",
+        "Settings that `innoscope toggle` changed and that have not been undone.",
         "A change whose reason is unknown.",
         (run("innoscope toggle history"), read("toggles.md")),
         width=3,

@@ -1,4 +1,4 @@
-"""Define the InnoDB panels of the server's dashboard: pool, checkpoint, read-ahead, locks, recovery."""
+"""Define the InnoDB panels of the server dashboard: pool, checkpoint, read-ahead, locks, recovery."""
 
 from __future__ import annotations
 
@@ -61,12 +61,16 @@ CHECKPOINT: Final = (
         "Checkpoint age and its zones",
         "timeseries",
         "percentunit",
-        (Query(level("checkpoint_age_ratio", aggregate="max"), "age"),),
-        "Checkpoint age as a share of its maximum: green calm, yellow steady, orange aggressive, red storm.",
-        "Red: every write waits for flushing. A saw-tooth from yellow to red: the redo log is too small.",
+        (
+            Query(level("checkpoint_age_ratio", aggregate="max"), "checkpoint age"),
+            Query(level("modified_age_ratio", aggregate="max"), "oldest modification"),
+        ),
+        "Ages as a share of the maximum: asynchronous flushing from 7/8 (yellow), synchronous from 15/16 "
+        "(orange), forced checkpoints from 31/32 (red).",
+        "Orange and red: writes wait for flushing. A saw-tooth into red: the redo log is too small.",
         (board("dirty-page"), run("innoscope stacks --wait redo_space")),
         most=1,
-        steps=((None, GREEN), (0.5, YELLOW), (0.75, ORANGE), (0.875, RED)),
+        steps=((None, GREEN), (0.875, YELLOW), (0.9375, ORANGE), (0.96875, RED)),
     ),
     Panel(
         "Checkpoint age in bytes",
@@ -190,7 +194,7 @@ LIFECYCLE: Final = (
         "Crash recovery: pages", "timeseries", "ops",
         (Query(rate("recovered_pages"), "pages brought up to date"),),
         "Pages that recovery applied redo to.",
-        "0 while the server does not answer and recovery is not over: it scans, or it reads.",
+        "0 while the server does not answer and recovery is not complete: it is scanning or reading.",
         (run("innoscope profile"), read("profile.md")),
         width=6,
     ),
@@ -200,7 +204,7 @@ LIFECYCLE: Final = (
          Query(calls("recovery_apply_seconds"), "batches a second")),
         "Apply batches of recovery: how many end, and the share of the time spent in them. They are too "
         "few for quantiles.",
-        "All of the time, and no batch ends for minutes: reading pages is slow.",
+        "All of the time, while no batch ends for minutes: reading pages is slow.",
         (run("innoscope profile --off-cpu"), read("profile.md")),
         width=6,
     ),

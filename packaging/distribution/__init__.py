@@ -1,1 +1,1 @@
-"""Build the .deb and the .rpm (``make packages``) from one staged tree and common metadata."""
+"""Build the packages (``make packages``) from two staged trees and common metadata."""

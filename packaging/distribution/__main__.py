@@ -1,4 +1,4 @@
-"""``python -m distribution``: build dist/innoscope_*.deb and dist/innoscope-*.rpm."""
+"""``python -m distribution``: build the packages in dist/."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from distribution import deb, rpm
+from distribution import carried, deb, rpm, tar, toolchain
 from distribution.metadata import ROOT, Metadata
 from distribution.sign import sign
-from distribution.stage import stage, wheel
+from distribution.stage import PORTABLE, SYSTEM, Parts, stage, wheel
 
-_FORMATS = {"deb": deb.build, "rpm": rpm.build}
+#: The variant of the tree that each format contains, and the function that builds the package.
+_FORMATS = {
+    "deb": (SYSTEM, deb.build),
+    "rpm": (SYSTEM, rpm.build_fedora),
+    "el": (PORTABLE, rpm.build_el),
+    "tar": (PORTABLE, tar.build),
+}
 
 
 def main() -> None:
@@ -41,9 +47,15 @@ def build(
 ) -> list[Path]:
     """Build the packages in ``out`` and return their paths. ``work`` is an empty folder."""
     metadata = Metadata.read(version)
-    tree = work / "tree"
-    stage(metadata, ours or wheel(work), tree)
-    return [_FORMATS[name](metadata, tree, work / name, out) for name in formats or _FORMATS]
+    parts = Parts(ours or wheel(work), toolchain.core(), carried.download(work / "libraries"))
+    made = []
+    for name in formats or _FORMATS:
+        variant, make = _FORMATS[name]
+        tree = work / f"tree-{variant.python}"
+        if not tree.exists():
+            stage(metadata, variant, parts, tree)
+        made.append(make(metadata, tree, work / name, out))
+    return made
 
 
 if __name__ == "__main__":

@@ -1,35 +1,54 @@
-"""Bundle Python libraries that distributions lack or have only in older versions, at pinned versions."""
+"""Bundle pinned versions of Python libraries that distributions lack or provide only in older versions."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
-import tempfile
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distribution.metadata import PACKAGING, run
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+#: Libraries that all packages bundle.
 LIST = PACKAGING / "carried.txt"
-#: The Python versions that the packages support. msgspec has one extension module per version, with the
-#: version in its name, so all of them are bundled. Our core uses the stable ABI: one file for 3.11 and later.
+#: Libraries that packages bundle if the distribution's Python is too old to use the distribution's libraries.
+PORTABLE = PACKAGING / "portable.txt"
+#: The Python versions that the packages support. msgspec has one extension module per version, and the file
+#: name contains the version, so all of them are bundled. Our core uses the stable ABI: one file for 3.11 and
+#: later.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
+_PINNED = re.compile(r"^([a-z0-9-]+)==(\S+)((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
+_SHA256 = re.compile("sha256:([0-9a-f]+)")
 
-def download(folder: Path) -> list[Path]:
-    """Download the wheels listed in carried.txt, and return their paths. pip verifies the checksums."""
+
+def download(folder: Path) -> dict[str, list[Path]]:
+    """Download the wheels of both lists. Return their paths by library. pip verifies the checksums."""
     options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     for version in PYTHONS:
         target = ["--python-version", version, "--dest", str(folder)]
-        run([*PIP, "download", *options, *target, "--requirement", str(LIST)])
-    return sorted(folder.glob("*.whl"))
+        run([*PIP, "download", *options, *target, "--requirement", str(LIST), "--requirement", str(PORTABLE)])
+    wheels: dict[str, list[Path]] = {}
+    for wheel in sorted(folder.glob("*.whl")):
+        wheels.setdefault(wheel.name.partition("-")[0].lower().replace("_", "-"), []).append(wheel)
+    return wheels
 
 
-def install(site: Path, programs: Path) -> None:
-    """Download and unpack all wheels: packages into ``site``, py-spy's program into ``programs``."""
-    with tempfile.TemporaryDirectory(prefix="innoscope-carried-") as folder:
-        for wheel in download(Path(folder)):
+def pinned(requirements: Path) -> dict[str, tuple[str, list[str]]]:
+    """Return the versions and SHA-256 checksums in a file like carried.txt, by library."""
+    lines = _PINNED.findall(requirements.read_text())
+    return {name: (version, _SHA256.findall(hashes)) for name, version, hashes in lines}
+
+
+def install(wheels: dict[str, list[Path]], requirements: Path, site: Path, programs: Path) -> None:
+    """Unpack the wheels of a list: packages into ``site``, the py-spy program into ``programs``."""
+    for name in pinned(requirements):
+        for wheel in wheels[name]:
             unpack(wheel, site)
     for scripts in site.glob("*.data/scripts"):
         for program in scripts.iterdir():
@@ -39,6 +58,6 @@ def install(site: Path, programs: Path) -> None:
 
 
 def unpack(wheel: Path, site: Path) -> None:
-    """Extract a wheel (a zip file). The caller must set file modes and move scripts."""
+    """Extract a wheel (a zip file). The caller must set the file modes and move the scripts."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

@@ -1,4 +1,4 @@
-"""Write click's shell completion scripts. With them, the shell runs ``innoscope`` to get the candidates."""
+"""Write click's shell completion scripts, which run ``innoscope`` to get the candidates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from innoscope.cli.main import cli
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Fedora's zsh reads site-functions. The .deb moves that file to Debian's folder.
+#: Folders of the completion scripts. The zsh folder is Fedora's; the .deb moves that file to Debian's folder.
 _PLACES = {
     BashComplete: "bash-completion/completions/innoscope",
     ZshComplete: "zsh/site-functions/_innoscope",
@@ -20,7 +20,7 @@ _PLACES = {
 
 
 def write(share: Path) -> None:
-    """Write the scripts of the three shells below ``share`` (/usr/share)."""
+    """Write the scripts for the three shells below ``share`` (/usr/share)."""
     for kind, place in _PLACES.items():
         path = share / place
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Build the .deb with debhelper, which registers the services and finds the core's shared libraries."""
+"""Build the .deb with debhelper, which registers the services and determines the shared libraries needed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _control(metadata: Metadata) -> str:
 
 
 def _synopsis(summary: str) -> str:
-    """Return the summary in lower case: a Debian synopsis is not a sentence."""
+    """Return the summary without its initial capital letter: a Debian synopsis is not a sentence."""
     return summary[0].lower() + summary[1:]
 
 

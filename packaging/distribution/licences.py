@@ -1,4 +1,4 @@
-"""Collect the licences of the bundled libraries and of the crates that are compiled into the core."""
+"""Collect the licences of the bundled libraries and of the crates compiled into the core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
-from distribution.metadata import ROOT, run
+from distribution import carried, toolchain
+from distribution.metadata import PACKAGING, ROOT, run
+
+#: Components of libraries whose wheels have no SBOM: those of bcrypt, from its Cargo.lock, and of PyYAML.
+LINKED = PACKAGING / "linked.json"
 
 _NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE", "AUTHORS")
 _OURS = "innoscope"
@@ -19,7 +23,7 @@ _OURS = "innoscope"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A library or crate, with its licence expression and its licence files."""
+    """A library or crate with its licence expression and licence files."""
 
     name: str
     version: str
@@ -38,7 +42,7 @@ def collect(site: Path, doc: Path) -> None:
     """Write ``carried-licences.txt`` and ``crates-licences.txt``; remove the libraries' licence files."""
     doc.mkdir(parents=True, exist_ok=True)
     _write(doc / "carried-licences.txt", [*libraries(site), *linked(site)])
-    _write(doc / "crates-licences.txt", crates())
+    _write(doc / "crates-licences.txt", [*crates(), runtime()])
     for info in site.glob("*.dist-info"):
         for path in _of_library(info):
             path.unlink()
@@ -46,7 +50,7 @@ def collect(site: Path, doc: Path) -> None:
 
 
 def libraries(site: Path) -> list[Part]:
-    """Return the Python libraries in ``site`` with their licences, except Innoscope."""
+    """Return the Python libraries in ``site`` with their licences, excluding Innoscope."""
     found = []
     for info in sorted(site.glob("*.dist-info")):
         metadata = HeaderParser().parsestr((info / "METADATA").read_text())
@@ -63,9 +67,16 @@ def libraries(site: Path) -> list[Part]:
 
 
 def components(site: Path) -> list[dict[str, Any]]:
-    """Return the CycloneDX components compiled into the wheels in ``site``, from their SBOMs (PEP 770)."""
-    lists = sorted(site.glob("*.dist-info/sboms/*.json"))
-    return [component for path in lists for component in json.loads(path.read_text())["components"]]
+    """Return the CycloneDX components compiled into the wheels in ``site``.
+
+    They are listed in the wheels' SBOMs (PEP 770), or in linked.json for wheels that have none.
+    """
+    lists = [json.loads(path.read_text()) for path in sorted(site.glob("*.dist-info/sboms/*.json"))]
+    found = [component for document in lists for component in document["components"]]
+    for library, components in json.loads(LINKED.read_text()).items():
+        if (site / f"{library}.dist-info").exists():
+            found += components
+    return found
 
 
 def linked(site: Path) -> list[Part]:
@@ -76,7 +87,7 @@ def linked(site: Path) -> list[Part]:
 
 
 def crates() -> list[Part]:
-    """Return the crates linked into the core with their licences, without build and test dependencies."""
+    """Return the crates linked into the core with their licences, excluding build and test dependencies."""
     manifest = ROOT / "agent" / "native" / "Cargo.toml"
     target = f"{platform.machine()}-unknown-linux-gnu"
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--quiet"]
@@ -94,6 +105,14 @@ def crates() -> list[Part]:
             ]
     found = (packages[one] for one in reached - {root})
     return sorted((_crate(package) for package in found), key=lambda part: (part.name, part.version))
+
+
+def runtime() -> Part:
+    """Return zig's runtime (libunwind and compiler_rt), which zig links into the core instead of libgcc."""
+    home = toolchain.zig()
+    version = carried.pinned(toolchain.LIST)["ziglang"][0]
+    files = (home / "LICENSE", home / "lib" / "libunwind" / "LICENSE.TXT")
+    return Part("ziglang", version, "MIT AND Apache-2.0 WITH LLVM-exception", files)
 
 
 def _crate(package: dict[str, str]) -> Part:

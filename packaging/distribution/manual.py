@@ -1,4 +1,4 @@
-"""Generate manual pages from the commands' help: innoscope(1), one per command, innoscope-agent.toml(5)."""
+"""Generate the manual pages innoscope(1) and innoscope-agent.toml(5), and one for each command's help."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _command(name: str) -> Iterator[str]:
 
 
 def _context(command: click.Command, name: str) -> click.Context:
-    """Return a context with the same help options that the command has on the command line."""
+    """Return a context with the same help options as on the command line."""
     return click.Context(command, info_name=name, help_option_names=cli.context_settings["help_option_names"])
 
 
@@ -129,7 +129,7 @@ def _options(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _paragraphs(text: str | None) -> list[tuple[bool, list[str]]]:
-    """Return ``(is_example, lines of roff)`` by paragraph. Lines after a ``\\b`` line are not refilled."""
+    """Return ``(is_example, roff lines)`` per paragraph. Lines after a ``\\b`` line are not refilled."""
     found = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text or "").replace("\f", "")):
         lines = paragraph.strip("\n").splitlines()
@@ -156,6 +156,6 @@ def _see_also(*pages: str) -> Iterable[str]:
 
 
 def _text(text: str) -> str:
-    """Escape text for roff, so that no line is a request and hyphens can be copied."""
+    """Escape text for roff, so that no line is interpreted as a request and hyphens can be copied."""
     plain = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain

@@ -1,4 +1,4 @@
-"""Read the packages' metadata from pyproject.toml, package.toml and the time of the last commit."""
+"""Read the packages' metadata from pyproject.toml, package.toml and the last commit's time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"
-#: Debian's architecture names by ``uname -m``.
+#: Debian's architecture names, keyed by ``uname -m``.
 _DEB_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Metadata of the packages. ``version`` excludes the release. Dependencies are by package format."""
+    """Package metadata. ``version`` excludes the release. Dependencies are keyed by package format."""
 
     name: str
     version: str
@@ -54,7 +54,7 @@ class Metadata:
 
     @property
     def deb_architecture(self) -> str:
-        """Return Debian's name of the architecture: ``amd64`` or ``arm64``."""
+        """Return Debian's name for the architecture: ``amd64`` or ``arm64``."""
         return _DEB_NAMES[self.machine]
 
     @property
@@ -62,14 +62,18 @@ class Metadata:
         """Return the file name of the .deb."""
         return f"{self.name}_{self.version}-{self.release}_{self.deb_architecture}.deb"
 
+    def rpm_name(self, release: str) -> str:
+        """Return the file name of an .rpm."""
+        return f"{self.name}-{self.version}-{release}.{self.machine}.rpm"
+
     @property
-    def rpm_name(self) -> str:
-        """Return the file name of the .rpm."""
-        return f"{self.name}-{self.version}-{self.release}.{self.machine}.rpm"
+    def tar_name(self) -> str:
+        """Return the name of the folder that the .tar.gz contains."""
+        return f"{self.name}-{self.version}-{self.machine}"
 
 
 def _time() -> int:
-    """Return ``$SOURCE_DATE_EPOCH``, otherwise the time of the last commit or of pyproject.toml."""
+    """Return ``$SOURCE_DATE_EPOCH``, or else the time of the last commit or of pyproject.toml."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]

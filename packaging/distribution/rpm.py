@@ -17,17 +17,27 @@ if TYPE_CHECKING:
 _OWN = ("etc/innoscope", "usr/lib/innoscope", "usr/share/innoscope", "usr/share/doc/innoscope")
 
 
-def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
-    """Build the package from the staged ``tree``, and return its path. The folder ``work`` must not exist."""
+def build_fedora(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
+    """Build the package for Fedora from the staged ``tree``, and return its path. ``work`` must not exist."""
+    return _build(metadata, "rpm", metadata.release, tree, work, out)
+
+
+def build_el(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
+    """Build the package for RHEL 8 and 9 from the portable ``tree``, and return its path."""
+    return _build(metadata, "el", f"{metadata.release}.el8", tree, work, out)
+
+
+def _build(metadata: Metadata, system: str, release: str, tree: Path, work: Path, out: Path) -> Path:
     work.mkdir()
+    file_name = metadata.rpm_name(release)
     fields = {
         "name": metadata.name,
         "version": metadata.version,
-        "release": metadata.release,
+        "release": release,
         "summary": metadata.summary,
         "licence": metadata.licence,
         "description": metadata.description,
-        "requires": "\n".join(_requires(metadata)),
+        "requires": "\n".join(_requires(metadata, system)),
         "tree": str(tree),
         "files": "\n".join(_files(tree)),
     }
@@ -39,7 +49,7 @@ def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
     macros = {
         "_topdir": str(work),
         "_rpmdir": str(out),
-        "_build_name_fmt": metadata.rpm_name,
+        "_build_name_fmt": file_name,
         "use_source_date_epoch_as_buildtime": "1",
         "clamp_mtime_to_source_date_epoch": "1",
         "_binary_payload": "w7.zstdio",
@@ -47,12 +57,12 @@ def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
     defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(metadata.time)}
     run(["rpmbuild", "-bb", "--quiet", f"--target={metadata.machine}", *defines, str(spec)], env=environment)
-    return out / metadata.rpm_name
+    return out / file_name
 
 
-def _requires(metadata: Metadata) -> Iterator[str]:
-    yield from (f"Requires: {one}" for one in metadata.depends["rpm"])
-    yield from (f"Recommends: {one}" for one in metadata.recommends["rpm"])
+def _requires(metadata: Metadata, system: str) -> Iterator[str]:
+    yield from (f"Requires: {one}" for one in metadata.depends[system])
+    yield from (f"Recommends: {one}" for one in metadata.recommends[system])
 
 
 def _files(tree: Path) -> Iterator[str]:

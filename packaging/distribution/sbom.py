@@ -10,7 +10,7 @@ import tomllib
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from distribution import carried, licences
+from distribution import carried, licences, toolchain
 from distribution.metadata import ROOT
 
 if TYPE_CHECKING:
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 _PAGE = ROOT / "agent/innoscope/daemon/http/page/vendor/libraries.json"
 _SPDX = re.compile(r"SPDX-License-Identifier: (.+?) *\*/")
-_PINNED = re.compile(r"^([a-z0-9-]+)==(\S+)((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
-#: libbpf-sys contains libbpf's source and links it statically. libbpf's version follows the plus sign.
+#: This crate bundles libbpf and links it statically. In its version, libbpf's version follows the plus sign.
 _LIBBPF = "libbpf-sys"
+_CORE = "_native.abi3.so"
 
 Part = dict[str, Any]
 
 
-def write(path: Path, metadata: Metadata, site: Path) -> None:
-    """Write the SBOM of the packages, whose libraries are staged in ``site``."""
+def write(path: Path, metadata: Metadata, site: Path, depends: list[str]) -> None:
+    """Write the SBOM of packages whose libraries are staged in ``site``, and that have these dependencies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document(metadata, site), indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(document(metadata, site, depends), indent=1, sort_keys=True) + "\n")
 
 
-def document(metadata: Metadata, site: Path) -> dict[str, Any]:
+def document(metadata: Metadata, site: Path, depends: list[str]) -> dict[str, Any]:
     """Return the SBOM as a CycloneDX document."""
-    own_parts = [*_python(site), *_crates(), *_page(), *_programs(), *_needed(metadata)]
+    own_parts = [*_python(site), *_crates(), _runtime(), *_page(), *_programs(), *_needed(depends)]
     parts = sorted({_ref(part): part for part in [*_linked(site), *own_parts]}.values(), key=_ref)
     own = {
         "type": "application", "bom-ref": metadata.name, "name": metadata.name, "version": metadata.version,
@@ -71,7 +71,7 @@ def _part(kind: str, name: str, version: str | None, licence: str | None, where:
 
 
 def _expression(licence: str) -> str:
-    """Return an SPDX expression. Old crates use a slash instead of OR, Python libraries a classifier."""
+    """Convert a licence to an SPDX expression: old crates use / for OR, Python libraries use classifiers."""
     names = {"MIT License": "MIT", "BSD License": "BSD-3-Clause", "Apache Software License": "Apache-2.0"}
     return re.sub(r" */ *", " OR ", names.get(licence, licence))
 
@@ -82,40 +82,46 @@ def _hash(algorithm: str, content: str) -> dict[str, str]:
 
 def _python(site: Path) -> Iterator[Part]:
     """Yield the bundled Python libraries, with the checksums of their wheels."""
-    pinned = {name: (version, hashes) for name, version, hashes in _PINNED.findall(carried.LIST.read_text())}
+    pinned = carried.pinned(carried.LIST) | carried.pinned(carried.PORTABLE)
     for one in licences.libraries(site):
-        name = one.name.lower().replace("_", "-")
-        version, hashes = pinned[name]
-        sums = [_hash("SHA-256", value) for value in re.findall(r"sha256:([0-9a-f]+)", hashes)]
-        yield _part(
-            "library", name, version, one.licence, "usr/lib/innoscope",
-            purl=f"pkg:pypi/{name}@{version}", hashes=sums,
-        )  # fmt: skip
+        yield _from_pypi(one, pinned, "usr/lib/innoscope")
+
+
+def _runtime() -> Part:
+    """Return zig's runtime, which is linked into the core."""
+    return _from_pypi(licences.runtime(), carried.pinned(toolchain.LIST), _CORE)
+
+
+def _from_pypi(one: licences.Part, pinned: dict[str, tuple[str, list[str]]], where: str) -> Part:
+    name = one.name.lower().replace("_", "-")
+    version, sums = pinned[name]
+    hashes = [_hash("SHA-256", value) for value in sums]
+    purl = f"pkg:pypi/{name}@{version}"
+    return _part("library", name, version, one.licence, where, purl=purl, hashes=hashes)
 
 
 def _linked(site: Path) -> Iterator[Part]:
-    """Yield the crates that are compiled into the wheels' programs, from the wheels' own SBOMs."""
+    """Yield the crates and libraries that are compiled into the wheels' programs and extension modules."""
     for one in licences.components(site):
         yield _part(
-            "library", one["name"], one["version"], one["licenses"][0]["expression"], "usr/lib/innoscope/bin",
+            "library", one["name"], one["version"], one["licenses"][0]["expression"], "usr/lib/innoscope",
             purl=one["purl"], hashes=one.get("hashes", []),
         )  # fmt: skip
 
 
 def _crates() -> Iterator[Part]:
-    """Yield the crates that are linked into the core, and libbpf, which one of them contains."""
+    """Yield the crates linked into the core, and libbpf, which one of them contains."""
     lock = tomllib.loads((ROOT / "agent/native/Cargo.lock").read_text())
     sums = {(one["name"], one["version"]): one.get("checksum") for one in lock["package"]}
     for one in licences.crates():
         purl = f"pkg:cargo/{one.name}@{one.version}"
         checksum = sums[one.name, one.version]
         hashes = [_hash("SHA-256", checksum)] if checksum else []
-        core = "_native.abi3.so"
-        yield _part("library", one.name, one.version, one.licence, core, purl=purl, hashes=hashes)
+        yield _part("library", one.name, one.version, one.licence, _CORE, purl=purl, hashes=hashes)
         if one.name == _LIBBPF:
             version = one.version.rpartition("+v")[2]
             purl = f"pkg:github/libbpf/libbpf@v{version}"
-            yield _part("library", "libbpf", version, one.licence, "_native.abi3.so", purl=purl)
+            yield _part("library", "libbpf", version, one.licence, _CORE, purl=purl)
 
 
 def _page() -> Iterator[Part]:
@@ -130,16 +136,16 @@ def _page() -> Iterator[Part]:
 
 
 def _programs() -> Iterator[Part]:
-    """Yield our BPF programs: those compiled into the core, and sources that are compiled on the host."""
+    """Yield our BPF programs: those built into the core, and those compiled from source on the host."""
     for path in sorted((ROOT / "probes").rglob("*.bpf.c")):
         licence = _SPDX.search(path.read_text())
-        where = "innoscope/uprobes" if path.parent.name == "uprobes" else "_native.abi3.so"
+        where = "innoscope/uprobes" if path.parent.name == "uprobes" else _CORE
         yield _part("file", path.name, None, licence[1] if licence else None, where)
 
 
-def _needed(metadata: Metadata) -> Iterator[Part]:
-    """Yield the distribution's packages that are required, without their versions."""
-    for text in metadata.depends["deb"]:
+def _needed(depends: list[str]) -> Iterator[Part]:
+    """Yield the required distribution packages, without versions."""
+    for text in depends:
         name = text.split()[0]
         if "<<" not in text:
             yield _part("library", name, None, None, "distribution", scope="required")

@@ -20,7 +20,7 @@ def sign(packages: Sequence[Path], key: str) -> list[Path]:
     gpg = shutil.which("gpg")
     if gpg is None:
         raise SystemExit("cannot sign: gpg is missing; apt-get install gnupg")
-    named = ("--define", f"_gpg_name {key}", "--define", f"__gpg {gpg}")  # rpm's default is only gpg2
+    named = ("--define", f"_gpg_name {key}", "--define", f"__gpg {gpg}")  # rpm only looks for gpg2 by default
     for package in packages:
         if package.suffix == ".rpm":
             run(["rpmsign", *named, "--addsign", str(package)])

@@ -1,14 +1,18 @@
-"""Stage the tree that both packages install.
+"""Stage the tree that the packages install.
 
-/usr/lib/innoscope has the layout of a virtual environment. Its ``bin/python`` is a link to the distribution's
-Python; started through this link, Python finds our libraries before those of the distribution. So the
-packages do not depend on the location of the distribution's site-packages, and programs that are started
-with ``sys.executable`` can import innoscope.
+There are two variants: one uses the Python libraries of distributions whose ``python3`` is new enough, and
+the portable one bundles all libraries.
+
+/usr/lib/innoscope has the layout of a virtual environment. Its ``bin/python`` is a symbolic link to the
+distribution's Python. When Python is started through this link, it finds our libraries before those of the
+distribution. The packages therefore do not depend on where the distribution's site-packages are, and
+processes started with ``sys.executable`` can import innoscope.
 """
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distribution import carried, completion, licences, manual, sbom
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 HOME = "usr/lib/innoscope"
 SITE = f"{HOME}/lib/python3/site-packages"
+CORE = "innoscope/_native.abi3.so"
 DOC = "usr/share/doc/innoscope"
 SBOM = "usr/share/innoscope/sbom.cdx.json"
 _LAUNCHER = """#!/usr/lib/innoscope/bin/python -I
@@ -38,17 +43,44 @@ _FILES = {
 }
 
 
-def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The contents of a tree: the lists of libraries that it bundles, and the name of its Python.
+
+    ``depends`` is the key of its dependencies in package.toml.
+    """
+
+    bundled: tuple[Path, ...]
+    python: str
+    depends: str
+
+
+SYSTEM = Variant((carried.LIST,), "python3", "deb")
+PORTABLE = Variant((carried.LIST, carried.PORTABLE), "python3.11", "el")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The wheel of Innoscope, the core for the older glibc, and the wheels of the bundled libraries."""
+
+    wheel: Path
+    core: Path
+    libraries: dict[str, list[Path]]
+
+
+def stage(metadata: Metadata, variant: Variant, parts: Parts, tree: Path) -> None:
     """Create the folder ``tree`` with all files of the packages."""
     site = tree / SITE
     site.mkdir(parents=True)
-    _layout(tree / HOME)
-    carried.unpack(wheel, site)
-    carried.install(site, tree / HOME / "bin")
+    _layout(tree / HOME, variant.python)
+    carried.unpack(parts.wheel, site)
+    shutil.copyfile(parts.core, site / CORE)
+    for requirements in variant.bundled:
+        carried.install(parts.libraries, requirements, site, tree / HOME / "bin")
     for source, target in _FILES.items():
         _copy(ROOT / source, tree / target)
     _launcher(tree / "usr/bin/innoscope")
-    sbom.write(tree / SBOM, metadata, site)
+    sbom.write(tree / SBOM, metadata, site, metadata.depends[variant.depends])
     licences.collect(site, tree / DOC)
     manual.write(tree / "usr/share/man", metadata)
     completion.write(tree / "usr/share")
@@ -59,7 +91,10 @@ def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
 
 
 def wheel(folder: Path) -> Path:
-    """Build Innoscope's wheel in ``folder`` after removing files of older builds. Return the wheel's path."""
+    """Remove files of older builds, then build Innoscope's wheel. Return its path in ``folder``.
+
+    The core that it contains is the one of `make setup`, for this host.
+    """
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     for left in (ROOT / "build").glob("*.linux-*"):
         shutil.rmtree(left)
@@ -68,11 +103,11 @@ def wheel(folder: Path) -> Path:
     return built
 
 
-def _layout(home: Path) -> None:
+def _layout(home: Path, python: str) -> None:
     (home / "bin").mkdir(parents=True)
-    (home / "bin" / "python").symlink_to("../../../bin/python3")
+    (home / "bin" / "python").symlink_to(f"../../../bin/{python}")
     (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
-    for version in carried.PYTHONS:  # Python searches for site-packages below its version
+    for version in carried.PYTHONS:  # Python looks for site-packages in a folder named after its version
         (home / "lib" / f"python{version}").symlink_to("python3")
 
 
@@ -88,6 +123,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _strip(tree: Path) -> None:
-    """Remove the symbols that are needed only to debug Innoscope."""
+    """Remove symbols that are only needed to debug Innoscope."""
     for path in (*sorted((tree / SITE).rglob("*.so")), tree / HOME / "bin" / "py-spy"):
         run(["strip", "--strip-unneeded", "--remove-section=.comment", str(path)])

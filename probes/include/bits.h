@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Return the number of the highest bit that is set, or 0 for 0. The computation has no branches: for the
- * verifier, each branch would double the rest of the program, and loading takes CPU time that the server
- * needs.
+ * Return the number of the highest set bit, or 0 for 0. The computation is branch-free: each branch would
+ * double the number of paths that the verifier checks, and loading takes CPU time that the server needs.
  */
 static inline __attribute__((always_inline)) __u32 highest_bit(__u64 value)
 {
@@ -11,7 +10,7 @@ static inline __attribute__((always_inline)) __u32 highest_bit(__u64 value)
 	for (int width = 5; width >= 0; width--) {
 		__u64 sign = -(value >> (1 << width)); /* the sign bit is set if the upper part is not 0 */
 
-		asm volatile("" : "+r"(sign)); /* prevents the compiler from using a branch */
+		asm volatile("" : "+r"(sign)); /* keeps the compiler from using a branch */
 		sign = sign >> 63 << width;
 		bits += sign;
 		value >>= sign;

@@ -77,6 +77,12 @@ struct task_struct {
 	char comm[16];
 	struct thread_struct thread;
 	struct uprobe_task *utask;
+	void *stack;
+};
+
+/* Before Linux 5.14. */
+struct task_struct___with_state {
+	long state;
 };
 
 /* User registers as saved on kernel entry. These are the names on x86_64; arm64 has user_pt_regs at the same

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Code shared by all probe families: counters, histograms, calls in progress. The generated code before and
- * after this file (c_source.py) contains the names of the catalog. For each metric of
- * probes/catalog/metrics.yaml: SLOT_<metric>, LABELS_<metric> (how many values its label has),
- * LABEL_<metric>_<value>. For each probe of probes/catalog/probes.yaml: POINT_<probe>, HAVE_<probe> if it
- * attaches, and for each of its values the function <probe>_<value>(ctx).
+ * Code shared by all probe families: counters, histograms, and calls in progress. The generated code before
+ * and after this file (c_source.py) defines the names from the catalog. For each metric of
+ * probes/catalog/metrics.yaml, these are SLOT_<metric>, LABELS_<metric> (the number of values of its label)
+ * and LABEL_<metric>_<value>. For each probe of probes/catalog/probes.yaml, they are POINT_<probe>,
+ * HAVE_<probe> (if the probe attaches), and the function <probe>_<value>(ctx) for each of its values.
  *
- * Everything is aggregated in the kernel and read by descriptor: no events are sent to user space, regardless
- * of the load of the server. Additions are atomic although most maps are per CPU, because on a preemptible
- * kernel one program can interrupt another on the same CPU.
+ * Everything is aggregated in the kernel and read through the maps' descriptors: no events are sent to user
+ * space, whatever the server's load. Additions are atomic although most maps are per CPU, because on a
+ * preemptible kernel one program can interrupt another on the same CPU.
  */
 
-/* The result of an accessor if the value is not available on this server. */
+/* Returned by an accessor if the value is not available on this server. */
 #define NOTHING (~0ULL)
-/* Number of histogram buckets, one per power of two of ns. The last one begins at 2^39 ns, nine minutes. */
+/* Number of histogram buckets, one per power of two in ns. The last one begins at 2^39 ns (9 minutes). */
 #define BUCKETS 40
 
 struct histogram {
@@ -34,23 +34,24 @@ struct call {
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 BPF_PERCPU_ARRAY(histograms, struct histogram, HISTOGRAMS);
 BPF_PERCPU_ARRAY(hits, u64, POINTS);
-/* A thread that exits during a call leaves its entry behind; with LRU such entries never fill the map. */
+/* A thread that exits during a call leaves its entry behind. Because the map is LRU, such entries never fill
+ * it. */
 BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
 /* tid -> kind, one of THREAD_*. Threads that are not in the map serve clients. The agent adds the entries,
  * and deletes those of exited threads. */
 BPF_HASH(thread_kinds, u32, u32, 16384);
-/* Slots of `dropped`: how often a map that the programs fill had no room. */
+/* Slots of `dropped`, one for each map that the programs fill: the number of entries that did not fit. */
 #define DROPPED_FILES 0
 #define DROPPED_SITES 1
 #define DROPPED_MAPS 2
 BPF_PERCPU_ARRAY(dropped, u64, DROPPED_MAPS);
-/* The only entry is the tgid of the server. */
+/* The only entry is the server's tgid. */
 BPF_ARRAY(server, u64, 1);
 /*
  * The time at which each probe was attached (ns of the monotonic clock), and whether the results of its hits
- * are counted. Detaching is slow, so `open` is cleared first at the end of a counting window. The results of
- * hits while the probe detaches are then not counted, and the window's length is known exactly. (`hits`
- * counts all hits.)
+ * are counted. Detaching is slow, so at the end of a counting window, `open` is cleared first. Then the
+ * results of hits during detaching are not counted, and the window's length is known exactly. (`hits` counts
+ * all hits.)
  */
 struct window {
 	u64 since;
@@ -60,8 +61,8 @@ struct window {
 BPF_ARRAY(windows, struct window, POINTS);
 
 /*
- * Return the tgid (upper half) and tid of the current thread in the agent's own pid namespace, because the
- * maps have the ids of that namespace. Return 0 in any other namespace.
+ * Return the tgid (upper half) and tid of the current thread in the agent's own pid namespace, whose ids the
+ * maps contain. Return 0 for a thread in any other namespace.
  */
 static inline u64 current_ids(void)
 {
@@ -75,8 +76,8 @@ static inline u64 current_ids(void)
 #endif
 }
 
-/* Return 1 in a process that is not the server: a uprobe is set on a file, and other servers may run the same
- * file. */
+/* Return 1 if the current process is not the server. A uprobe is set on a file, which other servers may run
+ * too. */
 static inline int elsewhere(void)
 {
 	u32 index = 0;
@@ -84,8 +85,8 @@ static inline int elsewhere(void)
 	return !tgid || (current_ids() >> 32) != *tgid;
 }
 
-/* Return 1 if a call began within the window. An entry of an earlier call is stale, because the return of
- * that call may have been missed. */
+/* Return 1 if a call began within the window. An entry from before the window is stale, because that call's
+ * return may have been missed. */
 static inline int is_in_window(u32 point, u64 at)
 {
 	struct window *window = windows.lookup(&point);
@@ -152,7 +153,7 @@ static inline void observe(u32 slot, u32 labels, u64 label, u64 ns)
 
 #define OBSERVE(metric, label, ns) observe(SLOT_##metric, LABELS_##metric, label, ns)
 
-/* Store when a call began, and one value for its return. */
+/* Store the time at which a call began, and one value for its return. */
 static inline void remember(u32 point, u64 value)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
@@ -160,8 +161,8 @@ static inline void remember(u32 point, u64 value)
 	calls.update(&key, &call);
 }
 
-/* Handle the entry of a call: count the hit and store the call. Return 0 if hits are currently not counted.
- */
+/* Handle a function's entry: count the hit for the cost estimate. If the probe's results are currently
+ * counted, store the call and return 1; otherwise return 0. */
 static inline int begin(u32 point, u64 value)
 {
 	if (!hit(point))
@@ -170,8 +171,8 @@ static inline int begin(u32 point, u64 value)
 	return 1;
 }
 
-/* Handle the return of a call: return its duration in ns (at least 1) and the value passed to begin(), or 0
- * if the entry was not counted. */
+/* Handle a function's return: return the call's duration in ns (at least 1) and the value passed to begin(),
+ * or 0 if the entry was not counted. */
 static inline u64 end(u32 point, u64 *value)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
@@ -189,8 +190,8 @@ static inline u64 end(u32 point, u64 *value)
 	return took;
 }
 
-/* Return the value that was passed to begin() by this thread's current call of the function at that point, or
- * NOTHING if the thread is not in such a call. */
+/* Return the value passed to begin() by this thread's current call to the function at that point, or NOTHING
+ * if the thread is not in such a call. */
 static inline u64 inside(u32 point)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};

@@ -11,7 +11,8 @@
 #include "task.h"
 
 #define SAMPLE_PAGE_BYTES 4096
-/* Maximum stack bytes in a small and a large sample. MySQL 9.7 reads pages at a stack depth of 40 KB. */
+/* Maximum stack bytes in samples of each size. In MySQL 9.7, the stack is 40 KB deep when a thread reads a
+ * page. */
 #define SAMPLE_SMALL (8 * 1024)
 #define SAMPLE_MIDDLE (20 * 1024)
 #define SAMPLE_LARGE (60 * 1024)
@@ -94,7 +95,7 @@ static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct
 	if (!sample)
 		return -1;
 	header = &sample->header;
-	header->tid = task->pid;
+	header->tid = BPF_CORE_READ(task, pid);
 	header->kind = kind;
 	header->weight = weight;
 	header->ip = BPF_CORE_READ(regs, ip);
@@ -117,7 +118,7 @@ static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct
 }
 
 /*
- * Send the stack of the current thread. `regs` are its user registers (bpf_task_pt_regs(task), or a uprobe's
+ * Send the stack of the current thread. `regs` are its user registers (saved_registers(task), or a uprobe's
  * own ctx). Return 0, or -1 if the ring is full. A thread that has almost exited no longer has an address
  * space; its sample is sent without a stack.
  */
@@ -126,7 +127,7 @@ static __always_inline int sample_take(void *ctx, void *ring, struct task_struct
 {
 	__u64 depth = 0;
 
-	if (task->mm)
+	if (BPF_CORE_READ(task, mm))
 		depth = sample_depth(task, BPF_CORE_READ(regs, sp));
 	if (depth <= SAMPLE_SMALL)
 		return sample_emit(ctx, ring, task, regs, kind, weight, depth, SAMPLE_SMALL, with_kernel);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 #pragma once
 
-/* Reads properties of threads; shared by several programs. Include kernel_types.h, bpf_helpers.h and
- * bpf_core_read.h first. */
+/* Functions that read properties of threads, shared by several programs. Include kernel_types.h,
+ * bpf_helpers.h and bpf_core_read.h first. */
 
 #define PF_EXITING 0x00000004
 #define PF_IO_WORKER 0x00000010 /* io_uring workers: threads of the process without a user stack */
 #define PF_KTHREAD 0x00200000
 
-/* The kernel keeps at most 64 per thread (MAX_URETPROBE_DEPTH). */
+/* THREAD_SIZE of x86-64 without KASAN (arch/x86/include/asm/page_64_types.h). */
+#define KERNEL_STACK_BYTES (16 * 1024)
+
+/* The kernel keeps at most 64 replaced return addresses per thread (MAX_URETPROBE_DEPTH). */
 #define MAX_RETURNS 63
 
 /* A return address that a return probe replaced on the stack. */
@@ -20,6 +23,38 @@ struct replaced_return {
 static __always_inline __u64 context_switches(struct task_struct *task)
 {
 	return BPF_CORE_READ(task, nvcsw) + BPF_CORE_READ(task, nivcsw);
+}
+
+enum bpf_func_id___known {
+	BPF_FUNC_task_pt_regs___known = 1,
+};
+
+/* Return true if the kernel has bpf_task_pt_regs() (>= 5.15), and bpf_get_current_task_btf() (>= 5.11). */
+static __always_inline _Bool finds_registers(void)
+{
+	return bpf_core_enum_value_exists(enum bpf_func_id___known, BPF_FUNC_task_pt_regs___known);
+}
+
+/* Return the registers that a kernel without bpf_task_pt_regs() saved at the end of the task's kernel stack:
+ * task_pt_regs() in arch/x86/include/asm/processor.h. */
+static __always_inline struct pt_regs *registers_on_stack(struct task_struct *task)
+{
+	return (struct pt_regs *)((char *)BPF_CORE_READ(task, stack) + KERNEL_STACK_BYTES -
+				  bpf_core_type_size(struct pt_regs));
+}
+
+/* Return the user registers of a task. The verifier must know the pointer's type. */
+static __always_inline struct pt_regs *saved_registers(struct task_struct *task)
+{
+	return finds_registers() ? (struct pt_regs *)bpf_task_pt_regs(task) : registers_on_stack(task);
+}
+
+/* Return the state of a task. The verifier must know the pointer's type. */
+static __always_inline __u64 task_state(struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->__state))
+		return task->__state;
+	return ((struct task_struct___with_state *)task)->state;
 }
 
 /*

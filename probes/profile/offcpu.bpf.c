@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Measure where the server's threads spend the time in which they do not run, using the scheduler's events.
+ * Measure where the server's threads spend their time while they are not running, using the events of the
+ * scheduler.
  *
  * Times are exact for each thread: running, blocked, and runnable (woken or preempted, but without a CPU).
  * The stack is captured for one wait in `every`. The choice is made at random before the wait begins, so the
@@ -8,9 +9,9 @@
  * sent if its stack was captured or if the wait was long.
  *
  * The kernel skips these programs for some events, for instance if they would recurse. Therefore an event
- * shows the state of a thread only from then on. The time that the thread ran comes from the scheduler's own
- * accounting (se.sum_exec_runtime), which is up to date if a thread is off the CPU or about to leave it. The
- * context switch counters show whether an event was missed.
+ * proves the state of a thread only from that time on. The time that the thread ran comes from the
+ * scheduler's own accounting (se.sum_exec_runtime), which is up to date if a thread is off the CPU or about
+ * to leave it. The context switch counters show whether an event was missed.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -34,7 +35,7 @@ enum mode { RUNNING = 1, BLOCKED = 2, RUNNABLE = 3 };
 struct wait_end {
 	__u32 tid;
 	__u32 kind;
-	__u64 switches; /* the thread's context switches when the wait began: identifies the wait */
+	__u64 switches; /* the thread's context switches when the wait began, which identify the wait */
 	__u64 blocked_ns;
 	__u64 runnable_ns;
 	__u64 every; /* one wait in `every` had its stack captured; 0 if this wait did not */
@@ -49,7 +50,7 @@ struct thread {
 	__u64 runnable_ns;
 	__u64 wait_blocked_ns; /* blocked time of the current wait */
 	__u64 wait_runnable_ns;
-	__u64 switches; /* context switches at the last event: identifies the current wait */
+	__u64 switches; /* context switches at the last event, which identify the current wait */
 	__u64 taken; /* `every` if the stack of the current wait was captured, otherwise 0 */
 	__u64 every; /* the stack of one wait in `every` is captured in this window */
 	__u64 window; /* start of the window, ns of CLOCK_MONOTONIC */
@@ -106,10 +107,10 @@ static __always_inline struct thread *record_of(struct task_struct *task)
 }
 
 /*
- * Account for the time since the thread's last event. The running time is that of the scheduler's accounting,
- * or all of the interval if the thread is `still_running`, because the scheduler's value may then be a clock
- * tick old. During the rest of an interval in which the thread ran, its CPU handled interrupts or ran another
- * virtual machine; this time counts as runnable.
+ * Account for the time since the thread's last event. The running time is taken from the scheduler's
+ * accounting. If the thread is `still_running`, the running time is the whole interval, because the
+ * scheduler's value may then be a clock tick old. During the rest of an interval in which the thread ran, its
+ * CPU handled interrupts or ran another virtual machine; this time counts as runnable.
  */
 static __always_inline void account(struct thread *thread, struct task_struct *task, struct config *wanted,
 				    __u64 now, int still_running)
@@ -224,7 +225,7 @@ static __always_inline void leaves(void *ctx, struct task_struct *task, struct c
 				   __u64 now)
 {
 	struct thread *thread = record_of(task);
-	__u64 state = task->__state;
+	__u64 state = task_state(task);
 
 	if (!thread)
 		return;
@@ -239,8 +240,8 @@ static __always_inline void leaves(void *ctx, struct task_struct *task, struct c
 	wait_begins(thread, preempted || !state ? RUNNABLE : BLOCKED, context_switches(task));
 	if (!is_chosen(thread, wanted->most, now))
 		return;
-	if (sample_take(ctx, &samples, task, (struct pt_regs *)bpf_task_pt_regs(task), WAIT_BEGINS,
-			thread->switches, server.with_kernel_stack))
+	if (sample_take(ctx, &samples, task, saved_registers(task), WAIT_BEGINS, thread->switches,
+			server.with_kernel_stack))
 		count_lost();
 	else
 		thread->taken = thread->every;
@@ -285,7 +286,7 @@ int on_switch(__u64 *ctx)
 {
 	struct task_struct *previous = (struct task_struct *)ctx[1];
 	struct task_struct *next = (struct task_struct *)ctx[2];
-	int out = is_server(previous), in = is_server(next);
+	int out = is_server(previous->tgid, previous->flags), in = is_server(next->tgid, next->flags);
 	struct config *wanted;
 	__u64 now;
 
@@ -309,7 +310,7 @@ int on_wakeup(__u64 *ctx)
 	struct config *wanted;
 	__u64 now;
 
-	if (!is_server(task))
+	if (!is_server(task->tgid, task->flags))
 		return 0;
 	now = bpf_ktime_get_ns();
 	wanted = active(now);
@@ -327,7 +328,7 @@ static __always_inline void register_thread(struct task_struct *task)
 	__u32 tid = task->pid;
 	struct thread fresh = {.every = 1, .since = bpf_ktime_get_ns()};
 
-	fresh.mode = task->on_cpu ? RUNNING : task->__state ? BLOCKED : RUNNABLE;
+	fresh.mode = task->on_cpu ? RUNNING : task_state(task) ? BLOCKED : RUNNABLE;
 	fresh.switches = context_switches(task);
 	fresh.voluntary = task->nvcsw;
 	fresh.cpu_ns = task->se.sum_exec_runtime;
@@ -336,7 +337,8 @@ static __always_inline void register_thread(struct task_struct *task)
 		count_lost();
 }
 
-/* Account for a thread's time up to the end of the profile, when the programs above ignore all events. */
+/* Account for a thread's time up to the end of the profile. After that, the programs above ignore all events.
+ */
 static __always_inline void close_thread(struct task_struct *task, struct config *wanted)
 {
 	struct thread *thread = record_of(task);
@@ -355,7 +357,7 @@ int on_visit(struct bpf_iter__task *ctx)
 	__u32 zero = 0;
 	struct config *wanted = bpf_map_lookup_elem(&config, &zero);
 
-	if (!task || !wanted || !is_server(task) || !is_same_process(task))
+	if (!task || !wanted || !is_server(task->tgid, task->flags) || !is_same_process(task))
 		return 0;
 	if (wanted->ended)
 		close_thread(task, wanted);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 #pragma once
 
-/* Definitions shared by both profiling programs: the process, the ring buffer for samples, the count of lost
- * samples. */
+/* Definitions shared by both profiling programs: the process, the ring buffer for samples, and the count of
+ * lost samples. */
 
 /* Length of the clock ticks in /proc/PID/stat (USER_HZ), which does not depend on the kernel's CONFIG_HZ. */
 #define NS_PER_TICK 10000000
@@ -26,14 +26,15 @@ struct {
 	__type(value, __u64);
 } lost SEC(".maps");
 
-static __always_inline int is_server(struct task_struct *task)
+/* Return true if a task with this `tgid` and these `flags` is a thread of the server. */
+static __always_inline int is_server(__u32 tgid, __u32 flags)
 {
-	return task->tgid == server.tgid && !(task->flags & (PF_IO_WORKER | PF_KTHREAD));
+	return tgid == server.tgid && !(flags & (PF_IO_WORKER | PF_KTHREAD));
 }
 
 static __always_inline int is_same_process(struct task_struct *task)
 {
-	return task->group_leader->start_boottime / NS_PER_TICK == server.start;
+	return BPF_CORE_READ(task, group_leader, start_boottime) / NS_PER_TICK == server.start;
 }
 
 static __always_inline void count_lost(void)

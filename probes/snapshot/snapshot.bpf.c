@@ -3,11 +3,14 @@
  * Copy the registers and the innermost part of the stack of every thread of one process, without stopping
  * any of them.
  *
- * A sleepable task iterator (kernel >= 5.18) visits each thread and writes one record for read(): struct
- * record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel return
- * addresses, then returns_len bytes of return addresses that return probes replaced. For a thread that has
- * not run since its last copy, only the header is written. If the budget of a snapshot is used up, only a
- * short part of each stack is copied. agent/native/src/snapshot/record.rs parses the records.
+ * A task iterator visits each thread and writes one record for read(): struct record_header, then stack_len
+ * bytes from the stack pointer upwards, then kernel_len bytes of kernel return addresses, then returns_len
+ * bytes of return addresses that return probes replaced. For a thread that has not run since its last copy,
+ * only the header is written. If the budget of a snapshot is used up, only a short part of each stack is
+ * copied. agent/native/src/snapshot/record.rs parses the records.
+ *
+ * There are two programs. The sleepable one (kernel >= 5.18) copies the stacks. The other (kernel >= 5.8)
+ * cannot read pages that are not in memory, so it only states how much of each stack user space has to copy.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -22,7 +25,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Enough for the innermost frames, which show what a thread waits for. */
 #define SHALLOW_BYTES 1024
 #define MAX_KERNEL_FRAMES 63
-/* Limits a length with a mask, which every version of the verifier understands. The buffers have room for the
+/* Masks that limit a length. Every version of the verifier understands masks. The buffers have room for the
  * maximum. */
 #define STACK_MASK 0x7fffull
 #define KERNEL_MASK 0x1ffull
@@ -53,7 +56,7 @@ struct record_header {
 	__u64 arg0;
 	char comm[16];
 	__u32 copy; /* enum copy */
-	__u32 unused;
+	__u32 stack_wanted; /* bytes of stack that user space has to copy: 0 if this program is sleepable */
 };
 
 struct record {
@@ -67,7 +70,7 @@ struct config {
 	__u32 tgid; /* 0 if the iterator's link is limited to one process already (kernel >= 6.1) */
 	__u32 tid; /* 0 for all threads */
 	__u32 stacks; /* 0 to write headers only */
-	__u32 changed_only; /* write only the headers of threads that have not run since their last copy */
+	__u32 changed_only; /* for threads that have not run since their last copy, write only the header */
 	__u32 groups; /* number of groups of threads; each snapshot copies one group completely; at least 1 */
 	__u32 group; /* the group that this snapshot copies completely */
 	__u64 budget; /* bytes of stack left for complete copies */
@@ -75,7 +78,7 @@ struct config {
 
 /* State of a thread when it was last copied completely while it was off the CPU. */
 struct copied {
-	__u64 start; /* start time of the thread, CLOCK_BOOTTIME, because thread ids are reused */
+	__u64 start; /* start time of the thread (CLOCK_BOOTTIME), to detect a reused thread id */
 	__u64 switches;
 };
 
@@ -116,7 +119,8 @@ static __always_inline __u32 namespace_level(struct task_struct *task)
 	return BPF_CORE_READ(task, thread_pid, level);
 }
 
-/* Return the task's id in the namespace at this level, or in its own namespace if that is less deep. */
+/* Return the task's id in the namespace at this level, or in its own namespace if that is less deeply
+ * nested. */
 static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -138,7 +142,7 @@ static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 
 static void read_registers(struct task_struct *task, struct record_header *header)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct pt_regs *regs = saved_registers(task);
 
 	header->ip = BPF_CORE_READ(regs, ip);
 	header->sp = BPF_CORE_READ(regs, sp);
@@ -188,6 +192,15 @@ static __always_inline __u64 copy_stack(struct task_struct *task, struct record 
 	return copied;
 }
 
+/* Return how many bytes user space has to copy, from the stack pointer upwards; see copy_stack(). */
+static __always_inline __u64 stack_to_copy(struct task_struct *task, const struct record_header *header)
+{
+	__u64 above = thread_pointer(task) - header->sp;
+	__u64 limit = header->copy == COPY_SHALLOW ? SHALLOW_BYTES : MAX_PAGES * PAGE_BYTES;
+
+	return above < limit ? above : limit;
+}
+
 /* Return true if the thread was off the CPU during the whole copy. */
 static _Bool at_rest(const struct record_header *header)
 {
@@ -207,8 +220,7 @@ static _Bool has_not_run(struct task_struct *task, struct record_header *header)
 	       before->start == BPF_CORE_READ(task, start_boottime);
 }
 
-SEC("iter.s/task")
-int snapshot(struct bpf_iter__task *ctx)
+static __always_inline int visit(struct bpf_iter__task *ctx, const _Bool sleepable)
 {
 	struct seq_file *seq = ctx->meta->seq;
 	struct task_struct *task = ctx->task;
@@ -245,7 +257,7 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	header->switches_before = context_switches(task);
 	header->on_cpu_before = BPF_CORE_READ(task, on_cpu);
-	header->state = BPF_CORE_READ(task, __state);
+	header->state = task_state(task);
 	read_registers(task, header);
 
 	if (wanted->changed_only && has_not_run(task, header)) {
@@ -258,7 +270,14 @@ int snapshot(struct bpf_iter__task *ctx)
 		header->copy = COPY_SHALLOW;
 	header->returns_len = copy_replaced_returns(task, record->returns);
 
-	__u64 copied = wanted->stacks ? copy_stack(task, record) : 0;
+	__u64 copied = 0;
+
+	if (wanted->stacks) {
+		if (sleepable)
+			copied = copy_stack(task, record);
+		else
+			header->stack_wanted = stack_to_copy(task, header);
+	}
 
 	if (with_kernel_stack) {
 		long bytes = bpf_get_task_stack(task, record->kernel, MAX_KERNEL_FRAMES * 8, 0);
@@ -288,7 +307,7 @@ int snapshot(struct bpf_iter__task *ctx)
 		failed |= bpf_seq_write(seq, record->returns, length);
 	if (failed || header->copy != COPY_WHOLE)
 		return 0;
-	wanted->budget -= header->stack_len;
+	wanted->budget -= header->stack_len + header->stack_wanted;
 	if (wanted->stacks && at_rest(header)) {
 		struct copied now = {.start = BPF_CORE_READ(task, start_boottime),
 				     .switches = header->switches_before};
@@ -296,4 +315,16 @@ int snapshot(struct bpf_iter__task *ctx)
 		bpf_map_update_elem(&copied_at_rest, &header->tid, &now, 0);
 	}
 	return 0;
+}
+
+SEC("iter.s/task")
+int snapshot(struct bpf_iter__task *ctx)
+{
+	return visit(ctx, 1);
+}
+
+SEC("iter/task")
+int snapshot_nosleep(struct bpf_iter__task *ctx)
+{
+	return visit(ctx, 0);
 }

@@ -16,7 +16,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define MAP_PERCPU_ARRAY 6
 #define MAP_LRU_HASH 9
 #define NO_ARGUMENT 0xffffffff
-/* Number of histogram buckets, one per power of two of ns. The last one begins at 2^39 ns, nine minutes. */
+/* Number of histogram buckets, one per power of two in ns. The last one begins at 2^39 ns (9 minutes). */
 #define BUCKETS 40
 
 /* Set before loading; constants() in trace.rs has the same layout. The verifier removes code that is not
@@ -29,7 +29,7 @@ const volatile struct {
 } wanted = {};
 
 enum counter {
-	HITS, /* all hits, including those while calls are not counted, because each hit costs time */
+	HITS, /* all hits; each one costs time, even while calls are not counted */
 	CALLS,
 	OTHER_VALUES, /* values for which the map had no room */
 	STACKS_HELD_BACK, /* stacks not captured because of the limit per interval */
@@ -47,7 +47,7 @@ struct control {
 	__u64 every; /* capture the stack of one call in `every`; 0 for none */
 	__u64 stretch_ns; /* length of the interval in which the number of stacks is limited */
 	__u64 most; /* maximum number of stacks per interval */
-	__u64 kind; /* the kind of the samples, from which the reader distinguishes them */
+	__u64 kind; /* the kind of the samples, by which the reader distinguishes them */
 };
 
 struct latency {
@@ -218,8 +218,8 @@ static __always_inline int is_its_turn(struct turn *turn, __u64 every)
 	return 1;
 }
 
-/* Return 1 unless the limit of this interval is reached. Without this limit, a rate of calls that rises
- * before user space adjusts `every` would exceed the agreed cost. */
+/* Return 1 unless the limit of this interval is reached. Without this limit, a sudden rise in the rate of
+ * calls would exceed the budget until user space adjusts `every`. */
 static __always_inline int has_room(struct control *control)
 {
 	__u32 zero = 0;

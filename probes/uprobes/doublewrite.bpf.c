@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* The doublewrite buffer: the pages that are written through it, and its batches. */
+/* The doublewrite buffer: pages written through it, and its batches. */
 
 #ifdef HAVE_doublewrite_page
 int doublewrite_page_enter(struct pt_regs *ctx)

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* File system calls, by descriptor. The agent determines the kind of file of each descriptor from
+/* System calls on files, counted by descriptor. The agent looks up the kind of file of each descriptor in
  * /proc/PID/fd, and computes fsync_seconds and read_seconds from the map `files`. */
 
 #if defined(HAVE_fsync) || defined(HAVE_fdatasync) || defined(HAVE_pread)
 
+/* Operations. fsync and fdatasync are counted separately, because their probes have different extrapolation
+ * factors. */
 #define SYNCED 0
 #define READ 1
+#define DATA_SYNCED 2
 
 struct file_key {
 	u32 fd;
 	u32 operation;
 };
 
-/* The descriptor of an entry that the agent has created for files that do not fit in the map. */
+/* The descriptor of the overflow entry, which the agent creates for files that do not fit in the map. */
 #define OTHER_FILES (~0U)
 
 BPF_HASH(files, struct file_key, struct histogram, 4096);
@@ -67,7 +70,7 @@ int fdatasync_enter(struct pt_regs *ctx)
 
 int fdatasync_leave(struct pt_regs *ctx)
 {
-	return file_leave(POINT_fdatasync, SYNCED);
+	return file_leave(POINT_fdatasync, DATA_SYNCED);
 }
 #endif
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Flushing: batches by type, the pages they write, and the threads that do it. */
+/* Flushing: batches by type, the pages they write, and the threads that write them. */
 
-/* A batch for which more pages than this are requested has no limit (ULINT_MAX). */
+/* A batch that requests at least this many pages is unlimited (the server passes ULINT_MAX). */
 #define NO_LIMIT (1ULL << 32)
 
 static inline int batch_enter(u32 point, u64 type, u64 asked)
@@ -59,8 +59,8 @@ int flush_lru_batch_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_page_flush
-/* Count one page handed to the operating system. If the type is not an argument, the enclosing batch call
- * determines it. */
+/* Count one page handed to the operating system. If the type is not an argument, it is that of the enclosing
+ * batch. */
 static inline void page_flushed(u64 type)
 {
 	ADD(flushed_pages, type, 1);
@@ -76,7 +76,7 @@ int page_flush_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A page that another thread holds is skipped, so only the return value shows whether the page was flushed.
+/* A page latched by another thread is skipped, so only the return value shows whether the page was flushed.
  */
 int page_flush_leave(struct pt_regs *ctx)
 {

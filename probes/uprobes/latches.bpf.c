@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Contended latches: threads that spin, by the line of code that requests the latch (the agent computes
- * latch_spin_waits from the map `sites`), and threads that sleep. */
+/* Contended latches: threads that spin and threads that sleep. Spinning threads are counted by the line of
+ * code that requests the latch; the agent computes latch_spin_waits from the map `sites`. */
 
 #if defined(HAVE_mutex_spin) || defined(HAVE_rw_lock_spin)
 
@@ -20,7 +20,7 @@ static inline int spins(u32 point, u64 file, u64 line)
 	if (elsewhere() || !hit(point))
 		return 0;
 	count = sites.lookup_or_try_init(&site, &none);
-	if (!count) { /* the map is full: use the entry {0, 0} that the agent has created for this */
+	if (!count) { /* the map is full: use the overflow entry {0, 0}, created by the agent */
 		drop(DROPPED_SITES);
 		site.file = 0;
 		site.line = 0;
@@ -59,15 +59,15 @@ int latch_wait_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_mutex_wait
-/* The slow path of pthread_mutex_lock in libc, by mutex, for those mutexes for which the server exports a
- * symbol. */
+/* The number of calls to the slow path of libc's pthread_mutex_lock, for each mutex whose symbol the server
+ * exports. */
 BPF_HASH(mutexes, u64, u32, 256);
 
 int mutex_wait_enter(struct pt_regs *ctx)
 {
 	u64 address = mutex_wait_mutex(ctx);
 	u32 *index;
-	/* Count the hit before the lookup, because hits of mutexes without a name cost just as much. */
+	/* Count the hit before the lookup, because hits on unnamed mutexes cost just as much. */
 	if (elsewhere() || !hit(POINT_mutex_wait))
 		return 0;
 	index = mutexes.lookup(&address);

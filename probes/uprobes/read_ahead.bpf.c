@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Read-ahead. At most page reads, the server decides whether to read ahead, but it rarely does. Only the
- * return value shows whether pages were read. */
+/* Read-ahead. The server considers it on most page reads, but rarely reads anything ahead. Only the return
+ * value shows whether it did. */
 
 static inline int considered(u32 point, u64 kind, u64 pages)
 {

@@ -1,4 +1,4 @@
-"""``python -m bench``: run benchmarks, print their tables, store all values.
+"""``python -m bench``: run benchmarks, print their tables, and store all values.
 
 ``make bench`` runs everything in full. Progress goes to standard error, tables to standard output.
 """
@@ -13,7 +13,21 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import agent, crowd, diagnose, fleet, gap, host, many, overhead, probes, profile, speed, toggle
+from bench import (
+    agent,
+    crowd,
+    diagnose,
+    fleet,
+    gap,
+    host,
+    many,
+    methods,
+    overhead,
+    probes,
+    profile,
+    speed,
+    toggle,
+)
 from bench.helper_process import HelperError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
@@ -23,6 +37,7 @@ from workloads import WorkloadError
 
 _BENCHES = {
     "speed": speed,
+    "methods": methods,
     "gap": gap,
     "overhead": overhead,
     "probes": probes,

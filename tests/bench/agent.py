@@ -1,7 +1,7 @@
-"""Measure the cost of agent and sensor with all collectors: ``python -m bench agent``.
+"""Measure the cost of the agent and the sensor with all collectors: ``python -m bench agent``.
 
-Agent and sensor observe a server with idle connections: over SQL, in its memory, by probes, and with one
-snapshot a second. The agent is scraped every 5 s.
+The agent and the sensor observe a server with idle connections: over SQL, in its memory, with probes, and
+with one snapshot a second. The agent is scraped every 5 s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """Wait until all collectors of one server succeed, then measure."""
+    """Wait until all collectors of one server succeed, then measure the two processes."""
     with (
         crowded(name, settings.connections, mixed=False) as server,
         Sensing(only=[server]) as sensing,
@@ -56,7 +56,7 @@ def run(name: str, settings: Settings) -> Record:
 
 
 def all_work(agent: Running) -> Scrape:
-    """Wait until every collector has succeeded; return that scrape."""
+    """Scrape until every collector has succeeded; return the last scrape."""
     deadline = time.monotonic() + _PATIENCE_S
     while missing := _missing(scrape := agent.scrape()):
         if time.monotonic() > deadline:
@@ -87,7 +87,7 @@ def _reading(pids: Mapping[str, int], at: float) -> Record:
 
 
 def report(results: dict[str, Any]) -> str:
-    """Return a table with one row for each process and one for both."""
+    """Return a table with one row for each process and one for both together."""
     return table(_HEADER, [row for name, result in results.items() for row in _rows(name, result)])
 
 

@@ -21,7 +21,7 @@ _RUNNER = Path(__file__).with_name("command_process.py")
 #: Maximum seconds that a command may take; the slowest tool takes 14 s on an idle machine.
 _BOUND = 300
 
-#: Seconds within which a command must exit after the benchmark was interrupted.
+#: Seconds within which a command must exit after the benchmark is interrupted.
 _PATIENCE = 10
 
 

@@ -1,7 +1,7 @@
 """Measure one server with thousands of idle connections: ``python -m bench crowd --crowd-connections 19000``.
 
-Agent and sensor observe the server, with probes, and the agent is scraped every 5 s. RLIMIT_NOFILE limits the
-number of connections, because the server needs a descriptor for each.
+The agent and the sensor observe the server, with probes attached, and the agent is scraped every 5 s.
+RLIMIT_NOFILE limits the number of connections, because the server needs a descriptor for each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure the cost of ``innoscope diagnose`` to the server while it runs: ``python -m bench diagnose``.
+"""Measure how much ``innoscope diagnose`` slows down the server: ``python -m bench diagnose``.
 
 There are two arms of equal duration: no command (the control), and one complete run of the command. The
 windows without a command before and after each arm are shorter. Under this load, the speed of a shared

@@ -18,12 +18,12 @@ from bench.helper_process import next_order, reply
 
 _INNOSCOPE = Path(sys.executable).with_name("innoscope")
 _ENDS = (0, 18)  # exit codes: no findings, findings
-#: Let Python write bytecode, so that the runs use compiled modules like an installed package.
+#: Let Python cache bytecode, so that the runs load compiled modules, as an installed package does.
 _ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def run(pid: str, seconds: str) -> dict[str, Any]:
-    """Run the command; return duration, CPU time, findings and missing sources. Raises RuntimeError."""
+    """Run the command; return its duration, CPU time, findings and missing sources. Raises RuntimeError."""
     command = [
         str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Serve many fake agents: ``python -m bench.fake_agents FILE``. Each URL path is an agent.
 
-FILE is a JSON list of recorded ``/metrics`` bodies. Each agent serves these bodies in a loop, so that
-Prometheus handles counter resets.
+FILE is a JSON list of recorded ``/metrics`` bodies. Each agent serves these bodies in a loop, so Prometheus
+also has to handle counter resets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Farm:
-    """Respond to any GET request, on one connection per agent."""
+    """A server that responds to GET requests for all fake agents; each agent has its own connection."""
 
     def __init__(self, bodies: list[str]) -> None:
         self._answers = [_reply(body.encode()) for body in bodies]

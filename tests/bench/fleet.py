@@ -1,4 +1,4 @@
-"""Measure the cost of a fleet to its Prometheus and its profile store: ``python -m bench fleet``.
+"""Measure the load that a fleet puts on Prometheus and on the profile store: ``python -m bench fleet``.
 
 One agent is real: its replies are recorded, its profiles are pushed, and a Prometheus stores its series. Then
 many fake agents serve that recording to a real Prometheus, which scrapes them every 15 s. Larger fleets are
@@ -34,7 +34,7 @@ _FLEET = 10_000
 #: Maximum seconds until all fake agents have been scraped.
 _PATIENCE_S = 300.0
 _STEP_S = 1.0
-#: Minimum seconds of a profile. Shorter profiles are ignored, for example an agent's first one.
+#: Minimum duration of a profile in seconds. Shorter profiles, such as an agent's first one, are ignored.
 _WHOLE_S = 25
 
 Record = dict[str, Any]
@@ -86,7 +86,7 @@ def _recorded(agent: Running, seconds: float) -> Iterator[str]:
 
 
 def _farm(number: int, folder: Path, settings: Settings) -> Record:
-    """Start a Prometheus with that many fake agents; measure once all of them have been scraped."""
+    """Start a Prometheus with ``number`` fake agents; measure once all of them have been scraped."""
     home = folder / str(number)
     home.mkdir()
     with Helper("fake_agents", str(folder / "bodies.json")) as helper:
@@ -180,7 +180,7 @@ _EXTRAPOLATED = (
 
 
 def _extrapolated(name: str, result: Record) -> Iterator[list[str]]:
-    """Yield rows extrapolated from the largest number of fake agents and from one agent's samples on disk."""
+    """Yield table rows that extrapolate to 10,000 agents, for scrape intervals of 15, 30 and 60 s."""
     one, farm = result["one"], result["farms"][-1]
     series = _FLEET * farm["after"]["series"] / farm["targets"]
     cpu = _rate(farm, "cpu_s") / _rate(farm, "samples")

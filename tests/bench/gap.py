@@ -36,7 +36,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
     with (
         crowded(name, settings.connections, mixed=True) as server,
         busy(server, settings.load),
-        Helper("snapshot_process", str(server.pid)) as snapshots,
+        Helper("snapshot_process", str(server.pid), "auto") as snapshots,
         LatencyProbe(server, realtime=True) as probe,
     ):
         snapshots.order(f"rest {settings.pause}")

@@ -1,4 +1,4 @@
-"""Helper processes that reply with one line of JSON to each line of input."""
+"""Run helper processes, which reply with one line of JSON to each line of input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HelperError(RuntimeError):
 
 
 class Helper:
-    """Context manager around ``python -m bench.MODULE``, which is killed at the end of the block."""
+    """Context manager that runs ``python -m bench.MODULE`` and kills it at the end of the block."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module
@@ -55,7 +55,6 @@ class Helper:
 
     @property
     def pid(self) -> int:
-        """Return the helper's process id."""
         return self._process.pid
 
     def order(self, line: str, patience: float = _PATIENCE) -> Any:
@@ -94,5 +93,5 @@ def next_order(timeout: float | None) -> list[str] | None:
 
 
 def reply(value: object) -> None:
-    """In a helper: print the reply to the order."""
+    """In a helper: print the reply to an order as one line of JSON."""
     print(json.dumps(value), flush=True)

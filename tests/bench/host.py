@@ -11,7 +11,7 @@ from typing import Any
 
 
 def facts() -> dict[str, Any]:
-    """Return command, kernel, processor, cores, load before the start, and date."""
+    """Return the command, kernel, processor, number of cores, load average before the start, and date."""
     return {
         "command": " ".join(["python -m bench", *sys.argv[1:]]),
         "kernel": platform.release(),

@@ -1,6 +1,7 @@
 """Measure many small servers on one host: ``python -m bench many --many-servers 100``.
 
-All servers are idle. Agent and sensor observe all of them, with probes, and the agent is scraped every 5 s.
+All servers are idle. The agent and the sensor observe all of them, with probes attached, and the agent is
+scraped every 5 s.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",
     "innodb_log_file_size": "4M",
-    "innodb_use_native_aio": 0,  # the kernel has contexts for only a few dozen servers (fs.aio-max-nr)
+    "innodb_use_native_aio": 0,  # fs.aio-max-nr is enough for only a few dozen servers
     "innodb_read_io_threads": 1,
     "innodb_write_io_threads": 1,
     "max_connections": 20,
@@ -51,7 +52,7 @@ _WHY = re.compile(r'innoscope_collector_failure_info\{.*?collector="(\w+)".*?rea
 
 @dataclass(slots=True)
 class Scrapes:
-    """Scrapes of all servers: the duration of each, and the number of servers on which a collector failed."""
+    """Scrapes of all servers: the duration of each, and how often each collector failed or succeeded."""
 
     seconds: list[float] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
@@ -104,7 +105,7 @@ def _ended(server: Server) -> ExitStack:
 
 
 def configured(servers: list[Server]) -> list[str]:
-    """Return entries for the agent's configuration, because the agent observes only configured servers."""
+    """Return the configuration entries of these servers. The agent observes only configured servers."""
     return [
         f"[[server]]\nname = 's{number}'\nsocket = '{server.folder.inside}/s.sock'\n"
         for number, server in enumerate(servers, 2)
@@ -112,7 +113,7 @@ def configured(servers: list[Server]) -> list[str]:
 
 
 def settle(agent: Running, every_s: float) -> float:
-    """Scrape until no collector times out any more; return the seconds until then."""
+    """Scrape until no collector times out any more; return the seconds that this took."""
     began = time.monotonic()
     while time.monotonic() - began < _PATIENCE_S:
         failed = Scrapes().take(agent)
@@ -124,7 +125,7 @@ def settle(agent: Running, every_s: float) -> float:
 
 
 def measured(sensing: Sensing, agent: Running, settings: Settings) -> Record:
-    """Measure the cost of both daemons, and the snapshots of each server."""
+    """Measure the cost of both daemons, and the number of snapshots per second of each server."""
     pids = {"sensor": sensing.pid, "agent": agent.pid}
     scrapes, tasks, most = Scrapes(), dict.fromkeys(pids, 0), dict.fromkeys(pids, 0.0)
     cpu, began, began_at = {who: cpu_seconds(pid) for who, pid in pids.items()}, time.monotonic(), time.time()
@@ -150,7 +151,7 @@ def measured(sensing: Sensing, agent: Running, settings: Settings) -> Record:
 
 
 def snapshots_per_second(sensing: Sensing, begin: float, end: float) -> list[float]:
-    """Return the snapshots per second of each server."""
+    """Return the number of snapshots per second for each server."""
     names = sensing.client.hello()["servers"]
     return [
         len(sensing.client.snapshots(name, begin, end, stacks=False)[0]) / (end - begin) for name in names

@@ -18,7 +18,7 @@ _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 
 
 class Measured(Prometheus):
-    """Context manager; ``options`` are passed to Prometheus (tests/prometheus.py)."""
+    """Context manager that runs and measures a Prometheus; ``options`` are those of tests/prometheus.py."""
 
     def __init__(self, folder: Path, target: int, *options: str, interval_s: int) -> None:
         super().__init__(folder, target, *options, interval_s=interval_s)
@@ -50,7 +50,7 @@ class Measured(Prometheus):
         return int(found[0]["value"][1]) if found else 0
 
     def on_disk(self) -> dict[str, int]:
-        """Return sizes in bytes: of the head block, written to disk (chunks, index), and of the WAL."""
+        """Write the head block to disk. Return the sizes of its chunks and index and of the WAL, in bytes."""
         name = json.loads(self._ask("POST", "/api/v1/admin/tsdb/snapshot"))["data"]["name"]
         block = self._data / "snapshots" / name
         return {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = "snapshots"
 
-#: Seconds between two samples of the measuring process's memory and CPU time.
+#: Seconds between two samples of the memory and CPU time of the process that takes the snapshots.
 _READING = 5.0
 
 #: Fraction of the long run that counts as start-up.
@@ -39,7 +39,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
     with (
         crowded(name, settings.connections, mixed=False) as server,
         busy(server, max(1, settings.load)) as load,
-        Helper("snapshot_process", str(server.pid)) as snapshots,
+        Helper("snapshot_process", str(server.pid), "auto") as snapshots,
     ):
         assert load is not None
         snapshots.order("every 1")  # from here on, take one snapshot a second
@@ -60,7 +60,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def _long_run(name: str, snapshots: Helper, seconds: float) -> dict[str, Any]:
-    """Take one snapshot a second. The first sample follows start-up, which is reported separately."""
+    """Measure for ``seconds``, with one snapshot a second; report the CPU time of start-up separately."""
     say(f"{name}: one snapshot a second for {seconds:.0f} s")
     snapshots.order("take")
     start_cpu = cpu_seconds(snapshots.pid)
@@ -90,7 +90,7 @@ def _window(server: Server, load: Cpu, snapshots: Helper, seconds: float) -> Cal
 
 
 def report(results: dict[str, Any]) -> str:
-    """Return two tables: the cost of the measuring process, and the effect on the server."""
+    """Return two tables: the cost of the process that takes the snapshots, and the effect on the server."""
     own = [_own_row(name, result) for name, result in results.items()]
     lost = [row for name, result in results.items() for row in _pair_rows(name, result)]
     return "\n\n".join(

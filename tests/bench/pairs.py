@@ -40,10 +40,10 @@ def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
 
 
 def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
-    """Return time, the server's CPU time, and the number of operations.
+    """Return the time, the server's CPU time, and the number of operations.
 
-    Reading the number of operations takes a while, so each time is the mean of its values before and after
-    that.
+    Reading the number of operations takes a while, so each time is the mean of two values: one read before
+    it and one after it.
     """
     before = time.monotonic(), cpu_seconds(server.pid)
     done = load.throughput()

@@ -1,4 +1,4 @@
-"""Provide pt-pmp 3.7.1 from Debian sid. It has the ``pteu`` dumper; Debian 12's 3.2.1 supports only gdb.
+"""Provide pt-pmp 3.7.1 from Debian sid, which has the ``pteu`` dumper; Debian 12's 3.2.1 supports only gdb.
 
 apt downloads the package and verifies its signature. The package is unpacked into the cache, not installed.
 """

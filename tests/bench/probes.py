@@ -1,8 +1,8 @@
-"""Measure the cost of the probes to the server within their budget: ``python -m bench probes``.
+"""Measure how much the probes slow down the server within their budget: ``python -m bench probes``.
 
 The arms are: no probes (the control); the families that are on by default; with ``--spin`` also the default
 families plus the most expensive family; with ``--unbounded`` also the default families without a budget. With
-``--families``, the arms are the control and each given family alone. The probes are compiled before the first
+``--family``, the arms are the control and each given family alone. The probes are compiled before the first
 window, and are attached only in the windows of their arm.
 """
 
@@ -68,7 +68,7 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
 
 
 def _arms(settings: Settings) -> dict[str, list[str]]:
-    """Return budget and families of probes by the name of the arm."""
+    """Return the probes' budget and families for each arm, by the arm's name."""
     budget = str(DEFAULT_BUDGET)
     if settings.families:
         return {family: [budget, family] for family in settings.families}

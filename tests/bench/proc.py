@@ -10,7 +10,7 @@ _CPU_CLOCK = 2
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of all threads, including exited ones."""
+    """Return the user and system time of all threads of a process, including exited ones."""
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
 
 

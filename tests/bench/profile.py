@@ -1,4 +1,4 @@
-"""Measure the cost of a profile to the server, compared with perf's: ``python -m bench profile``.
+"""Measure how much a profile slows down the server, compared with perf: ``python -m bench profile``.
 
 The arms are: no profiler (the control), ``innoscope profile`` without and with ``--off-cpu``, and ``perf
 record --call-graph dwarf`` at the same frequency.

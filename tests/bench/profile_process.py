@@ -26,7 +26,7 @@ def _profiler(pid: str, kind: str, frequency: str) -> Profiler:
 
 
 def _until_off(profiler: Profiler) -> dict[str, float]:
-    """Take one profile.
+    """Take a profile until the order ``off``, and return its size and cost.
 
     The CPU time excludes the symbolisation at the end, which does not affect the server.
     """
@@ -47,7 +47,7 @@ def _until_off(profiler: Profiler) -> dict[str, float]:
 
 
 def main() -> None:
-    """Execute orders; load the next profiler while no profile is taken."""
+    """Execute orders; load the next profiler while no profile is being taken."""
     profiler = _profiler(*sys.argv[1:])
     reply("ready")
     while next_order(None):

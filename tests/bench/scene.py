@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from workloads import Workload
 
-#: MySQL 5.6 reports a deadlock if more than 200 transactions wait for one lock.
+#: Number of waiters for the row lock. If more than 200 transactions wait for one lock, MySQL 5.6 reports a
+#: deadlock.
 _WAITERS = 100
 
 
 def say(text: str) -> None:
-    """Print progress."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -39,7 +39,7 @@ def crowded(name: str, connections: int, *, mixed: bool) -> Iterator[Server]:
 
 
 def probe_load(server: Server, name: str, settings: Settings) -> Workload:
-    """Return the load ``oltp`` or ``storm`` of the benchmarks for probes and diagnose."""
+    """Return the load ``oltp`` or ``storm``, for the benchmarks ``probes`` and ``diagnose``."""
     if name == "oltp":
         return Oltp(server, settings.oltp_clients)
     return UpdateStorm(server, settings.storm_clients)

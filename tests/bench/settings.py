@@ -7,7 +7,7 @@ from dataclasses import dataclass
 #: The two servers of the baseline: one with small and one with large debug information.
 SERVERS = ("mysql-5.6.24", "mariadb-11.4.5")
 
-#: Loads of the benchmarks for probes and diagnose.
+#: Loads of the benchmarks ``probes`` and ``diagnose``.
 PROBE_LOADS = ("oltp", "storm")
 
 
@@ -20,7 +20,8 @@ class Settings:
     load: int = 4  #: clients that keep the server busy
     rounds: int = 20  #: rounds in ``speed`` that run Innoscope
     other_rounds: int = 3  #: rounds in ``speed`` that also run the other tools
-    snapshots: int = 5  #: snapshots of a warm process in each round of ``speed``
+    method_rounds: int = 200  #: rounds in ``methods``, each with one snapshot per method
+    snapshots: int = 5  #: snapshots by a warm process in each round of ``speed``
     gap_rounds: int = 20
     gap_window: float = 3.0
     pause: float = 0.05  #: between the end of a snapshot and the next one, in ``gap``
@@ -45,7 +46,8 @@ class Settings:
     profile_window: float = 3.0
     fleet_seconds: float = 120.0  #: duration of the recording and of each measurement in ``fleet``
     fleet_profiles: int = 3  #: number of one-minute profiles
-    fleet_agents: int = 1000  #: fake agents in the last measurement; the two before use 1/10 and 3/10 of them
+    #: Fake agents in the last measurement of ``fleet``. The two before it use 1/10 and 3/10 of this number.
+    fleet_agents: int = 1000
     many_servers: int = 100
     crowd_connections: int = 19_000  #: idle connections to one server, in ``crowd``
     many_seconds: float = 60.0
@@ -60,6 +62,7 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         rounds=2,
         other_rounds=1,
         snapshots=2,
+        method_rounds=5,
         gap_rounds=2,
         gap_window=1.0,
         seconds=10.0,

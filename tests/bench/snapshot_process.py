@@ -1,12 +1,12 @@
 """Helper process: take snapshots of one server with a warm engine.
 
-Without orders, ``python -m bench.snapshot_process PID`` takes one snapshot a second until its input closes.
-Each reply is one line of JSON. Orders:
+Without orders, ``python -m bench.snapshot_process PID METHOD`` takes one snapshot a second until its input
+closes. Each reply is one line of JSON. Orders:
 
 - ``every S``, ``rest S``: take snapshots at intervals of S seconds, measured from start to start, or from end
   to start.
-- ``burn S BUSY``: take no snapshots, but compute for BUSY seconds, with pauses of S seconds.
-- ``pause``: stop taking snapshots or computing.
+- ``burn S BUSY``: take no snapshots, but use BUSY seconds of CPU time, with pauses of S seconds.
+- ``pause``: stop taking snapshots or using CPU time.
 - ``snapshots N``: take N snapshots without a pause.
 - ``take``: return the measurements since the last ``take``.
 """
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class _Process:
-    """A process that stores its last raw snapshot, because a Snapshot lacks the duration of unwinding."""
+    """A process that stores its last raw snapshot, which contains the unwinding time; a Snapshot does not."""
 
-    def __init__(self, pid: int) -> None:
-        self._process = Process(pid)
+    def __init__(self, pid: int, method: str) -> None:
+        self._process = Process(pid, method=method)
         self.method = self._process.method
         self.last: RawSnapshot | None = None
 
@@ -49,8 +49,8 @@ class _Process:
 class _Snapshots:
     """Take snapshots, and store the cost of each."""
 
-    def __init__(self, pid: int) -> None:
-        self._process = _Process(pid)
+    def __init__(self, pid: int, method: str) -> None:
+        self._process = _Process(pid, method)
         self._engine = Engine.of(find_one(pid), self._process, default_classifier())
         self.costs: list[dict[str, float | str]] = []
 
@@ -113,8 +113,8 @@ def _plan(order: list[str], snapshots: _Snapshots) -> _Plan | None:
 
 
 def main() -> None:
-    """Execute orders; the argument is the server's pid."""
-    snapshots = _Snapshots(int(sys.argv[1]))
+    """Execute orders; the arguments are the server's pid and the method."""
+    snapshots = _Snapshots(int(sys.argv[1]), sys.argv[2])
     snapshots.take_one()
     reply("ready")
     plan: _Plan | None = _plan(["every", "1"], snapshots)

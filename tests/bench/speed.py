@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from servers import Server
 
-#: Seconds of pause before each tool.
+#: Seconds to pause before each tool.
 _REST = 0.3
 _NOTHING = 1.0
 _DUE = 0.1
@@ -56,7 +56,7 @@ class _Stage:
         self._end("nothing", {})
 
     def warm(self, count: int) -> None:
-        """Measure single snapshots of a process that has already taken one, so that its caches are filled."""
+        """Measure snapshots by a process that has already taken one, so that its caches are filled."""
         for _ in range(count):
             self._begin()
             self._snapshots.order("snapshots 1")
@@ -93,7 +93,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
     tools = others()
     with (
         crowded(name, settings.connections, mixed=True) as server,
-        Helper("snapshot_process", str(server.pid)) as snapshots,
+        Helper("snapshot_process", str(server.pid), "auto") as snapshots,
         Helper("stop_process", str(server.pid)) as stops,
     ):
         snapshots.order("pause")

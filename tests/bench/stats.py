@@ -16,7 +16,7 @@ _SHARE = 0.95
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the quantile, interpolated."""
+    """Return the quantile at ``share`` (0 to 1), interpolated between values."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -25,7 +25,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def histogram_quantile(histogram: Mapping[int, int], share: float) -> float:
-    """Return the interpolated quantile of a latency probe's histogram (eight buckets per octave)."""
+    """Return the interpolated quantile of a latency probe's histogram, which has eight buckets per octave."""
     left = share * sum(histogram.values())
     for edge, count in sorted(histogram.items()):
         if left <= count:
@@ -36,7 +36,7 @@ def histogram_quantile(histogram: Mapping[int, int], share: float) -> float:
 
 
 def gap_times(gaps: Gaps) -> dict[str, float]:
-    """Return the longest reply gap of a latency probe, p99 and p50 (all in ms), and the number of replies."""
+    """Return the maximum, p99 and p50 of the times between replies, in ms, and the number of replies."""
     return {
         "longest_ms": gaps.longest_us / 1000,
         "p99_ms": histogram_quantile(gaps.histogram, 0.99) / 1000,
@@ -53,7 +53,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def excess_interval(values: Sequence[float], control: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the difference of the two medians."""
+    """Return the 95 % bootstrap interval of the difference between the two medians."""
     generator = random.Random(2)  # noqa: S311
     found = [
         median(generator.choices(values, k=len(values))) - median(generator.choices(control, k=len(control)))

@@ -1,4 +1,4 @@
-"""Helper process: read the state of a process's main thread every ms, and measure how long it is stopped.
+"""Helper process: sample the state of a process's main thread every ms, to measure how long it is stopped.
 
 ``take`` replies with the stopped milliseconds since the last ``take``.
 """
@@ -17,7 +17,7 @@ _NICE = -10  # at normal priority, this process would sample too rarely on two b
 
 
 def main() -> None:
-    """Sample the state and reply to orders. The argument is the pid."""
+    """Sample the main thread's state and reply to orders. The command-line argument is the pid."""
     pid = int(sys.argv[1])
     with contextlib.suppress(PermissionError):
         os.nice(_NICE)

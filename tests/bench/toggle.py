@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SQL, MEMORY, PLAN = "sql", "memory", "memory, planned only"
 ONE_LINER = "gdb one-liner"
 _ARMS = (CONTROL, SQL, MEMORY, PLAN, ONE_LINER)
-#: The changed setting: toggle, system variable and symbol.
+#: The setting to change: its toggle, system variable and symbol.
 _TOGGLE, _VARIABLE, _SYMBOL = "spin_rounds", "innodb_sync_spin_loops", "srv_n_spin_wait_rounds"
 _INNOSCOPE = str(Path(sys.executable).with_name("innoscope"))
 #: Seconds to wait for a reply that is still outstanding at the end of a window.
@@ -91,7 +91,7 @@ class _Stage:
         return measured([_INNOSCOPE, "toggle", *words, "--pid", str(self._server.pid)], places)
 
     def _one_liner(self) -> Window:
-        """Change the variable by gdb. If gdb is killed, resume the server that it left stopped."""
+        """Change the variable with gdb. If gdb is killed, resume the server that it left stopped."""
         assignment = f"set var {_SYMBOL}={self._before + 1}"
         command = ["gdb", "-p", str(self._server.pid), "-batch", "-ex", assignment]
         try:
@@ -137,7 +137,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def report(results: dict[str, Any]) -> str:
-    """Return two tables: the client's reply times, and the commands."""
+    """Return two tables: the client's reply times, and the commands' duration and effect."""
     trials = {name: [Trial(**trial) for trial in result["trials"]] for name, result in results.items()}
     return "\n\n".join(
         [

@@ -16,13 +16,13 @@ from servers import ensure_packages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: No tool may download debug files.
+#: Environment variables that keep the tools from downloading debug files.
 _QUIET = {"DEBUGINFOD_URLS": "", "LC_ALL": "C.UTF-8"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A command that prints all stacks of a process; ``{pid}`` in it is replaced."""
+    """A command that prints all stacks of a process. ``{pid}`` in it is replaced with the process id."""
 
     name: str
     command: tuple[str, ...]
@@ -30,7 +30,7 @@ class Tool:
     environment: Mapping[str, str] = field(default_factory=lambda: _QUIET)
 
     def on(self, pid: int) -> list[str]:
-        """Return the command for one process."""
+        """Return the command line for the process with this pid."""
         return [word.replace("{pid}", str(pid)) for word in self.command]
 
 
@@ -39,7 +39,7 @@ def _lines(pattern: str) -> Callable[[str], int]:
 
 
 def _sum_of_counts(text: str) -> int:
-    """Sum the counts before the stacks of an aggregated list."""
+    """Return the sum of the counts that precede the stacks in aggregated output."""
     return sum(int(count) for count in re.findall(r"^\s*(\d+) [^\s-]", text, re.MULTILINE))
 
 

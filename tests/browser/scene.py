@@ -1,4 +1,4 @@
-"""Run a real agent in this process with a fake sensor's history, and Chromium to open the agent's page."""
+"""Run a real agent on the data of a fake sensor, and open the agent's page in Chromium."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 20
 _NO_WATCH: Final = config.Watch()
-#: Options of Chromium: no sandbox, because root cannot use it, and no connections except to this host.
+#: Command-line options: no sandbox, because root cannot use it, and no connections except to this host.
 _OPTIONS: Final = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--host-resolver-rules=MAP elsewhere.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
@@ -39,12 +39,12 @@ class Running:
 
     agent: Agent
     address: str
-    ends: float  # Unix time of the synthetic hour's end
+    ends: float  # Unix time at which the synthetic hour ends
 
     def gather(self) -> None:
         """Make the agent collect again.
 
-        The scrape is repeated until it is a new one, because scrapes in quick succession share one result.
+        The scrape is repeated until its result is new, because scrapes in quick succession share a result.
         """
         began = time.time()
         while json.loads(self._get("/api/status"))["gathered_at"] <= began:
@@ -76,7 +76,7 @@ def agent_of(
     past: bool = True,
     watch: config.Watch = _NO_WATCH,
 ) -> Iterator[Running]:
-    """Yield an agent that has fetched all chunks; with ``past``, its history has the synthetic gauges."""
+    """Yield a running agent that has fetched all chunks; if ``past``, its history has an hour of gauges."""
     sensor.all_sent.clear()
     agent = Agent(settings(sensor, address, watch))
     ends = time.time() // CHUNK_S * CHUNK_S
@@ -85,7 +85,7 @@ def agent_of(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        assert sensor.all_sent.wait(_PATIENCE_S)  # the agent has then collected once
+        assert sensor.all_sent.wait(_PATIENCE_S)  # by then, the agent has collected once
         yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
         agent.ended.set()
@@ -104,7 +104,7 @@ def _remember(agent: Agent, names: Iterable[str], ends: float) -> None:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Yield Debian's Chromium, headless."""
+    """Start Debian's Chromium without a window, yield it, and close it afterwards."""
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=list(_OPTIONS))
         try:
@@ -115,7 +115,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Seen:
-    """The console messages and requests of a page."""
+    """The console messages of a page, and the URLs that it has requested."""
 
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Seen:
 
 @contextmanager
 def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> Iterator[tuple[Page, Seen]]:
-    """Yield the page in a new browser context; ``options`` are Playwright's (viewport, color_scheme, …)."""
+    """Open a page in a new browser context and yield it; ``options`` are arguments of ``new_context``."""
     common = {"viewport": {"width": 1280, "height": 900}, "service_workers": "block"}
     with browser.new_context(**common | options) as one:
         page, seen = one.new_page(), Seen()
@@ -140,18 +140,18 @@ def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> I
 
 
 def drawn(page: Page) -> None:
-    """Wait until charts and flame graph are drawn."""
+    """Wait until the page has drawn its charts and its flame graph."""
     page.wait_for_selector("#age-chart canvas")
     page.wait_for_selector("#flame g.frame")
 
 
 def evaluated(page: Page, script: str) -> Any:
-    """Return the value of a script in the page."""
+    """Evaluate a JavaScript expression in the page, and return its value."""
     return json.loads(page.evaluate(f"JSON.stringify({script})"))
 
 
 def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "threads") -> None:
-    """Drag over a time span, given in seconds before the end of the synthetic hour."""
+    """Select a time span on a chart by dragging; ``before`` is in seconds before the synthetic hour's end."""
     box = page.locator(f"#{chart}-chart .u-over").bounding_box()
     assert box is not None
     shown = page.evaluate(

@@ -17,7 +17,6 @@ DESKTOP = {"width": 1280, "height": 800}
 
 
 def main() -> None:
-    """Take all screenshots."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

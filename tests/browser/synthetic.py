@@ -1,7 +1,7 @@
-"""Make a synthetic hour of a server with 1,000 threads from recorded stacks, and serve it by a fake sensor.
+"""Make a synthetic hour of a server with 1,000 threads from recorded stacks, and serve it from a fake sensor.
 
-Thread counts vary a little. 20 minutes before the end there is a row lock convoy of 90 seconds; 10 minutes
-before the end the redo log is full.
+Thread counts vary a little. A row lock convoy of 90 seconds begins 20 minutes before the end. The redo log
+is full for two minutes, from 10 minutes before the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ THREADS: Final = 1_000
 #: (start, end) of each incident, in seconds before the end of the hour.
 CONVOY: Final = (1200.0, 1110.0)
 FULL: Final = (600.0, 480.0)
-#: Threads by class outside of incidents.
+#: Average number of threads in each wait class outside the incidents.
 _USUAL: Final = {
     "on_cpu": 14.0, "page_read": 22.0, "fsync_redo": 9.0, "redo_write_wait": 16.0, "row_lock": 6.0,
     "mutex_wait": 5.0, "network_send": 4.0, "page_write": 3.0, "purge": 1.0, "doublewrite": 2.0,
@@ -54,13 +54,13 @@ _GONE: Final = Target(
 
 
 def target(name: str, pid: int) -> Target:
-    """Return a server with a live process."""
+    """Return a synthetic server with the pid and start time of the given running process."""
     started = ProcFs().stat(pid).start_time
     return replace(_GONE, pid=pid, start_time=started, socket=f"/run/{name}.sock")
 
 
 def threads(before_end: float) -> Counter[str]:
-    """Return the threads by class at this many seconds before the end of the hour."""
+    """Return the number of threads by wait class, ``before_end`` seconds before the end of the hour."""
     found = Counter(
         {
             wait: max(0, round(count * (1 + 0.35 * math.sin(before_end / (37 + 13 * place)))))
@@ -78,7 +78,7 @@ def threads(before_end: float) -> Counter[str]:
 
 
 def gauges(before_end: float) -> dict[str, float]:
-    """Return the gauges of buffer pool and redo log at this many seconds before the end of the hour."""
+    """Return the gauges of buffer pool and redo log, ``before_end`` seconds before the end of the hour."""
     calm = 0.42 + 0.05 * math.sin(before_end / 300) + 0.01 * math.sin(before_end / 41)
     after = max(0.0, 1 - abs(before_end - (FULL[0] + FULL[1]) / 2) / 500)
     dirty, age = calm + 0.3 * after, min(0.99, 0.35 + 0.06 * math.sin(before_end / 170) + 0.75 * after**1.5)
@@ -93,7 +93,7 @@ def gauges(before_end: float) -> dict[str, float]:
 
 
 class _Stacks:
-    """Recorded stacks by class."""
+    """The stacks that were recorded on a server, by wait class."""
 
     def __init__(self, server: str, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311
@@ -103,7 +103,7 @@ class _Stacks:
             self._by_wait.setdefault(one.wait, []).append(Stack.of(one.wait, Trust.EXACT, frames))
 
     def of(self, wait: str, count: int) -> Counter[Stack]:
-        """Distribute that many threads over the stacks of a class."""
+        """Distribute ``count`` threads at random over the recorded stacks of a wait class."""
         there = self._by_wait.get(wait) or [Stack.of(wait, Trust.EXACT, (Frame(wait, "mysqld", 1),))]
         return Counter(self._random.choices(there, [1 / (1 + place) for place in range(len(there))], k=count))
 
@@ -129,7 +129,7 @@ def hour(end: float, *, server: str = "mysql-5.6.24", seed: int = 1) -> Iterator
 
 
 def probes() -> list[dict[str, Any]]:
-    """Return probe reports, one of each kind."""
+    """Return reports of three probes: one attached, one sampled and one missing."""
     report = ProbeReport(
         "flush_batch", "flush", "attached", ("buf_flush_batch",), 81_234, 22.5, 0.1, 0.0004, 1
     )
@@ -141,7 +141,7 @@ def probes() -> list[dict[str, Any]]:
 
 
 class FakeSensor:
-    """A sensor that serves the chunks of each named server. ``failing`` maps a collector to its error."""
+    """A sensor that serves the chunks of each named server. ``failing`` maps collectors to their errors."""
 
     def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
         self.path = path
@@ -165,7 +165,6 @@ class FakeSensor:
             process.wait()
 
     def close(self) -> None:
-        """Stop serving."""
         self._socket.close()
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +193,7 @@ class FakeSensor:
         return {"servers": replies}
 
     def _snapshots(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return one snapshot a second: of the convoy if ``convoy`` is set, else of the hour's end."""
+        """Return one snapshot per second, from the convoy if ``convoy`` is set, else from the hour's end."""
         before_end = CONVOY[0] if self.convoy else 0.0
         stacks = _Stacks("mysql-5.6.24", 1)
         counts = {

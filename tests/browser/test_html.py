@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Options: no network access, no first-run pages, and no sandbox, which root cannot use.
+#: Command line: no network access, no first-run pages, and no sandbox, which root cannot use.
 CHROMIUM = [
     "chromium",
     "--headless",

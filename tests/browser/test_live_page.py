@@ -36,7 +36,7 @@ LONGEST_FRAME_MS = 2_000
 FRAMES = """() => { window.frames_ms = []; let last = performance.now();
   const next = (now) => { frames_ms.push(now - last); last = now; requestAnimationFrame(next); };
   requestAnimationFrame(next); }"""
-#: A script that drags a finger from left to right over a chart.
+#: A script that simulates dragging a finger from left to right over a chart.
 TOUCH = """() => { const over = document.querySelector('#threads-chart .u-over');
   const box = over.getBoundingClientRect();
   for (const [kind, share] of [['down', 0.3], ['move', 0.5], ['up', 0.7]])
@@ -81,7 +81,7 @@ def page(browser: Browser, agent: scene.Running) -> Iterator[Page]:
 
 
 def until(page: Page, condition: str) -> None:
-    """Wait for a condition. Playwright's own function needs eval, which the page's CSP forbids."""
+    """Poll until the script ``condition`` is true: the CSP forbids eval, which wait_for_function needs."""
     deadline = time.monotonic() + 10
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition

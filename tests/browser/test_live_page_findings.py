@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-#: A script that replaces the findings by newer ones, as the page does every half minute.
+#: A script that replaces the findings with newer ones, as the page does every half minute.
 NEWS = f"""async () => {{
   const main = document.querySelector('script[type=module]').src;
   const {{ findings }} = await import(main.replace('main.js', 'findings.js'));
@@ -32,7 +32,7 @@ RULE = "share.row_lock>0.3"
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
-    """Yield an agent that has captured the convoy. The convoy continues."""
+    """Yield an agent that has captured the convoy, which is still in progress."""
     folder = tmp_path_factory.mktemp("page")
     watch = config.Watch((RULE,), for_seconds=0, seconds=1, directory=str(folder / "kept"))
     chunks = list(synthetic.hour(time.time()))

@@ -1,4 +1,4 @@
-"""If data are missing or part of the live page fails, the page shows a message and still works otherwise."""
+"""If data are missing or a part of the live page fails, the page shows a message and the rest works."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> lis
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[tuple[synthetic.FakeSensor, scene.Running]]:
-    """Yield a server with few samples, and its agent."""
+    """Yield a fake sensor with few samples of one server, and the agent that uses it."""
     with (
         synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor,
         scene.agent_of(sensor) as agent,
@@ -189,7 +189,7 @@ def test_servers_can_be_chosen_from_a_fleet(browser: Browser, tmp_path: Path) ->
 
 @long("the quick suite has a smoke test of the page")
 def test_page_reconnects_to_an_agent_that_restarts(browser: Browser, tmp_path: Path) -> None:
-    """Ignore the console, because the browser logs connections that are refused during the restart."""
+    """Leave the console unchecked: the browser logs the connections that are refused during the restart."""
     with synthetic.FakeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
         with scene.agent_of(sensor) as agent:
             context = browser.new_context()

@@ -2,5 +2,6 @@
 
 from clusters.galera import GaleraCluster
 from clusters.group_replication import ReplicationGroup
+from clusters.subjects import CLUSTERS, first_node, server_of
 
-__all__ = ["GaleraCluster", "ReplicationGroup"]
+__all__ = ["CLUSTERS", "GaleraCluster", "ReplicationGroup", "first_node", "server_of"]

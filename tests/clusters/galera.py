@@ -1,26 +1,24 @@
 """Start three MariaDB servers as a Galera cluster.
 
-The servers start from the same template, and their data folders say that they were a cluster that lost its
-power. Galera restores the cluster once all members have met (pc.recovery), without copying data between them.
+The servers start from the same template, and their data folders look like those of a cluster after a power
+failure. Galera restores the cluster once all members are connected (pc.recovery), without copying data.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
+from clusters.cluster import NODES, Cluster
 from servers import Server, free_port
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SERVER: Final = "mariadb-10.11-galera"
-NODES: Final = 3
 _LIBRARY: Final = "usr/lib/galera/libgalera_smm.so"
 _WITHIN_S: Final = 15
 _UUIDS: Final = tuple(f"6a1e3a1{number}-0000-11f0-8000-00000000000{number}" for number in range(1, NODES + 1))
-#: grastate.dat: all nodes have applied the same transactions.
+#: Content of grastate.dat: it says that all nodes have applied the same transactions.
 _POSITION: Final = """\
 # GALERA saved state
 version: 2.1
@@ -28,7 +26,7 @@ uuid:    6a1e3a10-0000-11f0-8000-000000000000
 seqno:   0
 safe_to_bootstrap: 0
 """
-#: gvwstate.dat: the members of the cluster.
+#: Content of gvwstate.dat: it lists the members of the cluster.
 _VIEW: Final = """\
 my_uuid: {own}
 #vwbeg
@@ -49,7 +47,7 @@ _OPTIONS: Final = (
 
 
 class _Node(Server):
-    """A server that is the member ``number`` of the cluster."""
+    """A server that is member ``number`` of the cluster."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name)
@@ -61,7 +59,7 @@ class _Node(Server):
 
 
 def _mark(server: Server, number: int) -> None:
-    """Make a server that does not run a member of the cluster."""
+    """Write files into a stopped server's data folder that make the server a member of the cluster."""
     members = "\n".join(f"member: {uuid} 0" for uuid in _UUIDS)
     view = _VIEW.format(own=_UUIDS[number], first=_UUIDS[0], members=members)
     data = server.folder.data
@@ -69,49 +67,22 @@ def _mark(server: Server, number: int) -> None:
     (data / "gvwstate.dat").write_text(view)
 
 
-class GaleraCluster:
+class GaleraCluster(Cluster):
     """Context manager around three nodes. The block begins once all of them are synced.
 
-    ``first`` may be running, without Galera; it is restarted as the first node. Its options apply to all
-    nodes. ``provider`` are settings of Galera, such as ``gcs.fc_limit=16``.
+    ``provider`` contains settings of the Galera library, such as ``gcs.fc_limit=16``.
     """
 
     def __init__(self, first: Server, provider: Sequence[str] = ()) -> None:
-        self._given = tuple(first.options or ())
+        super().__init__(first, [_Node(first.name, number) for number in range(1, NODES)], _WITHIN_S)
         self._provider = tuple(provider)
-        self._stack = ExitStack()
-        self.nodes: list[Server] = [first, *(_Node(first.name, number) for number in range(1, NODES))]
-
-    def __enter__(self) -> Self:
-        first, *others = self.nodes
-        ports = [free_port() for _ in self.nodes]
-        for node, port in zip(self.nodes, ports, strict=True):
-            node.options = [*self._given, *_OPTIONS, *self._galera(node, port, ports)]
-        try:
-            if first.running:
-                first.stop()
-            _mark(first, 0)
-            first.start(wait=False)
-            for node in others:
-                self._stack.callback(node.close)
-                node.start(wait=False)
-            for node in self.nodes:
-                node.wait_ready(20)
-            until(self._synced, self._describe, within_s=_WITHIN_S)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End all nodes except the first one, which belongs to the caller."""
-        self._stack.close()
 
     def status(self, node: Server, name: str) -> str:
         """Return the value of the status variable ``wsrep_NAME``."""
         return str(node.sql(f"SHOW GLOBAL STATUS LIKE 'wsrep_{name}'")[0][1])
 
-    def _galera(self, node: Server, port: int, ports: Sequence[int]) -> tuple[str, ...]:
+    def _options(self, number: int, ports: Sequence[int]) -> list[str]:
+        node, port = self.nodes[number], ports[number]
         settings = (
             "base_host=127.0.0.1",
             f"base_port={port}",
@@ -121,14 +92,23 @@ class GaleraCluster:
             *self._provider,
         )
         addresses = ",".join(f"127.0.0.1:{one}" for one in ports)
-        return (
+        return [
+            *self._given,
+            *_OPTIONS,
             f"--wsrep-provider={node.installation.home / _LIBRARY}",
             f"--wsrep-cluster-address=gcomm://{addresses}",
             f"--wsrep-provider-options={';'.join(settings)}",
-        )
+        ]
 
-    def _synced(self) -> bool:
+    def _join(self) -> None:
+        first, *others = self.nodes
+        _mark(first, 0)
+        first.start(wait=False)
+        for node in others:
+            self._stack.callback(node.close)
+            node.start(wait=False)
+        for node in self.nodes:
+            node.wait_ready(20)
+
+    def _joined(self) -> bool:
         return all(self.status(node, "local_state_comment") == "Synced" for node in self.nodes)
-
-    def _describe(self) -> str:
-        return "\n".join(node.error_log.read_text()[-3000:] for node in self.nodes if node.running)

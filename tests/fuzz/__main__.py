@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -36,22 +37,23 @@ _RUSTFLAGS: Final = " ".join((
 #: Rust: enough for AddressSanitizer, because the harness itself limits what an input allocates.
 _PYTHON_RSS: Final = 160 + 64
 _RUST_RSS: Final = 2048
-#: libFuzzer's wall-clock limit for inputs that never end; the harness limits the CPU time.
+#: libFuzzer's wall-clock limit for one input, in case it hangs; the harness limits the CPU time.
 _ALARM_S: Final = 20
 #: Number of seed folders to keep: one for this version, and one for another version that is in use.
 _SEED_FOLDERS: Final = 2
-#: Maximum number of lines of libFuzzer's output in a report.
+#: Matches the lines of libFuzzer's output that belong in a report.
 _REPORTED: Final = re.compile(r"panicked|of CPU|bytes for|ERROR|Error|Exception|SUMMARY|Test unit|agent/")
 _STATISTIC: Final = re.compile(r"stat::(\w+):\s+(\d+)")
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one target. If it failed, ``report`` says why."""
+    """The result of one target. If it failed, ``report`` says why. ``cpu_s`` includes its start."""
 
     target: str
     executions: int
     seconds: int
+    cpu_s: float
     corpus: int
     report: str | None
 
@@ -86,14 +88,14 @@ def prepare(folder: Path) -> None:
 
 
 def remove_outdated_seeds(folder: Path) -> None:
-    """Remove the seeds of all versions except those used last."""
+    """Remove the seeds of all versions except the most recently used ones."""
     by_age = sorted(folder.glob("seeds-*"), key=lambda path: path.stat().st_mtime, reverse=True)
     for outdated in by_age[_SEED_FOLDERS:]:
         shutil.rmtree(outdated)
 
 
 def seeds_folder(folder: Path) -> Path:
-    """Return the folder of the seeds that this version of the targets makes."""
+    """Return the folder for the seeds of this version, named after a hash of the sources in tests/fuzz."""
     sources = b"".join(path.read_bytes() for path in sorted(_HERE.glob("*.py")))
     return folder / f"seeds-{hashlib.sha256(sources).hexdigest()[:16]}"
 
@@ -118,6 +120,7 @@ def run(folder: Path, target: str, seconds: int) -> Result:
         "PYTHONPATH": str(_HERE.parent),
         "XDG_CACHE_HOME": str(folder / "nothing-cached"),
     }
+    before = _cpu_of_children_s()
     done = subprocess.run(
         ["nice", "-n", "10", *command, *limits, corpus, seeds_folder(folder) / target],
         capture_output=True, text=True, errors="replace", check=False, env=environment,
@@ -127,11 +130,17 @@ def run(folder: Path, target: str, seconds: int) -> Result:
     report = None
     if done.returncode != 0 or executions == 0:
         report = _summary(done.stderr) or f"{executions} executions, exit code {done.returncode}"
-    return Result(target, executions, seconds, len(list(corpus.iterdir())), report)
+    cpu_s = _cpu_of_children_s() - before
+    return Result(target, executions, seconds, cpu_s, len(list(corpus.iterdir())), report)
+
+
+def _cpu_of_children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _summary(output: str) -> str:
-    """Return the lines with the error, the frames in our own code and the input's file name."""
+    """Return the lines of the output that show the error, frames in our own code and the input's file."""
     lines = [line[:300] for line in output.splitlines() if _REPORTED.search(line)]
     return "\n".join(lines[-40:])
 
@@ -148,8 +157,8 @@ def main() -> int:
     for target in options.targets or [*RUST, *PYTHON]:
         result = run(options.folder, target, options.seconds)
         state = "failed" if result.report else "ok"
-        print(f"{target:10} {state:6} {result.executions:>12,} executions in {options.seconds} s, "
-              f"corpus {result.corpus:,}", flush=True)  # fmt: skip
+        print(f"{target:10} {state:6} {result.executions:>12,} executions in {options.seconds} s "
+              f"({result.cpu_s:.1f} s of CPU), corpus {result.corpus:,}", flush=True)  # fmt: skip
         if result.report:
             failures += 1
             print(f"{result.report}\ninputs: {options.folder / 'failed' / target}", flush=True)

@@ -1,4 +1,4 @@
-// Debug information with the names that the target `dwarf` looks up: a seed of its corpus.
+// Compiled to a seed for the target `dwarf`: its debug information contains the names that the target looks up.
 #include <atomic>
 
 struct counter_t {

@@ -37,7 +37,7 @@ class Part:
 
 
 def build(parts: list[Part], code: range) -> bytes:
-    """Build an ELF file of these sections. Its only segment covers ``code`` and contains no bytes."""
+    """Build an ELF file from these sections. Its only segment covers ``code`` and contains no bytes."""
     names = bytes(1) + b"".join(part.name.encode() + b"\0" for part in parts) + b".shstrtab\0"
     everything = [*parts, Part(".shstrtab", _STRTAB, names)]
     body = bytearray(_HEADER.size + _SEGMENT.size)
@@ -61,7 +61,7 @@ def build(parts: list[Part], code: range) -> bytes:
 
 
 def of_file(path: Path) -> Iterator[bytes]:
-    """Yield seeds from one ELF file: unwind information from several positions, and the file's notes."""
+    """Yield seeds from one ELF file, each with unwind information from one position and the file's notes."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         text = elf.get_section_by_name(".text")
@@ -80,7 +80,7 @@ def of_file(path: Path) -> Iterator[bytes]:
 
 
 def _frames(data: bytes, address: int) -> Iterator[Part]:
-    """Yield whole entries from several positions, each preceded by the CIE to which it refers."""
+    """Yield an .eh_frame section for each of several positions: a CIE, then entries that refer to it."""
     entries = list(_entries(data))
     common = [(start, end) for start, end in entries if data[start + 4 : start + 8] == bytes(4)]
     for number in range(_PARTS):
@@ -99,7 +99,7 @@ def _frames(data: bytes, address: int) -> Iterator[Part]:
         piece = bytearray()
         for start, end in taken:
             entry = bytearray(data[start:end])
-            if entry[4:8] != bytes(4):  # these bytes are the distance to the CIE, which now comes first
+            if entry[4:8] != bytes(4):  # the distance to the CIE, which is now the first entry
                 entry[4:8] = struct.pack("<I", len(head) + len(piece) + 4)
             piece += entry
         content = head + bytes(piece) + bytes(4)

@@ -41,7 +41,7 @@ _SERVER: Final = "mysql-5.6.24"
 
 
 def make(folder: Path) -> None:
-    """Write a corpus for each target below ``folder``. Start one server for a few seconds."""
+    """Write the seeds of each target to a subfolder of ``folder``; this starts a server for a few seconds."""
     for target, data in _all():
         corpus = folder / target
         corpus.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def _plugins() -> list[Path]:
 
 
 def _names(path: Path) -> list[str]:
-    """Return mangled names of exported functions, evenly spaced in the symbol table."""
+    """Return mangled names, without ``_Z``, from evenly spaced entries of the dynamic symbol table."""
     with path.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
         if not isinstance(table, SymbolTableSection):

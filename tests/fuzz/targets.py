@@ -23,6 +23,7 @@ from innoscope.daemon.protocol import messages
 from innoscope.diagnose import rules, sql_queries
 from innoscope.diagnose.incident import files
 from innoscope.memory import catalog as memory_catalog
+from innoscope.memory import known_layouts
 from innoscope.metrics import registry
 from innoscope.metrics.collectors import kinds, sql_catalog
 from innoscope.probes import catalog as probes_catalog
@@ -37,7 +38,7 @@ from innoscope.toggles import catalog as toggles_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The Rust targets, each a binary of `tests/fuzz/rust`, and the largest input in bytes.
+#: Largest input in bytes by Rust target. Each target is a binary of `tests/fuzz/rust`.
 RUST: Final = {
     "elf": 64 << 10,
     "unwind": 32 << 10,
@@ -52,6 +53,7 @@ LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
     ("waits.yaml", waits_catalog.load),
     ("probes.yaml", probes_catalog.load),
     ("memory.yaml", memory_catalog.load),
+    ("layouts.yaml", known_layouts.load),
     ("metrics.yaml", registry.load),
     ("sql.yaml", sql_catalog.load),
     ("threads.yaml", kinds.load),
@@ -106,13 +108,16 @@ def _shared_memory() -> str | None:
 
 
 def incident(data: bytes) -> None:
-    """Read an incident file: the bytes unchanged (first byte below 0x80), or compressed as its JSON."""
+    """Read an incident file that is made from ``data``.
+
+    If the first byte is below 0x80, the rest is the file; if not, the rest is its JSON text, uncompressed.
+    """
     kind, rest = data[:1], data[1:]
     _in_file(rest if kind < b"\x80" else gzip.compress(rest, 1), files.load)
 
 
 def sensor(data: bytes) -> None:
-    """Read and decode a frame of the sensor's protocol. The length is prepended."""
+    """Read and decode a reply of the sensor's protocol; ``data`` is the frame without its length prefix."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -154,7 +159,7 @@ class _Replayed(Connection):
         self.ssl, self.ctx, self._next_seq_id = True, self, 0
 
     def wrap_socket(self, *_: object, **__: object) -> _Replayed:
-        """Return itself in place of the encrypted socket."""
+        """Return this connection in place of the encrypted socket."""
         return self
 
     def makefile(self, _mode: str) -> io.BytesIO:
@@ -174,13 +179,13 @@ class _Replayed(Connection):
         """Do nothing: there is no socket."""
 
     def begin(self) -> None:
-        """Read the greeting and answer it."""
+        """Read the greeting, and send the login."""
         self._get_server_information()
         self._request_authentication()  # type: ignore[attr-defined]
 
 
 def greeting(data: bytes) -> None:
-    """Log in to a server with this greeting. Raise if the password is sent in clear text."""
+    """Log in to a server that sends this greeting. Raise if the password is sent in clear text."""
     login = _Replayed(data)
     try:
         with explaining("fuzz", "here"):

@@ -61,7 +61,6 @@ def record(server: str, workload: str, pid: int, *, snapshots: int, interval_s: 
 
 
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("server")
     parser.add_argument("workload")

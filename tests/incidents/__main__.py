@@ -16,12 +16,12 @@ from incidents.lab import command_for, staged
 if TYPE_CHECKING:
     from incidents.lab import Incident
 
-#: Seconds between two checks of whether the process still runs.
+#: Seconds between checks that the process is still running.
 _POLL = 0.5
 
 
 def main() -> int:
-    """Reproduce the incident, run ``diagnose``, and keep the incident until Ctrl-C."""
+    """Reproduce the incident, run ``diagnose``, and let the incident last until Ctrl-C."""
     options = _options()
     signal.signal(signal.SIGTERM, _interrupt)
     if not options.name:
@@ -58,7 +58,7 @@ def _what(incident: Incident, twin: bool) -> str:
 
 
 def _alive(pid: int) -> bool:
-    """Return whether the process runs. An exited child is a zombie until it is reaped."""
+    """Return whether the process is running. An exited child is a zombie until it is reaped."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
         return file.read().rpartition(")")[2].split()[0] not in "ZX"
     return False

@@ -1,4 +1,4 @@
-"""Apply a cure, a command that must end a stall, and measure the load's throughput before and after."""
+"""Apply a cure (a command that must end a stall), and measure the throughput before and after."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Cure:
     """Arguments for ``innoscope``, such as ``("toggle", "set", "read_ahead", "off", "--yes")``.
 
-    ``counter`` of SHOW GLOBAL STATUS counts the load's operations. The counter's rate is measured over
-    ``seconds`` before and after the cure, and must be at least ``factor`` times as high afterwards.
+    ``counter`` is a variable of SHOW GLOBAL STATUS that counts the load's operations. Its rate is measured
+    over ``seconds`` before and after the cure, and must be at least ``factor`` times as high afterwards.
     """
 
     arguments: tuple[str, ...]
@@ -30,7 +30,7 @@ class Cure:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Operations per second before and after the cure, by ``counter``."""
+    """Operations per second before and after the cure, measured with the status variable ``counter``."""
 
     command: str
     counter: str
@@ -39,7 +39,7 @@ class Effect:
 
 
 def measured(cure: Cure, server: Server, pid: int) -> Effect:
-    """Measure the rate, apply the cure, measure again."""
+    """Measure the rate, apply the cure, and measure the rate again."""
     before = _rate(cure, server)
     innoscope = str(Path(sys.executable).with_name("innoscope"))
     command = [innoscope, *cure.arguments, "--pid", str(pid), "-u", "root"]

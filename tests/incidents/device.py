@@ -1,4 +1,4 @@
-"""Give one server a slow device, little memory or little CPU time, by control groups."""
+"""Give one server a slow device, little memory or little CPU time by means of control groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNLIMITED: Final = 0
 
 @contextmanager
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
-    """While the block runs, limit the server's reads and writes per second on the device of its data.
+    """While the block runs, limit the server's reads and writes per second on the device that holds its data.
 
     Needs root and control groups version 1. Version 2 would also limit writeback, but the hosts of these
     tests do not have its io controller.
@@ -44,7 +44,7 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
 
 @contextmanager
 def quota(server: Server, cpus: float) -> Iterator[None]:
-    """While the block runs, limit the server's CPU time to that many CPUs."""
+    """While the block runs, limit the server's CPU time to ``cpus`` CPUs."""
     group = _CPU / f"innoscope-{server.pid}"
     group.mkdir()
     try:
@@ -89,7 +89,7 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
             (group / "memory.swappiness").write_text("100")
             (group / "memory.limit_in_bytes").write_text(str(limit))
             server.stop()
-            server.start(wait=False)  # moved early: pages belong to the group that touches them first
+            server.start(wait=False)  # moved early: a page is charged to the group that first uses it
             (group / "cgroup.procs").write_text(str(server.pid))
             server.wait_ready()
             yield

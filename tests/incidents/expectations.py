@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def errors(incident: Incident, outcome: Outcome) -> Iterator[str]:
-    """Yield each deviation from what the incident expects."""
+    """Yield a message for each deviation of the outcome from the incident's expected results."""
     found = outcome.stall.names
     if found[:1] != [incident.finding]:
         yield f"{incident.finding} is not the first finding: {found}, {outcome.stall.record}"

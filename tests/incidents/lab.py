@@ -13,10 +13,11 @@ import time
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from incidents.cures import Cure, Effect, measured
+from install.test_account import PASSWORD, statements
 from servers import Server
 
 if TYPE_CHECKING:
@@ -28,21 +29,26 @@ if TYPE_CHECKING:
 
 SECONDS = 6
 _ENDS = (0, 18)  # exit codes without and with findings
-_PATIENCE_S = 150.0  # limit for a command that hangs
+_PATIENCE_S = 150.0  # seconds after which a command is considered hung
+ROOT: Final = ("-u", "root")
+
+
+#: Statements that keep the following ones from being replicated: the other node already has the account.
+_LOCALLY: Final = {"mariadb-10.11-galera": ("SET SESSION wsrep_on = OFF",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
     """A stall: ``stall`` causes it on the server, and ``twin`` is the same load without the cause.
 
-    ``finding`` must be the first finding of the stall, and must not be reported for the twin.
-    ``consequences`` are the only other findings allowed, if given. ``also`` are findings that must also be
-    reported for the stall, and must not be reported for the twin.
+    ``finding`` must be the first finding of the stall, and must not be reported for the twin. ``also`` are
+    further findings that must be reported for the stall, and must not be reported for the twin. If
+    ``consequences`` is given, only these findings may be reported in addition.
 
-    ``what`` describes the cause in one sentence. ``setup`` runs before the stall and before
-    the twin, for example to create data. A scene may yield another server or a pid to diagnose; by default,
-    the scene's own server is diagnosed, which the scene may have restarted. If a setting is the cause,
-    ``twin_options`` replace ``options`` for the twin. ``arguments`` are passed to ``innoscope diagnose``.
+    ``what`` describes the cause in one sentence. ``setup`` runs before the stall and before the twin, for
+    example to create data. A scene may yield another server or a pid to diagnose; by default, the scene's own
+    server is diagnosed, which the scene may have restarted. If a setting is the cause, ``twin_options``
+    replace ``options`` for the twin. ``arguments`` are passed to ``innoscope diagnose``.
     """
 
     name: str
@@ -63,14 +69,14 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The output of ``innoscope diagnose --json``, and the ``seconds`` from its start to its output."""
+    """The output of ``innoscope diagnose --json``, and the seconds until the command printed it."""
 
     record: dict[str, Any]
     seconds: float = 0.0
 
     @property
     def names(self) -> list[str]:
-        """Return the findings, the worst first."""
+        """Return the findings, worst first."""
         return [finding["name"] for finding in self.record["findings"]]
 
 
@@ -83,9 +89,9 @@ class Outcome:
     effect: Effect | None = None
 
 
-def diagnose(pid: int, *more: str, seconds: float = SECONDS) -> Result:
+def diagnose(pid: int, *more: str, seconds: float = SECONDS, login: tuple[str, ...] = ROOT) -> Result:
     """Run ``innoscope diagnose`` on one server, as a user would."""
-    command = [*command_for(pid, seconds), "--json", *more]
+    command = [*command_for(pid, seconds, login), "--json", *more]
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -107,17 +113,31 @@ def _killed_after(seconds: float, process: subprocess.Popen[str]) -> Iterator[No
         timer.cancel()
 
 
-def command_for(pid: int, seconds: float) -> list[str]:
-    """Return the ``innoscope diagnose`` command for that process."""
+def command_for(pid: int, seconds: float, login: tuple[str, ...] = ROOT) -> list[str]:
+    """Return the ``innoscope diagnose`` command for a process."""
     innoscope = str(Path(sys.executable).with_name("innoscope"))
-    return [innoscope, "diagnose", "--pid", str(pid), "-u", "root", "--seconds", str(seconds)]
+    return [innoscope, "diagnose", "--pid", str(pid), *login, "--seconds", str(seconds)]
 
 
 @contextlib.contextmanager
-def staged(incident: Incident, *, twin: bool = False) -> Iterator[tuple[Server, int]]:
+def _login(*, account: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the command-line options for root, or for the account of packaging/account.sql."""
+    if not account:
+        yield ROOT
+        return
+    with tempfile.TemporaryDirectory(prefix="innoscope-") as folder:
+        file = Path(folder) / "my.cnf"
+        file.write_text(f'[client]\nuser = innoscope\npassword = "{PASSWORD}"\n')
+        file.chmod(0o600)
+        yield "--defaults-file", str(file)
+
+
+@contextlib.contextmanager
+def staged(incident: Incident, *, twin: bool = False, account: bool = False) -> Iterator[tuple[Server, int]]:
     """Run the stall or its twin on a new server; yield the server and the pid to diagnose.
 
-    Innoscope's journal of toggles is in a temporary folder.
+    Innoscope's journal of toggles is in a temporary folder. With ``account``, the diagnosed server has the
+    account of packaging/account.sql.
     """
     options = incident.options
     if twin and incident.twin_options is not None:
@@ -129,8 +149,13 @@ def staged(incident: Incident, *, twin: bool = False) -> Iterator[tuple[Server, 
         server = stack.enter_context(Server(incident.server, options=options))
         if incident.setup is not None:
             incident.setup(server)
+        if account:
+            server.sql(*statements(PASSWORD))
         scene = incident.twin if twin else incident.stall
-        yield server, _pid_to_diagnose(stack.enter_context(scene(server)), server)
+        diagnosed = stack.enter_context(scene(server))
+        if account and isinstance(diagnosed, Server) and diagnosed is not server:
+            diagnosed.sql(*_LOCALLY.get(diagnosed.name, ()), *statements(PASSWORD))
+        yield server, _pid_to_diagnose(diagnosed, server)
 
 
 def _pid_to_diagnose(yielded: object, server: Server) -> int:
@@ -139,11 +164,15 @@ def _pid_to_diagnose(yielded: object, server: Server) -> int:
     return yielded.pid if isinstance(yielded, Server) else server.pid
 
 
-def run(incident: Incident) -> Outcome:
-    """Diagnose the stall and apply its cure, then diagnose the twin on another server of the same kind."""
-    with staged(incident) as (server, pid):
-        stall = diagnose(pid, *incident.arguments, seconds=incident.seconds)
-        effect = measured(incident.cure, server, pid) if incident.cure else None
-    with staged(incident, twin=True) as (_, pid):
-        twin = diagnose(pid, *incident.arguments, seconds=incident.seconds)
+def run(incident: Incident, *, account: bool = False) -> Outcome:
+    """Diagnose the stall and apply its cure, then diagnose the twin on another server of the same kind.
+
+    With ``account``, use the account of packaging/account.sql instead of root.
+    """
+    with _login(account=account) as login:
+        with staged(incident, account=account) as (server, pid):
+            stall = diagnose(pid, *incident.arguments, seconds=incident.seconds, login=login)
+            effect = measured(incident.cure, server, pid) if incident.cure else None
+        with staged(incident, twin=True, account=account) as (_, pid):
+            twin = diagnose(pid, *incident.arguments, seconds=incident.seconds, login=login)
     return Outcome(stall, twin, effect)

@@ -16,7 +16,7 @@ Line = dict[str, Any]
 
 
 def keep(incident: Incident, outcome: Outcome) -> Line:
-    """Append a result and return it; ``run`` numbers the runs of the incident."""
+    """Append a result and return it. Its key ``run`` numbers the runs of the incident, starting at 1."""
     stall, record = outcome.stall, outcome.stall.record
     first = record["findings"][0] if record["findings"] else {}
     line = {
@@ -54,7 +54,7 @@ def forget() -> None:
 
 
 def disagreeing() -> dict[str, list[str | None]]:
-    """Return the first findings of the incidents whose runs disagree."""
+    """Return, for each incident whose runs disagree, the first finding of each run."""
     firsts: dict[str, list[str | None]] = {}
     for line in results():
         firsts.setdefault(line["incident"], []).append(line["first"])

@@ -1,4 +1,4 @@
-"""Define incidents that do not belong to the other modules."""
+"""Define the incidents that fit into none of the other modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from incidents.lab import Incident
-from workloads import Burn, Cpu, Fsync, Idle, MetadataLock, Oltp, RowLock
+from workloads import Burn, Cpu, Fsync, Idle, MetadataLock, Oltp, RowLock, UserLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _stopped(server: Server) -> Iterator[None]:
-    """Stop the server, as a killed debugger leaves it."""
+    """Leave the server stopped, as a killed debugger does."""
     with Cpu(server, 4):
         os.kill(server.pid, signal.SIGSTOP)
         try:
@@ -41,23 +41,41 @@ def _oltp(server: Server) -> Oltp:
     return Oltp(server, 4)
 
 
+def _row_lock(name: str, server: str) -> Incident:
+    return Incident(
+        name, server, "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
+        what="a transaction has updated a row and is idle; 20 connections wait to update the row",
+    )  # fmt: skip
+
+
+def _metadata_lock(name: str, server: str) -> Incident:
+    return Incident(
+        name, server, "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
+        what="a transaction has read a table and is idle; an ALTER TABLE and 10 readers wait for it",
+    )  # fmt: skip
+
+
+def _user_lock(name: str, server: str) -> Incident:
+    return Incident(
+        name, server, "user_lock", lambda s: UserLock(s, 10), _oltp,
+        what="one connection holds a named lock (GET_LOCK), and ten others wait for it",
+    )  # fmt: skip
+
+
 INCIDENTS = (
-    Incident(
-        "row-lock-56", "mysql-5.6.24", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
-        what="a transaction has updated a row and is idle; 20 connections wait to update the row",
-    ),
-    Incident(
-        "row-lock-97", "mysql-9.7", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
-        what="a transaction has updated a row and is idle; 20 connections wait to update the row",
-    ),
-    Incident(
-        "metadata-lock-97", "mysql-9.7", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE and 10 readers wait for it",
-    ),
-    Incident(
-        "metadata-lock-1145", "mariadb-11.4.5", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE and 10 readers wait for it",
-    ),
+    _row_lock("row-lock-56", "mysql-5.6.24"),
+    _row_lock("row-lock-57", "mysql-5.7.22"),
+    _row_lock("row-lock-80", "mysql-8.0.31"),
+    _row_lock("row-lock-97", "mysql-9.7"),
+    _row_lock("row-lock-1145", "mariadb-11.4.5"),
+    _metadata_lock("metadata-lock-56", "mysql-5.6.24"),
+    _metadata_lock("metadata-lock-57", "mysql-5.7.22"),
+    _metadata_lock("metadata-lock-80", "mysql-8.0.31"),
+    _metadata_lock("metadata-lock-97", "mysql-9.7"),
+    _metadata_lock("metadata-lock-1145", "mariadb-11.4.5"),
+    _user_lock("user-lock-57", "mysql-5.7.22"),
+    _user_lock("user-lock-80", "mysql-8.0.31"),
+    _user_lock("user-lock-1145", "mariadb-11.4.5"),
     Incident(
         "stopped", "mysql-5.6.24", "server_stopped", _stopped, lambda s: Cpu(s, 4),
         what="the process is stopped (SIGSTOP), as after a killed debugger",

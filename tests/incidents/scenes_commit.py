@@ -1,4 +1,4 @@
-"""Incidents of commits that wait: for the device, or for something else."""
+"""Define incidents in which commits wait for the device or for something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incidents of new connections."""
+"""Define incidents in which new connections wait."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CLIENTS: Final = 6
 _CLIENT: Final = "127.0.0.9"
 #: The address of the silent name server.
 _NAME_SERVER: Final = "127.0.0.10"
-#: The largest values of glibc: the resolver gives up after two minutes.
+#: The resolver's limits are the largest that glibc accepts: it gives up only after two minutes.
 _RESOLV_CONF: Final = f"nameserver {_NAME_SERVER}\noptions timeout:30 attempts:5\n"
 _NSSWITCH_CONF: Final = "passwd: files\ngroup: files\nhosts: files dns\n"
 _WITHIN_S: Final = 60
-#: Bind the two files in the server's own mount namespace, then become the server.
+#: Shell script: bind-mount the two files in the server's own mount namespace, then exec the server.
 _BIND: Final = """
 mount --bind "$1/resolv.conf" /etc/resolv.conf &&
 mount --bind "$1/nsswitch.conf" /etc/nsswitch.conf &&

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Numbers of computing threads on a machine with two CPUs: far too many, and just enough.
+#: Numbers of CPU-bound threads on a machine with two CPUs: far too many, and just enough.
 _MANY, _FEW = 24, 2
 _CLIENTS = 16
 _ONE_AT_A_TIME = ("--innodb-thread-concurrency=1",)
@@ -43,7 +43,7 @@ def _throttled(server: Server) -> Iterator[None]:
 
 
 def _scans(server: Server) -> Repeated:
-    """Scan a table in the buffer pool, from more clients than the server admits to InnoDB."""
+    """Scan a table in the buffer pool with more clients than the server admits to InnoDB."""
     rows = " UNION ALL ".join(["SELECT 1"] * 10)
     digits = ", ".join(f"({rows}) d{number}" for number in range(4))
     make = (f"CREATE TABLE t1 (a INT AUTO_INCREMENT PRIMARY KEY) SELECT 'x' AS b FROM {digits}",)

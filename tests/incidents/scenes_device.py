@@ -70,7 +70,7 @@ def _crowded(server: Server) -> Iterator[None]:
         yield
 
 
-#: Concurrent copies; each locks all rows of a table.
+#: Number of concurrent copies, each of which locks all rows of a table.
 _COPIES: Final = 15
 _ROWS: Final = 22_000
 
@@ -90,27 +90,40 @@ def _copies(server: Server, isolation: str) -> Iterator[None]:
             yield
 
 
+def _slow_device(name: str, server: str) -> Incident:
+    return Incident(
+        name,
+        server,
+        "io_slow",
+        _slow_reads,
+        _reading,
+        options=(*_DIRECT, _SMALL),
+        also=("io_throttled",),
+        what="random reads of rows from a device with 40 reads/s",
+    )
+
+
+def _free_pages(name: str, server: str) -> Incident:
+    return Incident(
+        name,
+        server,
+        "free_pages",
+        _crowded,
+        _crowded,
+        options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite", "--innodb-lru-scan-depth=100"),
+        twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
+        what="random updates in a data set of eight times the buffer pool, on a slow device",
+    )
+
+
 INCIDENTS = (
-    Incident(
-        "slow-reads-56",
-        "mysql-5.6.24",
-        "io_slow",
-        _slow_reads,
-        _reading,
-        options=(*_DIRECT, _SMALL),
-        also=("io_throttled",),
-        what="random reads of rows from a device with 40 reads/s",
-    ),
-    Incident(
-        "slow-reads-1145",
-        "mariadb-11.4.5",
-        "io_slow",
-        _slow_reads,
-        _reading,
-        options=(*_DIRECT, _SMALL),
-        also=("io_throttled",),
-        what="random reads of rows from a device with 40 reads/s",
-    ),
+    _slow_device("slow-reads-56", "mysql-5.6.24"),
+    _slow_device("slow-reads-57", "mysql-5.7.22"),
+    _slow_device("slow-reads-80", "mysql-8.0.31"),
+    _slow_device("slow-reads-1145", "mariadb-11.4.5"),
+    _free_pages("free-pages-56", "mysql-5.6.24"),
+    _free_pages("free-pages-57", "mysql-5.7.22"),
+    _free_pages("free-pages-80", "mysql-8.0.31"),
     Incident(
         "slow-commits-559",
         "mysql-5.5.9",
@@ -137,16 +150,6 @@ INCIDENTS = (
         _crowded,
         _crowded,
         options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite"),
-        twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
-        what="random updates in a data set of eight times the buffer pool, on a slow device",
-    ),
-    Incident(
-        "free-pages-56",
-        "mysql-5.6.24",
-        "free_pages",
-        _crowded,
-        _crowded,
-        options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite", "--innodb-lru-scan-depth=100"),
         twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
         what="random updates in a data set of eight times the buffer pool, on a slow device",
     ),

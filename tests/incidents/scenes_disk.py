@@ -1,4 +1,4 @@
-"""Incidents of a full disk."""
+"""Define incidents with a full disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 _CLIENTS: Final = 4
-#: Sizes of the database's disk in MiB: smaller than the rows of all clients, and much larger.
+#: Sizes of the database's disk in MiB: too small for the rows of all clients, and more than large enough.
 _FULL, _ROOMY = 2, 256
 
 

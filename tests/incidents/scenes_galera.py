@@ -1,8 +1,8 @@
-"""Incidents of a Galera cluster. A scene yields the node to diagnose."""
+"""Define incidents on a Galera cluster. Each scene yields the node to diagnose."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,24 +12,26 @@ from incidents.lab import Incident
 from waiting import until
 from workloads.clients import Clients, repeating
 from workloads.crowd import Crowd
+from workloads.table_lock import table_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servers import Server
 
-#: Commits that do not wait for the disk, so that three nodes can share a test host.
+#: Options that keep commits from waiting for the disk, so that three nodes can share a test host.
 _OPTIONS: Final = ("--innodb-flush-log-at-trx-commit=0", "--wsrep-slave-threads=2")
-#: The receive queue at which a node pauses the others. Galera multiplies it by the square root of the nodes.
+#: Length of the receive queue at which a node pauses the others. Galera multiplies it by the square root of
+#: the number of nodes.
 _LIMIT: Final = 64
 _PROVIDER: Final = (f"gcs.fc_limit={_LIMIT}",)
 _WRITERS: Final = 6
-#: Changes per second of all writers, far below what the nodes can apply.
+#: Changes per second of all writers together; the nodes can apply far more.
 _RATE: Final = 300
-#: Writers on each of two nodes that change rows without pause.
+#: Number of writers on each of two nodes. The writers change rows without pausing.
 _STORM: Final = 3
 _ROWS: Final = 10_000
-#: Rows of the table that the DDL copies. A column that it computes makes a row take about a millisecond.
+#: Number of rows that the DDL copies. It takes about a millisecond to compute the new column of each row.
 _COPIED: Final = 20_000
 _DDL: Final = (
     "ALTER TABLE copied ADD COLUMN h CHAR(128) AS (SHA2(REPEAT(pad, 200), 512)) STORED, ALGORITHM=COPY"
@@ -39,7 +41,7 @@ _WITHIN_S: Final = 60
 
 @contextmanager
 def _cluster(first: Server) -> Iterator[GaleraCluster]:
-    """Start a cluster with two tables, of which ``stock`` and ``spare`` are alike."""
+    """Start a cluster with the identical tables ``stock`` and ``spare``, and the larger table ``copied``."""
     with GaleraCluster(first, _PROVIDER) as cluster:
         columns = "(a INT PRIMARY KEY, b INT, pad VARCHAR(2100)) ENGINE=InnoDB"
         rows = "SELECT seq, 0, REPEAT('x', 2000) FROM seq_1_to_"
@@ -53,36 +55,30 @@ def _cluster(first: Server) -> Iterator[GaleraCluster]:
             f"CREATE TABLE copied {columns}",
             f"INSERT INTO copied {rows}{_COPIED}",
         )
-        until(lambda: all(_has_rows(node) for node in cluster.nodes), within_s=_WITHIN_S)
+        cluster.wait_for_rows("shop", "copied", _COPIED)
         yield cluster
-
-
-def _has_rows(node: Server) -> bool:
-    found = node.sql("SELECT 1 FROM information_schema.TABLES WHERE TABLE_NAME = 'copied'")
-    return bool(found) and node.sql("SELECT COUNT(*) FROM shop.copied") == [(_COPIED,)]
 
 
 def _writers(
     node: Server, table: str = "stock", rows: int = _ROWS, rate: int = _RATE, count: int = _WRITERS
 ) -> Clients:
-    """Change rows of a table at random. A transaction that a conflict rolls back is repeated."""
+    """Change random rows of a table; retry transactions that were rolled back because of a conflict."""
     script = repeating([f"UPDATE {table} SET b = b + 1 WHERE a = $R"], rows)
     return Clients(node, count, "shop", [*script, f"--rate={rate}", "--mysql-ignore-errors=1213"])
 
 
+def _until_writing(cluster: GaleraCluster) -> None:
+    """Return once the first node's clients have committed transactions for about a second."""
+    first = cluster.nodes[0]
+    until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+
+
 @contextmanager
 def _locked(first: Server, diagnosed: int) -> Iterator[Server]:
-    """Block the appliers of the last node by LOCK TABLES, until it pauses the cluster."""
-    with (
-        _cluster(first) as cluster,
-        closing(cluster.nodes[-1].connect(database="shop")) as holder,
-        _writers(first),
-        holder.cursor() as cursor,
-    ):
-        cursor.execute("LOCK TABLES stock READ")
+    """Block the appliers of the last node with LOCK TABLES, until it pauses the cluster."""
+    with _cluster(first) as cluster, _writers(first), table_lock(cluster.nodes[-1], "shop", "stock"):
         until(lambda: _paused(cluster), within_s=_WITHIN_S)
         yield cluster.nodes[diagnosed]
-        cursor.execute("UNLOCK TABLES")
 
 
 def _paused(cluster: GaleraCluster) -> bool:
@@ -95,23 +91,22 @@ def _queue(cluster: GaleraCluster) -> int:
 
 @contextmanager
 def _unlocked(first: Server, diagnosed: int) -> Iterator[Server]:
-    """Run the same load, and lock the table only for a moment."""
-    with _cluster(first) as cluster, closing(cluster.nodes[-1].connect(database="shop")) as holder:
-        with holder.cursor() as cursor:
-            cursor.execute("LOCK TABLES stock READ")
-            cursor.execute("UNLOCK TABLES")
+    """Run the same load as ``_locked``, but lock the table only for a moment."""
+    with _cluster(first) as cluster:
+        with table_lock(cluster.nodes[-1], "shop", "stock"):
+            pass
         with _writers(first):
-            until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+            _until_writing(cluster)
             yield cluster.nodes[diagnosed]
 
 
 @contextmanager
 def _conflicts(first: Server, tables: tuple[str, str], rows: int) -> Iterator[Server]:
-    """Change the first rows of a table on each of two nodes."""
+    """On each of two nodes, change the first rows of one table."""
     with _cluster(first) as cluster, ExitStack() as stack:
         for node, table in zip(cluster.nodes, tables, strict=False):
             stack.enter_context(_writers(node, table, rows, rate=0, count=_STORM))
-        until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+        _until_writing(cluster)
         yield first
 
 
@@ -123,7 +118,7 @@ def _ddl(first: Server, *, running: bool) -> Iterator[Server]:
             other.send(_DDL)
             until(lambda: _waiting(first) == _WRITERS, within_s=_WITHIN_S)
         else:
-            until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+            _until_writing(cluster)
         yield first
 
 

@@ -1,10 +1,10 @@
-"""Incidents of a replication group. A scene yields the member to diagnose."""
+"""Define incidents on a replication group. Each scene yields the member to diagnose."""
 
 from __future__ import annotations
 
 import os
 import signal
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from clusters.group_replication import SERVER
 from incidents.lab import Incident
 from waiting import until
 from workloads.clients import Clients, repeating
+from workloads.table_lock import table_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ _OPTIONS: Final = (
     "--sync-binlog=0",
 )
 _WRITERS: Final = 6
-#: Changes per second of all writers, far below what the members can apply.
+#: Changes per second of all writers together; the members can apply far more.
 _RATE: Final = 150
 _ROWS: Final = 1_000
 _WITHIN_S: Final = 60
@@ -44,30 +45,19 @@ def _written(first: Server, rate: int = _RATE) -> Iterator[ReplicationGroup]:
             "CREATE TABLE shop.stock (a INT PRIMARY KEY, b INT)",
             f"INSERT INTO shop.stock VALUES {rows}",
         )
-        until(lambda: all(_has_table(node) for node in group.nodes), within_s=_WITHIN_S)
+        group.wait_for_rows("shop", "stock", _ROWS)
         script = repeating(["UPDATE stock SET b = b + 1 WHERE a = $R"], _ROWS)
         with Clients(first, _WRITERS, "shop", [*script, f"--rate={rate}"]):
             until(lambda: int(first.sql(_COMMITTED)[0][0]) > _RATE, within_s=_WITHIN_S)
             yield group
 
 
-def _has_table(node: Server) -> bool:
-    found = node.sql("SELECT 1 FROM information_schema.TABLES WHERE TABLE_NAME = 'stock'")
-    return bool(found) and node.sql("SELECT COUNT(*) FROM shop.stock") == [(_ROWS,)]
-
-
 @contextmanager
 def _locked(first: Server, diagnosed: int) -> Iterator[Server]:
-    """Block the applier of the last member by LOCK TABLES, until flow control delays the writers."""
-    with (
-        _written(first, rate=0) as group,
-        closing(group.nodes[-1].connect(database="shop")) as holder,
-        holder.cursor() as cursor,
-    ):
-        cursor.execute("LOCK TABLES stock READ")
+    """Block the applier of the last member with LOCK TABLES, until flow control delays the writers."""
+    with _written(first, rate=0) as group, table_lock(group.nodes[-1], "shop", "stock"):
         until(lambda: _queue(first) > 10 * _LIMIT, within_s=_WITHIN_S)
         yield group.nodes[diagnosed]
-        cursor.execute("UNLOCK TABLES")
 
 
 def _queue(node: Server) -> int:
@@ -81,19 +71,15 @@ def _queue(node: Server) -> int:
 @contextmanager
 def _unlocked(first: Server, diagnosed: int) -> Iterator[Server]:
     """Run a load that all members can apply, and lock the table only for a moment."""
-    with (
-        _written(first) as group,
-        closing(group.nodes[-1].connect(database="shop")) as holder,
-        holder.cursor() as cursor,
-    ):
-        cursor.execute("LOCK TABLES stock READ")
-        cursor.execute("UNLOCK TABLES")
+    with _written(first) as group:
+        with table_lock(group.nodes[-1], "shop", "stock"):
+            pass
         yield group.nodes[diagnosed]
 
 
 @contextmanager
 def _without_majority(first: Server) -> Iterator[Server]:
-    """Stop the processes of two of the three members for the block."""
+    """Stop the processes of two of the three members while the block runs."""
     with _written(first) as group:
         stopped = [node.pid for node in group.nodes[1:]]
         try:

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Options with which commits do not wait for the disk.
+#: Options that keep commits from waiting for the disk.
 _LAZY = ("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=O_DIRECT")
 
 
 def _storm(server: Server) -> Writers:
-    """Write up to 150 MB of redo a second, all of which must fit into the twin's redo log."""
+    """Write up to 150 MB of redo per second. The twin's redo log is large enough for all of it."""
     return Writers(server, 4, rewrite=True)
 
 
@@ -32,7 +32,7 @@ def _from_clean(server: Server) -> Writers:
 
 @contextmanager
 def _after_a_burst(server: Server) -> Iterator[None]:
-    """Fill the redo log once; then make few changes, for which it is still too small."""
+    """Write a burst of redo, then make a few changes per second, which the stall's small log cannot hold."""
     with _storm(server):
         pass
     with Writers(server, 4, rewrite=True, rate=300):
@@ -46,65 +46,66 @@ def _dirty(*more: str) -> tuple[str, ...]:
 _FAST = "--innodb-io-capacity=20000"
 _SLOW = "--innodb-io-capacity=100"
 
-INCIDENTS = (
-    Incident(
-        "flushing-storm-56",
-        "mysql-5.6.24",
+
+def _flushing_storm(name: str, server: str, small: str, large: str, what: str) -> Incident:
+    return Incident(
+        name,
+        server,
         "flushing_storm",
         _storm,
         _storm,
-        options=(*_LAZY, "--innodb-log-file-size=1M"),
-        twin_options=(*_LAZY, "--innodb-log-file-size=1G"),
-        what="four clients update rows with a redo log of 2 MB",
-    ),
-    Incident(
-        "flushing-storm-97",
-        "mysql-9.7",
-        "flushing_storm",
-        _storm,
-        _storm,
-        options=(*_LAZY, "--innodb-redo-log-capacity=8M", "--skip-log-bin"),
-        twin_options=(*_LAZY, "--innodb-redo-log-capacity=2G", "--skip-log-bin"),
-        what="four clients update rows with a redo log of 8 MB",
-    ),
-    Incident(
-        "flushing-storm-1145",
-        "mariadb-11.4.5",
-        "flushing_storm",
-        _storm,
-        _storm,
-        options=(*_LAZY, "--innodb-log-file-size=4M"),
-        twin_options=(*_LAZY, "--innodb-log-file-size=2G"),
-        what="four clients update rows with a redo log of 4 MB",
-    ),
-    Incident(
-        "redo-too-small",
-        "mysql-5.6.24",
+        options=(*_LAZY, small),
+        twin_options=(*_LAZY, large),
+        what=f"four clients update rows with a redo log of {what}",
+    )
+
+
+def _redo_too_small(name: str, server: str, small: str, large: str) -> Incident:
+    return Incident(
+        name,
+        server,
         "redo_too_small",
         _after_a_burst,
         _after_a_burst,
-        options=(*_LAZY, "--innodb-log-file-size=4M", "--innodb-flushing-avg-loops=1"),
-        twin_options=(*_LAZY, "--innodb-log-file-size=512M", "--innodb-flushing-avg-loops=1"),
+        options=(*_LAZY, small, "--innodb-flushing-avg-loops=1"),
+        twin_options=(*_LAZY, large, "--innodb-flushing-avg-loops=1"),
         what="a few changes per second after a burst; the redo log is full within seconds",
-    ),
-    Incident(
-        "dirty-limit-559",
-        "mysql-5.5.9",
+    )
+
+
+def _dirty_limit(name: str, server: str, what: str, *twin: str) -> Incident:
+    return Incident(
+        name,
+        server,
         "dirty_limit",
         _dirtying,
         _from_clean,
         options=_dirty(_SLOW),
-        twin_options=_dirty(_FAST),
-        what="more pages become dirty than the master thread may write with innodb_io_capacity",
-    ),
-    Incident(
+        twin_options=_dirty(_FAST, *twin),
+        what=what,
+    )
+
+
+_FILE, _CAPACITY = "--innodb-log-file-size=", "--innodb-redo-log-capacity="
+_AVERAGE = "--innodb-flushing-avg-loops=1"
+_TOO_SLOW = "more pages become dirty than the {} may write with innodb_io_capacity"
+
+INCIDENTS = (
+    _flushing_storm("flushing-storm-56", "mysql-5.6.24", f"{_FILE}1M", f"{_FILE}1G", "2 MB"),
+    _flushing_storm("flushing-storm-57", "mysql-5.7.22", f"{_FILE}4M", f"{_FILE}1G", "8 MB"),
+    _flushing_storm("flushing-storm-80", "mysql-8.0.31", f"{_CAPACITY}8M", f"{_CAPACITY}2G", "8 MB"),
+    _flushing_storm("flushing-storm-97", "mysql-9.7", f"{_CAPACITY}8M", f"{_CAPACITY}2G", "8 MB"),
+    _flushing_storm("flushing-storm-1145", "mariadb-11.4.5", f"{_FILE}4M", f"{_FILE}2G", "4 MB"),
+    _redo_too_small("redo-too-small", "mysql-5.6.24", f"{_FILE}4M", f"{_FILE}512M"),
+    _redo_too_small("redo-too-small-57", "mysql-5.7.22", f"{_FILE}4M", f"{_FILE}512M"),
+    _redo_too_small("redo-too-small-80", "mysql-8.0.31", f"{_CAPACITY}8M", f"{_CAPACITY}1G"),
+    _dirty_limit("dirty-limit-559", "mysql-5.5.9", _TOO_SLOW.format("master thread")),
+    _dirty_limit(
         "dirty-limit-56",
         "mysql-5.6.24",
-        "dirty_limit",
-        _dirtying,
-        _from_clean,
-        options=_dirty(_SLOW),
-        twin_options=_dirty(_FAST, "--innodb-flushing-avg-loops=1"),
-        what="pages become dirty after an import, and 5.6 flushes only at the average rate of redo",
+        "pages become dirty after an import, and 5.6 flushes only at the average rate of redo",
+        _AVERAGE,
     ),
+    _dirty_limit("dirty-limit-57", "mysql-5.7.22", _TOO_SLOW.format("page cleaner"), _AVERAGE),
+    _dirty_limit("dirty-limit-80", "mysql-8.0.31", _TOO_SLOW.format("page cleaner"), _AVERAGE),
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Options to read pages from the disk instead of the kernel's cache, and to create tables with few fsyncs.
+#: Options that make the server read pages from disk, not from the kernel's cache, and rarely call fsync.
 _DISK = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=O_DIRECT",
@@ -24,21 +24,21 @@ _DISK = (
 _POOL_16M = "--innodb-buffer-pool-size=16M"
 _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
-#: The default before 5.6, with which pages become young immediately. Only young pages trigger random
+#: The default before 5.6: pages become young at their first access. Only young pages trigger random
 #: read-ahead.
 _YOUNG = "--innodb-old-blocks-time=0"
 _LONG_SPIN = "--innodb-sync-spin-loops=200"
-#: Number of rows of a kilobyte in a table of 45 MB.
+#: Number of rows of about 1 KB each in a table of 45 MB.
 _WIDE = 40_000
 _ROWS_OF_TWO_PAGES = 30
-#: An option with which INSERT … SELECT assigns ids without gaps.
+#: An option that makes INSERT … SELECT assign ids without gaps.
 _ONE_BY_ONE = "--innodb-autoinc-lock-mode=0"
-#: An SQL expression for a unique, unordered value. MD5 is not used, because 9.7 does not have it.
+#: An SQL expression for a unique, unordered value. It avoids MD5, which MySQL 9.7 does not have.
 _ANY = "CONCAT(CRC32(RAND()), RAND())"
 
 
 def _wide(server: Server) -> None:
-    """Create ``lab.wide``: rows of a kilobyte, several times the size of the small buffer pools."""
+    """Create ``lab.wide``, with rows of about 1 KB: several times as large as the small buffer pools."""
     server.sql(
         "CREATE DATABASE lab",
         "CREATE TABLE lab.wide (a INT AUTO_INCREMENT PRIMARY KEY, pad CHAR(255), more CHAR(255),"
@@ -93,7 +93,19 @@ def _shown(server: Server) -> Repeated:
     return Repeated(server, 8, [statement])
 
 
+def _latch(name: str, server: str) -> Incident:
+    return Incident(
+        name, server, "latch_contention", _crowd_listed, _crowd_beside,
+        options=("--max-connections=1200",), seconds=10,
+        what="32 connections run SHOW PROCESSLIST in a loop, with 1,000 connections in the list",
+    )  # fmt: skip
+
+
 INCIDENTS = (
+    _latch("latch-56", "mysql-5.6.24"),
+    _latch("latch-57", "mysql-5.7.22"),
+    _latch("latch-80", "mysql-8.0.31"),
+    _latch("latch-97", "mysql-9.7"),
     Incident(
         "read-ahead-harm-559", "mysql-5.5.9", "read_ahead_harm", _short_ranges, _short_ranges,
         setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-read-ahead-threshold=0"),
@@ -113,16 +125,6 @@ INCIDENTS = (
         setup=_wide, options=(*_DISK, _POOL_16M, _LONG_SPIN),
         twin_options=(*_DISK, _POOL_128M, _LONG_SPIN),
         what="8 connections scan one table from disk, in lockstep",
-    ),
-    Incident(
-        "latch-56", "mysql-5.6.24", "latch_contention", _crowd_listed, _crowd_beside,
-        options=("--max-connections=1200",), seconds=10,
-        what="32 connections run SHOW PROCESSLIST in a loop, with 1,000 connections in the list",
-    ),
-    Incident(
-        "latch-97", "mysql-9.7", "latch_contention", _crowd_listed, _crowd_beside,
-        options=("--max-connections=1200",), seconds=10,
-        what="32 connections run SHOW PROCESSLIST in a loop, with 1,000 connections in the list",
     ),
     Incident(
         "statistics-559", "mysql-5.5.9", "statistics", _shown, _shown,

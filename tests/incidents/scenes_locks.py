@@ -1,4 +1,4 @@
-"""Define incidents with transaction locks, table locks and the history list."""
+"""Define incidents with deadlock searches, opening tables and the history list."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING
 
 from incidents.lab import Incident
 from incidents.table_filling import doubled
-from workloads import Burn, Idle, MetadataLock, Oltp, Repeated, RowLock, UserLock, WorkloadError
+from workloads import Burn, Idle, Repeated, WorkloadError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servers import Server
 
-#: Options that make commits fast, and with which INSERT … SELECT assigns ids without gaps.
+#: Options that make commits fast, and make INSERT … SELECT assign ids without gaps.
 _FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-autoinc-lock-mode=0")
 _TABLES = 2_000
 _ROWS = 10_000
-#: Length of the history list to wait for, and the minimum and maximum seconds of that wait.
+_ACCOUNTS = 60_000
+#: Length of the history list to wait for, and the minimum and maximum duration of that wait in seconds.
 _HISTORY, _OLD_S, _WITHIN_S = 25_000, 8, 60
-
-
-def _oltp(server: Server) -> Oltp:
-    return Oltp(server, 4)
 
 
 def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
@@ -38,7 +35,7 @@ def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
 
 
 def _paced_updates(server: Server) -> Repeated:
-    """Run updates at a limited rate. At full rate, undo logs fill the buffer pool, a different stall."""
+    """Run updates at a limited rate. At full rate, undo logs would fill the pool and cause another stall."""
     return _updates(server, 8, "$R", rate=10_000)
 
 
@@ -86,6 +83,43 @@ def _until_history_is_long(server: Server, not_before: float) -> None:
         time.sleep(0.2)
 
 
+def _many_accounts(server: Server) -> None:
+    """Create so many accounts that FLUSH PRIVILEGES takes a large part of a second."""
+    accounts = "SELECT 'localhost', CONCAT('x', a), '', '', '', '', 'caching_sha2_password' FROM lab.numbers"
+    server.sql(
+        "CREATE DATABASE lab",
+        "CREATE TABLE lab.numbers (a INT AUTO_INCREMENT PRIMARY KEY, b INT)",
+        *doubled("lab.numbers", "b", "0", _ACCOUNTS),
+        "INSERT INTO mysql.user (Host, User, ssl_cipher, x509_issuer, x509_subject, authentication_string,"
+        f" plugin) {accounts}",
+    )
+
+
+def _grants_shown(server: Server) -> Repeated:
+    return Repeated(server, 10, ["SHOW GRANTS FOR root@localhost"], rate=500)
+
+
+@contextlib.contextmanager
+def _privileges_reloaded(server: Server) -> Iterator[None]:
+    with _grants_shown(server), Repeated(server, 1, ["FLUSH PRIVILEGES"]):
+        yield
+
+
+def _hot_row(name: str, server: str, finding: str) -> Incident:
+    return Incident(
+        name, server, finding, lambda s: _updates(s, 190, "1"), lambda s: _updates(s, 190, "$R"),
+        options=(*_FAST, "--max-connections=300"), seconds=15,
+        what="190 connections update one row",
+    )  # fmt: skip
+
+
+def _history_list(name: str, server: str, *redo: str) -> Incident:
+    return Incident(
+        name, server, "history_list", _old_snapshot, _paced_updates, options=(*_FAST, *redo),
+        what="a forgotten transaction keeps its read view open while others update rows",
+    )  # fmt: skip
+
+
 INCIDENTS = (
     Incident(
         "deadlock-search-559", "mysql-5.5.9", "deadlock_search",
@@ -93,27 +127,13 @@ INCIDENTS = (
         options=_FAST, seconds=15,
         what="140 connections update one row",
     ),
-    Incident(
-        "deadlock-search-56", "mysql-5.6.24", "deadlock_search",
-        lambda s: _updates(s, 190, "1"), lambda s: _updates(s, 190, "$R"),
-        options=(*_FAST, "--max-connections=300"), seconds=15,
-        what="190 connections update one row",
-    ),
-    Incident(
-        "row-lock-1145", "mariadb-11.4.5", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
-        what="a transaction has updated a row and is idle; 20 connections wait to update the row",
-    ),
-    Incident(
-        "metadata-lock-56", "mysql-5.6.24", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE and 10 readers wait for it",
-    ),
+    _hot_row("deadlock-search-56", "mysql-5.6.24", "deadlock_search"),
+    _hot_row("deadlock-search-57", "mysql-5.7.22", "deadlock_search"),
+    # since 8.0.18, a background thread searches for deadlocks, and no client waits for it
+    _hot_row("hot-row-80", "mysql-8.0.31", "row_lock_convoy"),
     Incident(
         "cpu-loop-97", "mysql-9.7", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10),
         what="one connection runs an endless CPU-bound query",
-    ),
-    Incident(
-        "user-lock-1145", "mariadb-11.4.5", "user_lock", lambda s: UserLock(s, 10), _oltp,
-        what="one connection holds a named lock (GET_LOCK), and ten others wait for it",
     ),
     Incident(
         "opening-tables-559", "mysql-5.5.9", "opening_tables", _any_table, _opened_before,
@@ -122,14 +142,13 @@ INCIDENTS = (
         twin_options=(*_FAST, "--sync-frm=0", "--table-open-cache=8000", "--table-definition-cache=4000"),
         what="32 connections read from 2,000 tables with a table cache of 64",
     ),
+    _history_list("history-56", "mysql-5.6.24", "--innodb-log-file-size=512M"),
+    _history_list("history-57", "mysql-5.7.22", "--innodb-log-file-size=512M"),
+    _history_list("history-80", "mysql-8.0.31", "--innodb-redo-log-capacity=1G"),
+    _history_list("history-97", "mysql-9.7"),
     Incident(
-        "history-56", "mysql-5.6.24", "history_list", _old_snapshot, _paced_updates,
-        options=(*_FAST, "--innodb-log-file-size=512M"),
-        what="a forgotten transaction keeps its read view open while others update rows",
-    ),
-    Incident(
-        "history-97", "mysql-9.7", "history_list", _old_snapshot, _paced_updates,
-        options=_FAST,
-        what="a forgotten transaction keeps its read view open while others update rows",
+        "privilege-cache-80", "mysql-8.0.31", "metadata_lock", _privileges_reloaded, _grants_shown,
+        setup=_many_accounts,
+        what="a client repeats FLUSH PRIVILEGES with 60,000 accounts, and 10 others wait to check privileges",
     ),
 )  # fmt: skip

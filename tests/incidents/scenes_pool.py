@@ -1,4 +1,4 @@
-"""Incidents of operations on the whole buffer pool, for which all other threads wait."""
+"""Define incidents in which an operation on the whole buffer pool makes all other threads wait."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 _CLIENTS: Final = 8
 _SIZES: Final = (1 << 30, 4 << 30)
-#: Blocks are initialized even if they never hold a page, so the pool does not have to be filled.
+#: A resize initializes all blocks, even those that never held a page, so the pool need not be filled.
 _POOL: Final = (f"--innodb-buffer-pool-size={_SIZES[-1]}", "--innodb-buffer-pool-instances=1")
 #: Seconds between two attempts to resize a pool that is being resized.
 _AGAIN_S: Final = 0.02
 
 
 def _reading(server: Server) -> Readers:
-    """Read rows of a table in the buffer pool, but not as fast as possible."""
+    """Read rows of a table in the buffer pool, at a limited rate."""
     return Readers(server, _CLIENTS, megabytes=8, rate=400)
 
 
 @contextlib.contextmanager
 def _while_resizing(server: Server) -> Iterator[None]:
-    """Read rows while another client resizes the buffer pool again and again."""
+    """Read rows while another client keeps resizing the buffer pool."""
     ended = threading.Event()
     with _reading(server), contextlib.closing(server.connect()) as connection:
         thread = threading.Thread(target=_resize, args=(connection, ended))
@@ -49,7 +49,7 @@ def _resize(connection: Connection[Any], ended: threading.Event) -> None:
     with connection.cursor() as cursor:
         while not ended.wait(_AGAIN_S):
             for size in _SIZES:
-                with contextlib.suppress(pymysql.err.MySQLError):  # the last resize is not complete
+                with contextlib.suppress(pymysql.err.MySQLError):  # the previous resize is not complete
                     cursor.execute(f"SET GLOBAL innodb_buffer_pool_size = {size}")
 
 

@@ -1,10 +1,11 @@
-"""Define incidents during start and shutdown, with a lack of memory, and with slow clients."""
+"""Define incidents during startup and shutdown, with a lack of memory, and with slow clients."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,20 +20,21 @@ from workloads import Idle, Writers
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from incidents.lab import Scene
     from servers import Server
 
-#: Half of the amount of data in the profile tests. Recovery takes long enough, because the device is slow.
+_Options = Mapping[str, "str | int | None"]
+#: Half as much data as in the profile tests. Recovery still takes long enough, because the device is slow.
 _DOUBLINGS = 14
 #: Options for mariadb-11.4.5, whose single redo log file must be as large as both files of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
 _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
 
-def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
-    """Crash with much redo, and restart on a slow device with a small buffer pool."""
+def _recovers(tight: _Options, limit: int) -> Scene:
+    """Crash with a large amount of redo, and restart on a slow device with a small buffer pool."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -46,8 +48,8 @@ def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
     return scene
 
 
-def _clean(tight: Mapping[str, str | int | None]) -> Scene:
-    """Shut down cleanly after the same writes, and restart."""
+def _clean(tight: _Options) -> Scene:
+    """Make the same changes as ``_recovers``, but shut down cleanly before the restart."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -67,13 +69,13 @@ def _shutting_down(server: Server) -> Iterator[None]:
     make_backlog(server, _DOUBLINGS)
     with slow(server, reads=10, writes=10):
         server.process.terminate()
-        until(lambda: "shutdown" in server.error_log.read_text(errors="replace"))
+        until(lambda: "shutdown" in server.error_log.read_text(errors="replace").lower())
         yield
 
 
 @contextlib.contextmanager
 def _purged(server: Server) -> Iterator[None]:
-    """Delete the same rows, and wait for the purge instead of shutting down."""
+    """Delete the same rows as ``_shutting_down``, and wait for the purge instead of shutting down."""
     make_backlog(server, _DOUBLINGS)
     with Idle(server, 10) as idle:
         until(lambda: _history(idle) < 1000)
@@ -110,7 +112,7 @@ def _nobody_reads(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _all_read(server: Server) -> Iterator[None]:
-    """Run the same statements and read all rows."""
+    """Run the same statements as ``_nobody_reads``, but read all rows."""
     with Idle(server, 10) as idle, contextlib.ExitStack() as stack:
         for _ in range(4):
             connection = stack.enter_context(contextlib.closing(server.connect(database=idle.database)))
@@ -140,56 +142,52 @@ def _innoscope(*words: object) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
-def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
+def _roomy(options: _Options) -> tuple[str, ...]:
     return tuple(arguments(options))
 
 
-#: Options with which the server needs more memory for its buffer pool than for everything else.
+#: Options that keep the rest of the server's memory smaller than its buffer pool.
 _MEAGRE = (
     "--performance-schema=OFF",
     "--max-connections=100",
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=O_DIRECT",
 )
-_CRASHED = "crash recovery of much redo, with a small buffer pool on a slow device"
 
-INCIDENTS = (
-    Incident(
-        "crash-recovery-56",
-        "mysql-5.6.24",
+
+def _recovery(name: str, server: str, roomy: _Options, tight: _Options, limit: int) -> Incident:
+    return Incident(
+        name,
+        server,
         "crash_recovery",
-        _recovers(TIGHT, 40),
-        _clean(TIGHT),
-        options=_roomy(ROOMY),
-        what=_CRASHED,
-    ),
-    Incident(
-        "crash-recovery-97",
-        "mysql-9.7",
-        "crash_recovery",
-        _recovers(TIGHT_9, 200),
-        _clean(TIGHT_9),
-        options=_roomy(ROOMY_9),
-        what=_CRASHED,
-    ),
-    Incident(
-        "crash-recovery-1145",
-        "mariadb-11.4.5",
-        "crash_recovery",
-        _recovers(_TIGHT_1145, 40),
-        _clean(_TIGHT_1145),
-        options=_roomy(_ROOMY_1145),
-        what=_CRASHED,
-    ),
-    Incident(
-        "slow-shutdown-56",
-        "mysql-5.6.24",
+        _recovers(tight, limit),
+        _clean(tight),
+        options=_roomy(roomy),
+        what="crash recovery with a lot of redo to apply, a small buffer pool and a slow device",
+    )
+
+
+def _slow_shutdown(name: str, server: str) -> Incident:
+    return Incident(
+        name,
+        server,
         "shutting_down",
         _shutting_down,
         _purged,
         options=_roomy(SLOW_SHUTDOWN),
-        what="the server shuts down with innodb_fast_shutdown=0 and has much to purge",
-    ),
+        what="the server shuts down with innodb_fast_shutdown=0 and a long history list to purge",
+    )
+
+
+INCIDENTS = (
+    _recovery("crash-recovery-56", "mysql-5.6.24", ROOMY, TIGHT, 40),
+    _recovery("crash-recovery-57", "mysql-5.7.22", ROOMY, TIGHT, 40),
+    _recovery("crash-recovery-80", "mysql-8.0.31", ROOMY_9, TIGHT_9, 200),
+    _recovery("crash-recovery-97", "mysql-9.7", ROOMY_9, TIGHT_9, 200),
+    _recovery("crash-recovery-1145", "mariadb-11.4.5", _ROOMY_1145, _TIGHT_1145, 40),
+    _slow_shutdown("slow-shutdown-56", "mysql-5.6.24"),
+    _slow_shutdown("slow-shutdown-57", "mysql-5.7.22"),
+    _slow_shutdown("slow-shutdown-80", "mysql-8.0.31"),
     Incident(
         "memory-pressure",
         "mysql-5.6.24",

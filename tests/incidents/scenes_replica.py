@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 OPTIONS: Final = ("--server-id=2", "--relay-log=relay", "--innodb-lock-wait-timeout=600")
 _SOURCE: Final = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW")
 _WITHIN_S: Final = 30
-#: Lag of the replica, in seconds, at which it is diagnosed.
+#: The replica is diagnosed once it lags by this many seconds.
 _BEHIND: Final = 8
-#: Replication statements and the column with the lag: before 8.0.22 and in MariaDB, and since 8.0.22.
+#: Replication statements and the name of the lag column. The key is True for MySQL 8.0.22 and newer, and
+#: False for older MySQL and for MariaDB.
 _WORDS: Final = {
     False: (
-        # MariaDB requires certificates by default
+        # without these options, MariaDB requires a valid certificate
         "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copy',"
         " MASTER_SSL=0, MASTER_SSL_VERIFY_SERVER_CERT=0",
         "START SLAVE",
@@ -63,9 +64,8 @@ class Pair:
         self.change("CREATE DATABASE shop")
         self.change("CREATE TABLE shop.stock (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
         self.change("INSERT INTO shop.stock VALUES (1, 0), (2, 0)")
-        follow, start, _, _ = self._words
-        self.ask(follow.format(self.source.port))
-        self.ask(start)
+        self.ask(self._words[0].format(self.source.port))
+        self.ask(self.start_statement)
         until(lambda: self._has("shop", "stock"), within_s=_WITHIN_S)
 
     def change(self, statement: str) -> None:
@@ -79,10 +79,28 @@ class Pair:
 
     def stop(self) -> None:
         """Stop the replica's threads, as an operator does."""
-        self.ask(self._words[1].replace("START", "STOP"))
+        self.ask(self.stop_statement)
+
+    def start(self) -> None:
+        """Start the replica's threads."""
+        self.ask(self.start_statement)
+
+    @property
+    def start_statement(self) -> str:
+        """Return the statement that starts the replica's threads."""
+        return self._words[1]
+
+    @property
+    def stop_statement(self) -> str:
+        """Return the statement that stops the replica's threads."""
+        return self.start_statement.replace("START", "STOP")
+
+    def errno(self) -> int:
+        """Return the number of the error that stopped the applier; 0 if there is none."""
+        return int(self.status()["Last_SQL_Errno"])
 
     def status(self) -> Any:
-        """Return the replica's status by column."""
+        """Return the replica's status as a dictionary, by column name."""
         [status] = self.ask(self._words[2])
         return status
 
@@ -94,7 +112,7 @@ class Pair:
         )
 
     def ask(self, statement: str) -> Any:
-        """Run a statement on the replica; return its rows by column."""
+        """Run a statement on the replica; return its rows as dictionaries, by column name."""
         with self._at_replica.cursor(pymysql.cursors.DictCursor) as cursor:
             cursor.execute(statement)
             return cursor.fetchall()
@@ -113,8 +131,8 @@ def following(replica: Server) -> Iterator[Pair]:
 
 
 @contextmanager
-def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """Leave a transaction open on the replica. The transaction holds a lock that the applier needs."""
+def _transaction(replica: Server, hold: str) -> Iterator[tuple[Pair, Any]]:
+    """Begin a transaction on the replica. It holds a lock that the applier needs; yield its cursor."""
     with (
         following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,
@@ -122,6 +140,13 @@ def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
     ):
         cursor.execute("BEGIN")
         cursor.execute(hold)
+        yield pair, cursor
+
+
+@contextmanager
+def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
+    """Leave the transaction open on the replica."""
+    with _transaction(replica, hold) as (pair, cursor):
         pair.change(change)
         until(lambda: pair.behind() >= _BEHIND, within_s=_WITHIN_S)
         yield
@@ -131,13 +156,7 @@ def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
 @contextmanager
 def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
     """Run the same statements as ``_held``, but end the transaction before the change."""
-    with (
-        following(replica) as pair,
-        closing(replica.connect(database="shop")) as holder,
-        holder.cursor() as cursor,
-    ):
-        cursor.execute("BEGIN")
-        cursor.execute(hold)
+    with _transaction(replica, hold) as (pair, cursor):
         cursor.execute("COMMIT")
         pair.change(change)
         yield
@@ -146,16 +165,25 @@ def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
 _ROW = ("SELECT * FROM stock WHERE a = 1 FOR UPDATE", "UPDATE shop.stock SET b = 7 WHERE a = 1")
 _TABLE = ("SELECT * FROM stock", "ALTER TABLE shop.stock ADD COLUMN c INT")
 
-INCIDENTS = (
-    Incident(
-        "replica-row-lock-56",
-        "mysql-5.6.24",
+
+def _row(name: str, server: str) -> Incident:
+    return Incident(
+        name,
+        server,
         "replication_applier",
         lambda s: _held(s, *_ROW),
         lambda s: _in_step(s, *_ROW),
         options=OPTIONS,
         what="a forgotten transaction on a replica holds the row that the applier waits for",
-    ),
+    )
+
+
+INCIDENTS = (
+    _row("replica-row-lock-56", "mysql-5.6.24"),
+    _row("replica-row-lock-57", "mysql-5.7.22"),
+    _row("replica-row-lock-80", "mysql-8.0.31"),
+    _row("replica-row-lock-1011", "mariadb-10.11"),
+    _row("replica-row-lock-1145", "mariadb-11.4.5"),
     Incident(
         "replica-metadata-lock-97",
         "mysql-9.7",
@@ -164,14 +192,5 @@ INCIDENTS = (
         lambda s: _in_step(s, *_TABLE),
         options=OPTIONS,
         what="a forgotten transaction on a replica has read a table that an ALTER from the source waits for",
-    ),
-    Incident(
-        "replica-row-lock-1145",
-        "mariadb-11.4.5",
-        "replication_applier",
-        lambda s: _held(s, *_ROW),
-        lambda s: _in_step(s, *_ROW),
-        options=OPTIONS,
-        what="a forgotten transaction on a replica holds the row that the applier waits for",
     ),
 )

@@ -1,4 +1,4 @@
-"""Incidents of a replica that has stopped, or that applies changes slowly."""
+"""Define incidents on a replica that has stopped, or that applies changes slowly."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: ER_DUP_ENTRY
+#: Error number of ER_DUP_ENTRY.
 _DUPLICATE = 1062
-#: Rows of the table that is changed, and the seconds that the replica lags before it is diagnosed.
+#: Number of rows in the changed table, and the replica's lag in seconds at which it is diagnosed.
 _ROWS, _BEHIND = 200_000, 8
 _ROW = "INSERT INTO shop.stock VALUES (3, 0)"
 
@@ -28,7 +28,7 @@ def _duplicate(replica: Server) -> Iterator[None]:
     with following(replica) as pair:
         pair.ask(_ROW)
         pair.change(_ROW)
-        until(lambda: pair.status()["Last_SQL_Errno"] == _DUPLICATE)
+        until(lambda: pair.errno() == _DUPLICATE)
         yield
 
 

@@ -1,4 +1,4 @@
-"""Incidents of semisynchronous replication: commits wait for a replica's acknowledgement."""
+"""Define incidents in which commits wait for a replica's acknowledgement (semisynchronous replication)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMEOUT_MS: Final = 600_000
 
 @dataclass(frozen=True)
 class _Words:
-    """The statements of one flavour."""
+    """The names and statements of semisynchronous replication in MySQL or in MariaDB."""
 
     source: str  #: prefix of the source's system variables
     replica: str
@@ -83,13 +83,14 @@ def _writing(server: Server) -> Iterator[None]:
         try:
             yield
         finally:
-            _run(server, f"SET GLOBAL {words.source}_enabled = OFF")  # the clients could not end otherwise
+            _run(server, f"SET GLOBAL {words.source}_enabled = OFF")  # otherwise the clients could never exit
 
 
 @contextmanager
 def _without_replica(server: Server) -> Iterator[None]:
     with _writing(server):
-        # With AFTER_SYNC, the leader of a group commit waits for the acknowledgement, and the others for it.
+        # With AFTER_SYNC, the leader of a group commit waits for the acknowledgement, and the other threads
+        # wait for the leader.
         until(lambda: _waits(server))
         yield
 
@@ -109,7 +110,7 @@ def _with_replica(server: Server) -> Iterator[None]:
     words = _WORDS[server.name]
     for host in ("127.0.0.1", "localhost"):
         _run(server, f"CREATE USER 'copy'@'{host}'", f"GRANT REPLICATION SLAVE ON *.* TO 'copy'@'{host}'")
-    # A replica acknowledges transactions only if the source had its side enabled when the replica connected.
+    # A replica acknowledges transactions only if semisync was enabled on the source when it connected.
     with _writing(server), Source(server.name, options=_REPLICA) as replica:
         _enable(replica, words.replica, plugin=words.plugins)
         _run(replica, words.follow.format(server.port), words.start)

@@ -1,4 +1,4 @@
-"""Incidents of internal temporary tables that do not fit into memory."""
+"""Define incidents with internal temporary tables that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _CLIENTS: Final = 6
 _ROWS: Final = 20_000
 _LAZY: Final = "--innodb-flush-log-at-trx-commit=0"
-#: INSERT … SELECT assigns ids without gaps.
+#: An option that makes INSERT … SELECT assign ids without gaps.
 _ONE_BY_ONE: Final = "--innodb-autoinc-lock-mode=0"
 _SMALL: Final = (_LAZY, _ONE_BY_ONE, "--tmp-table-size=64K", "--max-heap-table-size=64K")
 _LARGE: Final = (_LAZY, _ONE_BY_ONE, "--tmp-table-size=64M", "--max-heap-table-size=64M")
@@ -29,7 +29,7 @@ def _table(server: Server) -> None:
 
 
 def _grouping(server: Server) -> Repeated:
-    """Count the distinct values of a column: the temporary table has a row for each of them."""
+    """Count the distinct values of a column with a temporary table that has one row for each of them."""
     return Repeated(server, _CLIENTS, ["SELECT COUNT(*) FROM (SELECT DISTINCT b FROM lab.t1) d"])
 
 

@@ -1,4 +1,4 @@
-"""Incidents of MariaDB's thread pool."""
+"""Define incidents with MariaDB's thread pool."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _database(server: Server) -> None:
 
 @contextlib.contextmanager
 def _sleeping(server: Server) -> Iterator[None]:
-    """Run as many SELECT SLEEP as the small pool has threads, and then more statements."""
+    """Occupy each thread of the small pool with a SELECT SLEEP, then send more statements."""
     with Crowd(server, _THREADS, _DATABASE) as sleepers, Crowd(server, 8, _DATABASE) as others:
         _occupy(server, sleepers, "SELECT SLEEP(1000)", "User sleep")
         others.send("SELECT 1")
@@ -38,7 +38,7 @@ def _sleeping(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(server: Server) -> Iterator[None]:
-    """Wait for a row lock in all threads of the small pool; the owner then sends its COMMIT."""
+    """Make all threads of the small pool wait for a row lock; its owner then sends COMMIT in vain."""
     server.sql(
         f"CREATE TABLE {_DATABASE}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
         f"INSERT INTO {_DATABASE}.t1 VALUES (1, 0)",
@@ -52,7 +52,7 @@ def _locked(server: Server) -> Iterator[None]:
 
 
 def _occupy(server: Server, crowd: Crowd, statement: str, state: str) -> None:
-    """Send the statement on all connections, and wait until all execute it or the server does not answer."""
+    """Send the statement on all connections; wait until all execute it or the server does not respond."""
     listed = f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = '{state}'"
     with contextlib.closing(server.connect(read_timeout=2)) as monitor, monitor.cursor() as cursor:
         crowd.send(statement)

@@ -1,4 +1,4 @@
-"""Incidents of large transactions: their rollback, and their way into the binary log."""
+"""Define incidents with large transactions: a rollback, and a commit that copies 4 GB to the binary log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Rows of the table, and how often the transaction changes each of them. The rollback must last for as long
-#: as it is diagnosed.
+#: Number of rows in the table, and how often the transaction changes each of them: enough that the rollback
+#: takes longer than the diagnosis.
 _ROWS, _PASSES = 200_000, 20
 _CLIENTS = 8
 _UPDATE: Final = "UPDATE shop.stock SET b = b + 1 WHERE a = {}"
-#: Make commits fast, let INSERT … SELECT assign ids without gaps, and let clients wait for rows.
+#: Options that make commits fast, make INSERT … SELECT assign ids without gaps, and let clients wait for rows
+#: for a long time.
 _OPTIONS: Final = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-autoinc-lock-mode=0",
@@ -31,8 +32,8 @@ _OPTIONS: Final = (
     "--innodb-buffer-pool-size=512M",  # holds the undo log, too
 )
 
-#: Bytes of a document, the number of documents, and bytes of the transaction's row events. The copy must last
-#: for as long as it is diagnosed.
+#: Size of a document in bytes, number of documents, and bytes of row events in the transaction: enough that
+#: the copying takes longer than the diagnosis.
 _DOCUMENT, _DOCUMENTS, _LOGGED = 250_000, 400, 4_000_000_000
 _LOGGING: Final = (
     "--server-id=1",
@@ -74,14 +75,14 @@ def _rolls_back(server: Server) -> Iterator[None]:
 
 
 def _has(server: Server, state: str, count: int) -> bool:
-    """Return whether that many transactions are in that state."""
+    """Return whether exactly ``count`` transactions are in this state."""
     transactions = "information_schema.INNODB_TRX"
     return server.sql(f"SELECT COUNT(*) FROM {transactions} WHERE trx_state = '{state}'") == [(count,)]
 
 
 @contextlib.contextmanager
 def _commits(server: Server) -> Iterator[None]:
-    """Commit; then the same clients update rows of the table."""
+    """Commit instead of rolling back, then let the same number of clients update rows of the table."""
     with _large_transaction(server) as connection:
         connection.commit()
         with Repeated(server, _CLIENTS, [_UPDATE.format("$R")], among=_ROWS, rate=500):
@@ -90,7 +91,7 @@ def _commits(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bulk_commit(server: Server) -> Iterator[None]:
-    """Commit a transaction with much row data while others commit small ones.
+    """Commit a transaction with a large amount of row data while others commit small transactions.
 
     With the full row image, the binary log contains the old and the new documents, although the transaction
     does not change them.
@@ -148,4 +149,5 @@ INCIDENTS = (
     _rollback("long-rollback-56", "mysql-5.6.24"),
     _rollback("long-rollback-57", "mysql-5.7.22"),
     _rollback("long-rollback-80", "mysql-8.0.31"),
+    _rollback("long-rollback-1011", "mariadb-10.11"),
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[2] / "docs" / "incidents.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
-#: Characters of evidence in a row of the table.
+#: Maximum length of the evidence in a table row, in characters.
 _EVIDENCE = 180
 #: A row of one of the tables, whose first cell is the incident's name.
 _ROW = re.compile(r"^\| ([\w-]+) \|.*$", re.M)
@@ -52,7 +52,6 @@ def _by_name(table: str) -> dict[str, str]:
 
 
 def by_incident(lines: Iterable[Line]) -> dict[str, list[Line]]:
-    """Group the runs by incident."""
     found: dict[str, list[Line]] = {}
     for line in lines:
         found.setdefault(line["incident"], []).append(line)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def doubled(table: str, columns: str, values: str, rows: int) -> Iterator[str]:
-    """Yield statements that fill a table with that many rows; ``values`` is evaluated for each row."""
+    """Yield statements that fill a table with ``rows`` rows; ``values`` is evaluated for each row."""
     yield f"INSERT INTO {table} ({columns}) VALUES ({values})"
     have = 1
     while have < rows:

@@ -1,4 +1,4 @@
-"""`diagnose` reports the cause of each stall first, and does not report it for the healthy twin."""
+"""Test that `diagnose` reports the cause of each stall first, and does not report it for the healthy twin."""
 
 from __future__ import annotations
 

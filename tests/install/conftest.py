@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from distribution import deb, rpm
+from distribution import carried, deb, rpm, tar, toolchain
 from distribution.metadata import Metadata
-from distribution.stage import stage
+from distribution.stage import PORTABLE, SYSTEM, Parts, stage
 from distribution.stage import wheel as build_wheel
-from servers import ensure_packages
+from servers import cache, ensure_packages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,13 +25,33 @@ NEXT = "0.1.0+next"
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel in a separate folder."""
+    """Build the wheel in a temporary folder, and return its path."""
     return build_wheel(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="session")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the core for the older glibc. It is built only if no earlier run built it from the same sources.
+
+    The test that compares the packages with a second build from nothing also detects an outdated core.
+    """
+    folder = cache.root() / "cores" / toolchain.fingerprint()
+    with cache.locked("cores"):
+        if not folder.exists():
+            built = toolchain.core()
+            with cache.made_whole(folder) as scratch:
+                shutil.copy(built, scratch)
+    return folder / "lib_native.so"
+
+
+@pytest.fixture(scope="session")
+def parts(wheel: Path, core: Path, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    return Parts(wheel, core, carried.download(tmp_path_factory.mktemp("libraries")))
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The .deb and .rpm of ``tree``, and ``next_deb``: the same files with a later version."""
+    """The .deb and .rpm made from ``tree``, and ``next_deb``: the same .deb with a later version."""
 
     tree: Path
     deb: Path
@@ -39,14 +60,35 @@ class Packages:
 
 
 @pytest.fixture(scope="session")
-def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+def packages(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Packages:
     ensure_packages(("binutils", "debhelper", "rpm"))
     work, out = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("dist")
     now = Metadata.read()
     tree = work / "tree"
-    stage(now, wheel, tree)
+    stage(now, SYSTEM, parts, tree)
     built = deb.build(now, tree, work / "deb", out)
-    return Packages(tree, built, _later(built, work / "later"), rpm.build(now, tree, work / "rpm", out))
+    return Packages(
+        tree, built, _later(built, work / "later"), rpm.build_fedora(now, tree, work / "rpm", out)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Portable:
+    """The .rpm for RHEL and the .tar.gz, made from ``tree``."""
+
+    tree: Path
+    rpm: Path
+    tar: Path
+
+
+@pytest.fixture(scope="session")
+def portable(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Portable:
+    ensure_packages(("binutils", "rpm"))
+    work, out = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("dist")
+    now = Metadata.read()
+    tree = work / "tree"
+    stage(now, PORTABLE, parts, tree)
+    return Portable(tree, rpm.build_el(now, tree, work / "el", out), tar.build(now, tree, work / "tar", out))
 
 
 def _later(built: Path, folder: Path) -> Path:

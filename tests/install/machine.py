@@ -25,7 +25,7 @@ _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1],
 
 
 class Machine:
-    """Context manager. ``shown`` maps folders of the host to paths in the machine, mounted read-only.
+    """A machine, as a context manager. ``shown`` maps host folders to paths where they are mounted read-only.
 
     If ``booted`` is false, no systemd runs in the machine, as in a container build.
     """
@@ -61,9 +61,7 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._keeper.forget(self._process.pid)
+        self._keeper.end(self._process)
         self._keeper.close()  # removes the machine's disk
         self._log.close()
         Path(self._log.name).unlink()
@@ -89,11 +87,11 @@ class Machine:
         return done.stdout + done.stderr
 
     def show(self, unit: str, name: str) -> str:
-        """Return a property of a unit."""
+        """Return the value of a property of a systemd unit."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
     def outer_pid(self, unit: str) -> int:
-        """Return the pid of a unit's main process on the host."""
+        """Return the pid that a unit's main process has on the host."""
         inner = self.show(unit, "MainPID")
         for status in Path("/proc").glob("[0-9]*/status"):
             try:
@@ -107,7 +105,7 @@ class Machine:
         raise AssertionError(f"{unit} has no process:\n{self.journal(unit)}")
 
     def journal(self, unit: str) -> str:
-        """Return the journal of a unit."""
+        """Return the lines of the machine's journal about a systemd unit."""
         return self.run("journalctl", "--no-pager", f"--unit={unit}", check=False)
 
     def get(self, path: str) -> str:
@@ -152,18 +150,18 @@ class Machine:
         )
 
 
-#: Enter the control groups before ``--`` and execute the command after it.
+#: A shell script that enters the control groups given before ``--`` and executes the command after it.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
 
 
 def _hierarchies() -> list[Path]:
-    """Return the roots of the host's control groups: one, or with version 1 one per controller."""
+    """Return the roots of the host's control groups: one in version 2, or one per controller in version 1."""
     mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     return [Path(mount[1]) for mount in mounts if mount[2] in ("cgroup", "cgroup2")]
 
 
 def _remove_group(group: Path) -> None:
-    """Remove the group and its subgroups. Killed processes remain until their probes are detached."""
+    """Remove a control group and its subgroups, once the kernel has detached the probes of its processes."""
     folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
     deadline = time.monotonic() + _GONE_S
     for folder in folders:

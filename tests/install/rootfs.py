@@ -1,4 +1,4 @@
-"""Provide a minimal Debian 12 in the cache, with systemd and the package's dependencies.
+"""Provide a minimal Debian in the cache, with systemd and the package's dependencies.
 
 Only the dependencies that the package declares are installed, so a test fails if a declaration is missing.
 Because the dependencies are installed in advance, installing the package needs no network.
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-#: Increase this when the recipe changes, so that an old folder is not used.
+#: Increase this when the recipe changes, so that folders made with an older one are not used.
 _RECIPE = 2
-_SUITE = "bookworm"
-#: Other packages: systemd for the units, and a library of the test server.
+#: The release on which the services are tested.
+SUITE = "bookworm"
+#: Additional packages: systemd for the units, and a library that the test server needs.
 _BESIDE = ("systemd", "libaio1")
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
@@ -36,25 +37,27 @@ def depends(deb: Path) -> list[str]:
     return sorted({match[0] for entry in entries if (match := _NAME.match(entry.strip()))})
 
 
-def clean_root(needed: Iterable[str]) -> Path:
-    """Return the root folder with these packages. Do not write to the folder; mount an overlay instead."""
-    names = sorted({*needed, *_BESIDE})
-    key = hashlib.sha256(f"{_RECIPE} {_SUITE} {names}".encode()).hexdigest()[:8]
-    root = cache.root() / "roots" / f"{_SUITE}-{key}"
+def clean_root(needed: Iterable[str], suite: str = SUITE) -> Path:
+    """Return a root folder with these packages. Tests share it: use an overlay instead of writing to it."""
+    names = sorted({*needed, *(_BESIDE if suite == SUITE else ())})
+    key = hashlib.sha256(f"{_RECIPE} {suite} {names}".encode()).hexdigest()[:8]
+    root = cache.root() / "roots" / f"{suite}-{key}"
     if not root.exists():
         ensure_packages(["mmdebstrap"])
         with cache.locked(root.name):
             if not root.exists():
-                _make(root, names)
+                _make(root, suite, names)
     return root / "root"
 
 
-def _make(root: Path, names: list[str]) -> None:
+def _make(root: Path, suite: str, names: list[str]) -> None:
     options = ['APT::Install-Recommends "false"', *date_options()]
     command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(names)}"]
     with cache.made_whole(root) as scratch:
         home = scratch / "root"
-        run([*command, *(f"--aptopt={option}" for option in options), _SUITE, str(home), mirror()], scratch)
+        run([*command, *(f"--aptopt={option}" for option in options), suite, str(home), mirror()], scratch)
         home.chmod(0o755)
-        for timer in ("apt-daily", "apt-daily-upgrade"):  # these timers run apt, which would hold its lock
-            (home / "etc/systemd/system" / f"{timer}.timer").symlink_to("/dev/null")
+        for timer in ("apt-daily", "apt-daily-upgrade"):  # these would run apt and hold its lock
+            mask = home / "etc/systemd/system" / f"{timer}.timer"
+            mask.parent.mkdir(parents=True, exist_ok=True)  # a root for another release lacks systemd
+            mask.symlink_to("/dev/null")

@@ -19,35 +19,40 @@ from prometheus_client.parser import text_string_to_metric_families
 import waiting
 from install.conftest import NEXT, Packages
 from install.machine import Machine
-from install.rootfs import clean_root, depends
+from install.rootfs import SUITE, clean_root, depends
 from install.test_account import PASSWORD, statements
+from scale import long
 from servers import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(900)  # the first test may have to build the core
 
 T = TypeVar("T")
 UNITS = ("innoscope-sensor.service", "innoscope-agent.service")
 SOCKET = "run/mysqld/mysqld.sock"
 #: Maximum seconds to wait for the services; compiling the probes takes two seconds even on an idle CPU.
 PATIENCE_S = 60
-#: Paths that apt and dpkg write for any package, and the server's data.
+#: Paths that apt, dpkg and useradd write for any package, and the server's data.
 FOREIGN = (
-    "/var/cache/apt/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log", "/var/lib/dpkg/",
-    "/var/lib/systemd/", "/var/lib/mysql/",
+    "/var/cache/apt/", "/var/cache/debconf/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log",
+    "/var/lib/dpkg/", "/var/lib/systemd/", "/var/lib/mysql/",
+    "/etc/passwd-", "/etc/shadow-", "/etc/group-", "/etc/gshadow-",
 )  # fmt: skip
 CONFIGURATION = "etc/innoscope/agent.toml"
 
 
 def until(what: Callable[[], T], machine: Machine) -> T:
-    """Wait for a true value; fail with the journals of our units."""
+    """Wait until ``what`` returns a true value; return it, or fail with the journals of our units."""
     journals = (machine.journal(unit) for unit in UNITS)
     return waiting.until(what, lambda: "\n".join(journals), within_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
 def machine(packages: Packages) -> Iterator[Machine]:
-    """Yield a machine with MySQL 5.6.24 as a service of its own user, without Innoscope."""
+    """Yield a machine without Innoscope on which MySQL 5.6.24 runs as a service, under its own user."""
     server = fetch("mysql-5.6.24")
     with Machine(clean_root(depends(packages.deb)), {server.home: "/opt/mysql"}) as one:
         one.run("useradd", "--system", "mysql")
@@ -126,7 +131,7 @@ def ours(lines: set[str]) -> set[str]:
 
 
 def scrape(machine: Machine) -> dict[tuple[str, ...], float]:
-    """Return ``{(name, label values except server…): value}``."""
+    """Return the value of each series of /metrics, by name and the values of its labels except ``server``."""
     found = {}
     for family in text_string_to_metric_families(machine.get("/metrics")):
         for sample in family.samples:
@@ -138,7 +143,7 @@ def scrape(machine: Machine) -> dict[tuple[str, ...], float]:
 
 
 def probes(machine: Machine) -> list[dict[str, object]]:
-    """Return the server's probes that are attached."""
+    """Return the status of each probe that is attached to the server, always or on a duty cycle."""
     (rows,) = json.loads(machine.run("innoscope", "probes", "status", "--json")).values() or ([],)
     return [row for row in rows if row["state"] in ("attached", "sampled")]
 
@@ -160,6 +165,10 @@ def test_installing_starts_nothing(installed: Machine) -> None:
 
 
 def test_every_command_finds_its_libraries(installed: Machine) -> None:
+    check_libraries(installed)
+
+
+def check_libraries(installed: Machine) -> None:
     """Import all libraries and run every command, with only the package's dependencies installed."""
     modules = (
         "bcc, bcrypt, click, msgspec, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
@@ -193,7 +202,7 @@ def test_probes_are_attached_and_count(working: Machine) -> None:
 
 
 def test_metrics_are_served_from_all_sources(working: Machine) -> None:
-    """Check series from SQL with the account, probes, memory and snapshots; each series occurs once."""
+    """Check that all collectors succeed and that no series occurs twice; SQL uses the documented account."""
     collectors = ("sql", "probes", "memory", "waits", "process", "toggles")
 
     def all_work() -> dict[tuple[str, ...], float]:
@@ -251,28 +260,46 @@ def test_purge_leaves_nothing(purged: Machine, before: tuple[set[str], str]) -> 
     for place in ("run", "tmp"):  # in memory, not on the disk that files() lists
         names = [path.name for path in (purged.root / place).iterdir() if path.name != "innoscope.deb"]
         assert not [name for name in names if "innoscope" in name]
-    sql(purged, "INSERT INTO d.t VALUES (2)")  # a leaked breakpoint would end the server
+    sql(purged, "INSERT INTO d.t VALUES (2)")  # a leaked breakpoint would kill the server
     assert purged.show("mysqld", "ActiveState") == "active"
 
 
 def test_package_installs_without_systemd(packages: Packages) -> None:
     """Install the package as in a container build."""
-    with Machine(clean_root(depends(packages.deb)), booted=False) as machine:
+    install_and_purge(packages, SUITE)
+
+
+@long("test_package_installs_without_systemd, on Debian 12")
+@pytest.mark.parametrize("suite", ["trixie", "sid"])
+def test_package_installs_on_newer_releases(packages: Packages, suite: str) -> None:
+    """Install the package on Debian 13 and unstable, and run every command."""
+    install_and_purge(packages, suite, check_libraries)
+
+
+def install_and_purge(
+    packages: Packages, suite: str, check: Callable[[Machine], None] = lambda machine: None
+) -> None:
+    with Machine(clean_root(depends(packages.deb), suite), booted=False) as machine:
         files, users = machine.files(), accounts(machine)
         install(machine, packages.deb)
         assert machine.run("innoscope", "--version") == "innoscope, version 0.1.0\n"
+        check(machine)
         machine.run("apt-get", "purge", "--yes", "--quiet", "innoscope")
 
         assert ours(machine.files() ^ files) == set()
         assert accounts(machine) == users
 
 
-def test_rpm_installs_and_uninstalls(packages: Packages) -> None:
-    """Ignore dependencies, because the machine runs Debian; the test is about files and scripts."""
+def rpm_command(machine: Machine, database: Path) -> list[str]:
+    """Return a command that manages packages in the machine. By default, rpm's database is the host's."""
+    return ["rpm", f"--root={machine.root}", f"--dbpath={database}", "--nodeps"]
+
+
+def test_rpm_installs_and_uninstalls(packages: Packages, tmp_path: Path) -> None:
+    """Check the files and scripts. Dependencies are ignored, because the machine runs Debian."""
     with Machine(clean_root(depends(packages.deb)), {packages.rpm.parent: "/srv"}, booted=False) as machine:
         before = machine.files()
-        root = str(machine.root)
-        rpm = ["rpm", f"--root={root}", "--nodeps"]
+        rpm = rpm_command(machine, tmp_path)
         subprocess.run([*rpm, "--install", packages.rpm], check=True, capture_output=True)
         assert machine.run("innoscope", "--version") == "innoscope, version 0.1.0\n"
         subprocess.run([*rpm, "--erase", "innoscope"], check=True, capture_output=True)

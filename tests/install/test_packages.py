@@ -1,4 +1,4 @@
-"""Check contents and metadata of the packages. test_installed.py checks that the packages work."""
+"""Check the contents and metadata of the packages. test_installed.py checks that the packages work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
+from elftools.elf.sections import SymbolTableSection
 from packaging.requirements import Requirement
 
 from distribution.carried import LIST, PYTHONS
@@ -21,8 +24,10 @@ from servers import ensure_packages
 if TYPE_CHECKING:
     from install.conftest import Packages
 
+pytestmark = pytest.mark.timeout(900)  # the first test may have to build the core
+
 ROOT = Path(__file__).parents[2]
-#: Package names of the libraries of pyproject.toml, for the .deb and the .rpm.
+#: The names of the Debian package and the RPM package of each library in pyproject.toml.
 NAMES = {
     "bcrypt": ("python3-bcrypt", "python3-bcrypt"),
     "click": ("python3-click", "python3-click"),
@@ -30,8 +35,13 @@ NAMES = {
     "pymysql": ("python3-pymysql", "python3-PyMySQL"),
     "pyyaml": ("python3-yaml", "python3-pyyaml"),
 }
+#: The newest versions that all supported hosts have.
+GLIBC = (2, 28)
+LIBELF = (1, 6)  # elfutils 0.144
+#: Prefixes of symbols that never have a version: those of Python, and those of zlib's oldest functions.
+UNVERSIONED = ("Py", "_Py", "gz")
 UNITS = {"innoscope-agent.service", "innoscope-sensor.service"}
-#: Paths that differ between .rpm and .deb.
+#: Folders in the .rpm, and the corresponding ones in the .deb.
 MOVED = {
     "/usr/lib/systemd/": "/lib/systemd/",
     "/usr/share/zsh/site-functions/": "/usr/share/zsh/vendor-completions/",
@@ -63,19 +73,55 @@ def in_rpm(packages: Packages) -> set[str]:
     return {line.split(" ", 1)[1] for line in lines if line[0] != "d"}
 
 
+def programs(tree: Path) -> list[Path]:
+    """Return all ELF files in a tree."""
+    files = (path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+    return [path for path in files if path.read_bytes()[:4] == b"\x7fELF"]
+
+
+def needed_versions(path: Path, library: str) -> set[tuple[int, ...]]:
+    """Return the versions of a library's symbols (GLIBC_2.28, …) that an ELF file needs.
+
+    Fail if the file needs another symbol without a version. The linker leaves functions that glibc 2.28 lacks
+    without a version, and then Python cannot load the file on a host with glibc 2.28.
+    """
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        of_symbol = elf.get_section_by_name(".gnu.version")
+        if of_symbol is None:  # linked statically
+            return set()
+        symbols = elf.get_section_by_name(".dynsym")
+        needed = elf.get_section_by_name(".gnu.version_r")
+        assert isinstance(of_symbol, GNUVerSymSection)
+        assert isinstance(symbols, SymbolTableSection)
+        assert isinstance(needed, GNUVerNeedSection)
+        versions = set()
+        for number, symbol in enumerate(symbols.iter_symbols()):
+            if symbol["st_shndx"] != "SHN_UNDEF" or symbol["st_info"]["bind"] != "STB_GLOBAL":
+                continue
+            index = of_symbol.get_symbol(number)["ndx"]
+            version = needed.get_version(index) if isinstance(index, int) else None
+            if version is not None:
+                versions.add(version[1].name)
+            else:
+                assert symbol.name.startswith(UNVERSIONED), f"{path.name} needs {symbol.name}"
+        names = (version.partition("_") for version in versions)
+    return {tuple(map(int, number.split("."))) for name, _, number in names if name == library}
+
+
 def requirements() -> dict[str, Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return {one.name: one for one in map(Requirement, project["dependencies"])}
 
 
 def carried() -> dict[str, str]:
-    """Return {name: version} of the Python packages that the .deb and .rpm contain."""
+    """Return the versions of the Python packages that the .deb and the .rpm contain, by name."""
     return dict(re.findall(r"^([a-z-]+)==(\S+)", LIST.read_text(), flags=re.MULTILINE))
 
 
 @long("lintian takes ten seconds, and packaging changes rarely")
 def test_lintian_is_silent(packages: Packages) -> None:
-    """Check with the exceptions that packaging/debian/innoscope.lintian-overrides explains."""
+    """Allow only the exceptions that packaging/debian/innoscope.lintian-overrides lists and explains."""
     ensure_packages(["lintian"])
     command = ["lintian", "--allow-root", "--fail-on=error,warning", str(packages.deb)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -120,11 +166,31 @@ def test_packages_contain_the_documented_files(packages: Packages) -> None:
     assert not [path for path in paths if path.endswith(".pyc") or "/tests/" in path]
 
 
-def test_msgspec_is_there_for_each_python(packages: Packages) -> None:
+def test_msgspec_is_included_for_each_python(packages: Packages) -> None:
     paths = "\n".join(in_rpm(packages))
 
     for version in PYTHONS:
         assert f"/{SITE}/msgspec/_core.cpython-{version.replace('.', '')}-" in paths
+
+
+def test_programs_need_no_newer_glibc_than_2_28(packages: Packages) -> None:
+    """RHEL 8 has glibc 2.28, Debian 11 has 2.31."""
+    newest = {
+        path.name: max(needed_versions(path, "GLIBC"), default=(0,)) for path in programs(packages.tree)
+    }
+
+    assert newest["_native.abi3.so"] == GLIBC
+    assert newest["py-spy"] == (0,), "no longer linked statically"
+    assert max(newest.values()) <= GLIBC, newest
+    in_rpm = re.findall(r"\(GLIBC_([0-9.]+)\)", output_of("rpm", "-qRp", packages.rpm))
+    assert max(tuple(map(int, version.split("."))) for version in in_rpm) == GLIBC
+
+
+def test_core_needs_only_old_symbols_of_libelf(packages: Packages) -> None:
+    """The core is linked with the build host's libelf, which is newer than those of RHEL 8 and Debian 11."""
+    core = packages.tree / SITE / "innoscope/_native.abi3.so"
+
+    assert max(needed_versions(core, "ELFUTILS")) <= LIBELF
 
 
 def test_configuration_files_are_marked_as_such(packages: Packages) -> None:

@@ -1,4 +1,4 @@
-"""Resolve an address in a process to its file and all symbol names there, without Innoscope's code."""
+"""Resolve an address in a process to its file and to all symbols there, without Innoscope's code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AddressSpace:
 
 
 def _add(pid: int, start: int, end: int, offset: int) -> int:
-    """Compute the offset from process to file addresses, by the program header of this mapping."""
+    """Return the offset from process addresses to file addresses, from the mapping's program header."""
     with Path(f"/proc/{pid}/map_files/{start:x}-{end:x}").open("rb") as file:
         header = file.read(64)
         at, size, count = struct.unpack_from("<Q14xHH", header, 32)

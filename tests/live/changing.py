@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 ROOT = Account(user="root")
-#: Values that are valid on every server and the default on none.
+#: Values that every server accepts and that are not the default on any server.
 NUMBERS = {
     "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
     "io_capacity": "30000", "redo_size": "48", "purge_lag": "1000000", "purge_lag_delay": "20000",
@@ -70,7 +70,7 @@ def other_value(toggle: Toggle, now: str) -> str:
 
 
 def shown(server: Server, names: list[str]) -> list[Any]:
-    """Return the server's global variables."""
+    """Return the values of the server's global variables with these names."""
     return list(server.sql("SELECT " + ", ".join(f"@@global.{name}" for name in names))[0])
 
 

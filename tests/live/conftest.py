@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def observatory() -> Iterator[Observatory]:
-    """Share one set of observations between the tests. Only one server runs at a time."""
+    """Yield one set of observations that all tests share. Only one server runs at a time."""
     observatory = Observatory()
     yield observatory
     observatory.close()

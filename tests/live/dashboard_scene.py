@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RULES = grafana.FOLDER.parent / "alerts" / "recording.yaml"
 #: A MySQL server that has all metrics except deadlocks, and a MariaDB server that has deadlocks.
 BUSY, OTHER = "mysql-5.6.24", "mariadb-11.4.5"
-#: Their names in the agent's configuration.
+#: Names of these two servers in the agent's configuration.
 BUSY_NAME, OTHER_NAME = "under test", "other"
 #: A server on "another host", where no process listens.
 DOWN_NAME = "down"
@@ -41,17 +41,17 @@ _OPTIONS = (
     "--innodb-lru-scan-depth=100",
     "--table-open-cache=8",
 )
-#: Maximum seconds until both servers have all metrics, for which probes are compiled and debug information is
-#: read.
+#: Seconds to wait until both servers have all metrics. It takes long to compile the probes and to read the
+#: debug information.
 _PATIENCE_S = 60
-#: Seconds between two scrapes of ``acts``, long enough that no scrape is missed on a busy machine.
+#: Seconds between two scrapes in ``acts``, long enough that no scrape is missed on a busy machine.
 SLOW_S = 2
-#: Seconds of each act.
+#: Duration of each act in seconds.
 _ACT_S = 20
 
 
 class Copying(Copy):
-    """A copy of a small table, which stops quickly."""
+    """Copy a small table, so that the load stops quickly."""
 
     _ROWS = 1 << 17
 
@@ -89,7 +89,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
         busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
         other = stack.enter_context(Server(OTHER))
         families = [word for name in default_catalog().families for word in ("--family", name)]
-        # The budget is all CPUs, because a probe that exceeds its budget would be detached for a minute.
+        # The budget is all CPUs: if probes exceeded a smaller one, they would be detached for a minute.
         sensing = stack.enter_context(Sensing(*families, "--budget", 1, only=[busy, other]))
         receiver = stack.enter_context(Receiver())
         places = (
@@ -99,7 +99,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
             _watch(folder / "incidents"),
         )
         agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
-        stack.callback(sensing.terminate)  # after a kill, a child process would detach the probes
+        stack.callback(sensing.terminate)  # a killed sensor could not detach its probes itself
         _change(busy, folder)
         prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
         _until_known(prometheus)
@@ -107,7 +107,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
 
 
 def _watch(folder: Path) -> str:
-    """Return a configuration that captures each server once, as soon as it is busy.
+    """Return a configuration with which the agent captures one incident per server, once the server is busy.
 
     All users may write to the folder, because the agent runs as another user.
     """
@@ -134,7 +134,7 @@ def load(busy: Server, other: Server) -> Iterator[None]:
 
 @contextmanager
 def opening(server: Server, clients: int) -> Iterator[None]:
-    """Run clients that read more tables than the table cache holds, so that tables are always opened."""
+    """Run clients that read more tables than the table cache holds, so that tables are opened continually."""
     tables = [f"t{number}" for number in range(20)]
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE IF EXISTS opening")
@@ -146,7 +146,7 @@ def opening(server: Server, clients: int) -> Iterator[None]:
 
 
 def _change(server: Server, folder: Path) -> None:
-    """Record a change that lasts for 15 minutes, without a process that undoes it."""
+    """Record a change that expires after 15 minutes, but start no process that undoes it."""
     changer = Changer(server, folder)
     deps = replace(changer.deps, expiry=SimpleNamespace(arm=lambda *_: None, disarm=lambda *_: None))
     plan = engine.plan(changer.target, "io_capacity", "300", account=ROOT, deps=deps)

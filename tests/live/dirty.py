@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: With these options, only innodb_max_dirty_pages_pct triggers flushing, not a lack of free pages or redo
-#: space, and the rate depends only on the last second (5.5 has none of these options). 9.7 also flushes at
-#: the rate at which redo is written, but with this small io_capacity some pages stay dirty.
+#: With these options, innodb_max_dirty_pages_pct triggers flushing, and a lack of free pages or redo space
+#: never does. The flushing rate depends only on the last second. (5.5 ignores the ``loose`` options.) 9.7
+#: also flushes at the rate at which redo is written, but io_capacity is so small that some pages stay dirty.
 SMALL_POOL: Final[dict[str, str | int | None]] = {
     "innodb_buffer_pool_size": "16M",
     "innodb_flush_method": "O_DIRECT",
@@ -72,11 +72,14 @@ class DirtyPages:
         return self._status("Innodb_buffer_pool_pages_dirty")
 
     def share(self) -> float:
-        """Return dirty pages in percent of the pool."""
+        """Return the dirty pages as a percentage of the pool."""
         return 100 * self.now() / POOL_PAGES
 
     def keep_busy(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Keep the server busy, because idle servers flush anyway; return whether the condition held."""
+        """Keep writing redo until the condition holds; return False on timeout.
+
+        An idle server would flush dirty pages even below the limit under test.
+        """
         deadline = time.monotonic() + seconds
         while not reached():
             if time.monotonic() > deadline:
@@ -87,9 +90,10 @@ class DirtyPages:
 
     @contextmanager
     def unwanted(self) -> Iterator[None]:
-        """While the block runs, let the server flush all dirty pages at the rate of innodb_io_capacity.
+        """Make the server flush all dirty pages at the rate of innodb_io_capacity while the block runs.
 
-        An idle MariaDB does so above the low-water mark; above innodb_max_dirty_pages_pct, it flushes faster.
+        An idle MariaDB flushes at this rate above the low-water mark, and faster above
+        innodb_max_dirty_pages_pct.
         """
         name, value = _UNWANTED[self._flavour]
         [(_, usual)] = self._ask(f"SHOW GLOBAL VARIABLES LIKE '{name}'")
@@ -100,7 +104,7 @@ class DirtyPages:
             self._ask(f"SET GLOBAL {name} = {usual}")
 
     def flushed_per_second(self, seconds: float) -> float:
-        """Measure pages flushed per second, over ``seconds`` or until only a tenth of the pages is dirty."""
+        """Measure pages flushed per second, over ``seconds`` or until a tenth of the dirty pages is left."""
         before = self._status("Innodb_buffer_pool_pages_flushed")
         tenth, began = self.now() / 10, time.monotonic()
         with self.unwanted():

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 SERVER: Final = "mysql-5.6.24"
 #: Maximum duration of a command in an example, in seconds.
 MOST_SECONDS: Final = 2
-#: A special workload name: an agent and its sensor that serve pages continuously.
+#: Name of a special workload: an agent and its sensor, with a client that keeps requesting pages.
 AGENT: Final = "agent"
 
 _FENCE: Final = re.compile(
     r"^(?:<!-- example:(?P<scene>[^>]*)-->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S
 )
 _PROMPT: Final = "$ "
-#: Options for the duration of a command.
+#: Options that set the duration of a command.
 _LASTING: Final = ("--seconds", "--duration")
 _LONG_NAMES: Final = {"-p": "--pid", "-S": "--socket", "-P": "--port", "-s": "--seconds"}
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
@@ -44,7 +44,7 @@ _SAME_KIND: Final = {"any": ".*", "path": r"\S+", "number": _NUMBER, "gap": r"\s
 
 @dataclass(frozen=True)
 class Scene:
-    """The setting of an example: a server, and ``(workload, connections)``."""
+    """The server of an example and its loads, each as ``(workload, connections)``."""
 
     server: str = SERVER
     loads: tuple[tuple[str, int], ...] = ()
@@ -75,7 +75,7 @@ def examples(page: Path) -> Iterator[Example]:
 
 
 def _scene(words: str, place: str) -> tuple[Scene, int]:
-    """Parse ``SERVER WORKLOAD=N … exit=CODE``, each part optional."""
+    """Parse ``SERVER WORKLOAD=N … exit=CODE``. Each part is optional."""
     server, code, loads = SERVER, 0, []
     for word in words.split():
         name, _, value = word.partition("=")
@@ -102,7 +102,7 @@ def _commands(lines: list[str], page: str, first: int, scene: Scene, code: int) 
 
 @dataclass(frozen=True)
 class There:
-    """Values that replace words of an example in this run."""
+    """The values of this run that replace the values in an example's command."""
 
     pid: int
     socket: str
@@ -151,7 +151,7 @@ def _file(word: str, there: There) -> str:
 
 
 def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
-    """Replace the page's server by the test's, and shorten durations."""
+    """Replace the server in the page's command with the test server, and shorten durations."""
     placed = list(words)
     for place, word in enumerate(words[:-1]):
         if word in stands_for:
@@ -163,7 +163,7 @@ def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
 
 
 def _resolve(words: list[str]) -> click.Command:
-    """Return the click command that these words invoke."""
+    """Return the click command that a command line invokes."""
     found: click.Command = cli
     for word in words:
         if not isinstance(found, click.Group):
@@ -179,7 +179,8 @@ def _resolve(words: list[str]) -> click.Command:
 def difference(shown: tuple[str, ...], real: str) -> str | None:
     """Return the first relevant line of the page that is missing from the real output; None if all occur.
 
-    The first lines of paragraphs are relevant, in order. The first one must be the first line of the output.
+    The relevant lines are the first lines of the paragraphs. The output must contain them in the same order,
+    and must begin with the first of them.
     """
     heads = [
         line for before, line in zip(("", *shown), shown, strict=False) if line.strip() and not before.strip()
@@ -196,7 +197,7 @@ def difference(shown: tuple[str, ...], real: str) -> str | None:
 
 
 def pattern(line: str) -> str:
-    """Turn a line of a page into a pattern: any numbers with units, any paths, anything for ``…``."""
+    """Turn a line of a page into a pattern that accepts other numbers and paths, and any text for ``…``."""
     made, end = [], 0
     text = line.strip()
     for piece in _PIECES.finditer(text):

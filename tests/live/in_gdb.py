@@ -1,4 +1,4 @@
-"""Run inside gdb: print ``{tid: [[pc, name, inlined], ...]}`` of all threads, without tail calls."""
+"""Script for gdb: print ``{tid: [[pc, name, inlined], ...]}`` for all threads, without tail calls."""
 
 # mypy: ignore-errors
 

@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clusters import first_node, server_of
 from innoscope.sampling.engine import Engine
 from innoscope.sampling.model import Snapshot, Thread, Trust
 from innoscope.target.discover import find_one
-from servers import SERVERS, Server
+from servers import SERVERS
 from workloads import WORKLOADS, TableScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from servers import Server
     from workloads import Workload
 
 #: Flags in /proc/PID/task/TID/stat of io_uring and vhost threads: kernel threads without a user-space stack.
@@ -29,6 +31,10 @@ _PF_USER_WORKER: Final = 0x4000
 
 #: Outermost functions of a complete stack: the start of a thread or of the program.
 ROOTS: Final = frozenset({"start_thread", "clone", "__clone", "clone3", "__clone3", "_start"})
+
+#: Servers with performance schema instrumentation enabled: threads then wait in different functions.
+RECORDING: Final = {"performance-schema": "mariadb-10.11"}
+_RECORD: Final = ("--performance-schema=ON", "--performance-schema-instrument=%=ON")
 
 #: The name of the plan without a load, in which only the server's own threads run.
 QUIET: Final = "quiet"
@@ -61,7 +67,7 @@ _LONGEST_S: Final = 30
 
 #: Options for servers that do not report the thread of a connection: each connection gets a new thread, so
 #: threads start in the order of the connections.
-_THREAD_EACH: Final = ("--thread-cache-size=0",)
+THREAD_EACH: Final = ("--thread-cache-size=0",)
 
 #: Number of different stacks that are stored for the error message of a failed test.
 _EXAMPLES: Final = 5
@@ -69,12 +75,15 @@ _EXAMPLES: Final = 5
 
 @dataclass(slots=True)
 class Observation:
-    """Sums over all snapshots of one server under one load. ``affected`` are the threads of the load."""
+    """Numbers of threads, summed over all snapshots of one server under one load.
+
+    ``waits`` counts only the threads of the load.
+    """
 
     snapshots: int = 0
-    #: Trust of the threads that were on a CPU.
+    #: Number of threads that were on a CPU, by trust level.
     running: Counter[Trust] = field(default_factory=Counter)
-    #: Trust of the threads that were not on a CPU.
+    #: Number of threads that were not on a CPU, by trust level.
     at_rest: Counter[Trust] = field(default_factory=Counter)
     #: Stacks shown as complete although the outermost function does not start a thread.
     rootless: Counter[str] = field(default_factory=Counter)
@@ -103,14 +112,14 @@ class Observation:
             seen[text] += 1
 
     def shown(self, keys: Iterable[str]) -> str:
-        """Return examples of these trust levels or wait classes as text."""
+        """Return example stacks for these trust levels or wait classes as text."""
         return "\n".join(
             f"  {key} {count}× {text}" for key in keys for text, count in self.examples.get(key, {}).items()
         )
 
 
 def _ran(thread: Thread) -> bool:
-    """Return whether the thread was on a CPU: sampled (even if too deep for the sample) or stale."""
+    """Return whether the thread was on a CPU: its stack was sampled (perhaps only in part) or is stale."""
     return thread.trust in (Trust.ON_CPU, Trust.STALE) or (
         thread.state == "R" and thread.trust in (Trust.TRUNCATED, Trust.INCOMPLETE)
     )
@@ -148,13 +157,15 @@ class Observatory:
         self._server = None
 
     def server(self, name: str, options: tuple[str, ...] = ()) -> Server:
-        """Return the server, started with these options; stop the previous one."""
+        """Return the server, or the first node of the cluster, with these options; stop the previous one."""
         if self._running != (name, options) or self._server is None or not self._server.running:
             self.close()
-            own = () if SERVERS[name].os_thread_sql else _THREAD_EACH
-            self._server = self._stack.enter_context(Server(name, options=(*options, *own)))
+            subject = RECORDING.get(name, name)
+            own = () if SERVERS[server_of(subject)].os_thread_sql else THREAD_EACH
+            record = _RECORD if name in RECORDING else ()
+            self._server = self._stack.enter_context(first_node(subject, (*options, *own, *record)))
             self._running = name, options
-            self._own = _without_connections(self._server)
+            self._own = own_threads(self._server)
         return self._server
 
     def observe(self, name: str, load: str) -> Observation:
@@ -171,30 +182,31 @@ class Observatory:
 
     def _take(self, server: Server, plan: Plan, workload: Workload | None) -> Observation:
         engine = Engine(find_one(server.pid), method="bpf")
-        affected = self.affected(workload) if workload else frozenset()
+        threads = affected(server, self._own, workload) if workload else frozenset()
         seen = Observation()
         deadline = time.monotonic() + _LONGEST_S
         while seen.snapshots < plan.snapshots and time.monotonic() < deadline:
-            seen.add(engine.take_snapshot(), affected)
+            seen.add(engine.take_snapshot(), threads)
             time.sleep(plan.pause_s)
         return seen
 
-    def affected(self, workload: Workload) -> frozenset[int]:
-        """Return the threads of the load, as the server reports them. Stacks are not used to find them.
 
-        MySQL before 5.7 reports no thread ids. Its single accepting thread numbers the connections and
-        creates a thread for each one, so the threads start in the order of the connection ids.
-        """
-        threads = workload.os_threads()
-        if threads is not None:
-            return frozenset(threads)
-        assert self._server is not None
-        listed = workload.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root'")
-        connections = sorted(row[0] for row in listed)
-        started = sorted(set(tasks(self._server.pid)) - self._own, key=lambda tid: _age(self._server, tid))
-        assert len(started) == len(connections), "a connection began or ended meanwhile"
-        threads_of = dict(zip(connections, started, strict=True))
-        return frozenset(threads_of[connection] for connection in workload.connection_ids())
+def affected(server: Server, own: frozenset[int], workload: Workload) -> frozenset[int]:
+    """Return the threads of the load, as reported by the server and not derived from their stacks.
+
+    MySQL before 5.7 reports no thread ids. Its single accepting thread numbers the connections and
+    creates a thread for each one, so the threads start in the order of the connection ids. ``own`` are the
+    server's other threads.
+    """
+    threads = workload.os_threads()
+    if threads is not None:
+        return frozenset(threads)
+    listed = workload.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root'")
+    connections = sorted(row[0] for row in listed)
+    started = sorted(set(tasks(server.pid)) - own, key=lambda tid: _age(server, tid))
+    assert len(started) == len(connections), "a connection began or ended meanwhile"
+    threads_of = dict(zip(connections, started, strict=True))
+    return frozenset(threads_of[connection] for connection in workload.connection_ids())
 
 
 def tasks(pid: int) -> list[int]:
@@ -202,16 +214,15 @@ def tasks(pid: int) -> list[int]:
     return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
-def _age(server: Server | None, tid: int) -> tuple[int, int]:
-    """Return a key to sort threads by start: clock ticks, then the thread id, which wraps at pid_max."""
-    assert server is not None
+def _age(server: Server, tid: int) -> tuple[int, int]:
+    """Return a key that sorts threads by start time in clock ticks, then by id, which wraps at pid_max."""
     stat = Path(f"/proc/{server.pid}/task/{tid}/stat").read_text()
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     return int(stat.rpartition(")")[2].split()[19]), (tid - server.pid) % most
 
 
-def _without_connections(server: Server) -> frozenset[int]:
-    """Return the server's own threads, once the connections made at its start are closed."""
+def own_threads(server: Server) -> frozenset[int]:
+    """Return the server's own threads, after the connections made at its start have been closed."""
     deadline = time.monotonic() + 10
     before = frozenset(tasks(server.pid))
     while time.monotonic() < deadline:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Maximum seconds for one dump by gdb of a server with 300 MB of debug information, on a busy machine.
+#: Timeout in seconds for gdb to dump a server with 300 MB of debug information on a busy machine.
 _TIMEOUT_S: Final = 120
 
 _IN_GDB: Final = Path(__file__).with_name("in_gdb.py")
@@ -26,14 +26,14 @@ class Frame(NamedTuple):
 
 
 class Stacks(NamedTuple):
-    """Frames by thread id, innermost first. ``cut`` contains the threads not unwound to their root."""
+    """Frames by thread id, innermost first. ``cut`` lists the threads that were not unwound to their root."""
 
     by_thread: dict[int, list[Frame]]
     cut: frozenset[int]
 
 
 def gdb(pid: int, executable: Path, root: Path) -> Stacks:
-    """Return gdb's frames; gdb reads the files below the process's root folder."""
+    """Return gdb's frames. gdb looks for the process's files in its root folder, ``root``."""
     command = [
         "gdb", "-batch", "-nx", "-iex", f"set sysroot {root}", "-iex", "set auto-load off",
         "-iex", "set debuginfod enabled off", "-ex", "set backtrace past-main on",

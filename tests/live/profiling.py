@@ -66,16 +66,26 @@ def one_name(function: str) -> str:
 
 
 def shares(counts: Counter[str]) -> dict[str, float]:
-    """Return percentages of the server's samples, largest first."""
+    """Return each function's percentage of the server's samples, largest first."""
     servers_own = Counter({name: count for name, count in counts.items() if name != _OTHERS_INTERRUPT})
     return {name: 100 * count / servers_own.total() for name, count in servers_own.most_common()}
+
+
+def same_top(ours: dict[str, float], theirs: dict[str, float]) -> bool:
+    """Compare the top ten functions of two profiles, but ignore functions that are about as frequent as the
+    tenth.
+    """
+    top, their_top = list(ours)[:10], list(theirs)[:10]
+    last = min(ours[top[-1]], theirs[their_top[-1]])
+    odd = set(top) ^ set(their_top)
+    return all(max(ours.get(name, 0), theirs.get(name, 0)) < last + 0.75 for name in odd)
 
 
 class Perf:
     """Context manager around ``perf record --call-graph dwarf``; the results are available after the block.
 
-    With ``by_cpu``, perf samples CPUs instead of threads, as Innoscope does. The timer of a thread fires just
-    when the thread is switched in, which overstates finish_task_switch by half.
+    With ``by_cpu``, perf samples CPUs instead of threads, as Innoscope does. A thread's own timer fires
+    just as the thread is switched in, which overstates finish_task_switch by half.
     """
 
     def __init__(self, pid: int, frequency: int, *, by_cpu: bool = False) -> None:
@@ -93,7 +103,6 @@ class Perf:
 
     @property
     def pid(self) -> int:
-        """Return perf's process id."""
         return self._process.pid
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
 // Threads that sleep in a function of the test's choice.
 //
 // Arguments: the descriptor for replies, then one descriptor per thread for orders. A thread that reads 'a' or 'b'
-// sleeps in the function of that name, and replies with its index once it is in the function; on 'q' it exits.
+// enters asleep_in_a or asleep_in_b, replies with its index and sleeps there; on 'q' it exits.
 #include <cstdint>
 #include <cstdlib>
 #include <pthread.h>
@@ -14,7 +14,7 @@ struct thread {
     int orders;
 };
 
-// The stack is deep, so that unwinding a wrong copy of it would yield other functions.
+// Both functions below sleep in this one, so only a correct copy of the stack shows which of them called it.
 extern "C" __attribute__((noinline, noclone)) char told(const thread *self)
 {
     char order = 'q';

@@ -47,7 +47,7 @@ def deny_perf_events() -> None:
 
 
 class Judge:
-    """Set the spinner's phase, take a snapshot and compare."""
+    """Set the spinner's phase, take a snapshot, and count right and wrong stacks."""
 
     def __init__(self, pid: int, shared: mmap.mmap, threads: int) -> None:
         self._process = Process(pid, method="bpf")
@@ -70,7 +70,6 @@ class Judge:
                 self._judge(snapshot, raw.trust, raw.stack, {phases[self._tids.index(raw.tid)], wanted})
 
     def close(self) -> None:
-        """Release the shared memory."""
         self._words.release()
 
     def _phases(self) -> list[int]:
@@ -79,7 +78,7 @@ class Judge:
     def _judge(self, snapshot: RawSnapshot, trust: str, stack: int, possible: set[int]) -> None:
         functions = [frame.function for frame in snapshot.stacks[stack]]
         phases = [name for name in functions if name and name.startswith("phase_")]
-        # between two phases, a thread is only in spinning() for a few nanoseconds
+        # between two phases, a thread is in spinning() alone for a few nanoseconds
         right = "spinning" in functions and all(name in {f"phase_{n}" for n in possible} for name in phases)
         fresh = right and (bool(phases) or len(possible) == 2)
         self.seen[f"{trust} {'right' if fresh else 'wrong'}"] += 1
@@ -90,7 +89,6 @@ def _names(pid: int) -> list[str]:
 
 
 def main() -> None:
-    """Run the command line."""
     pid, path, threads, snapshots = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     if sys.argv[5:] == ["deny"]:
         deny_perf_events()

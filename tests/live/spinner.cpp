@@ -1,8 +1,9 @@
 // Threads that never enter the kernel by themselves, and always publish their current function.
 //
-// Argument: a file of 4-byte words that is shared with the test. Word 0 is the phase that the test sets. Word 1
-// is set once all threads spin. Word 2 + i is the phase of thread i. The thread writes this word after it
-// has entered the function named like the phase, so every later correct stack contains that function.
+// Arguments: a file of 4-byte words that is shared with the test, and the number of threads. Word 0 is the
+// phase that the test sets. Word 1 is set once all threads exist. Word 2 + i is the phase of thread i. The
+// thread writes this word after it has entered the function named after the phase, so from then on every
+// correct stack contains that function.
 #include <cstdint>
 #include <cstdlib>
 #include <fcntl.h>

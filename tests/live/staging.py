@@ -1,4 +1,4 @@
-"""Loads for the documentation's examples that are not among the workloads."""
+"""Loads that the documentation's examples need in addition to the workloads."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ LOADS: Mapping[str, Callable[[Server, int], Load]] = {**WORKLOADS, "copy": Copy}
 
 
 def server_options(name: str) -> tuple[str, ...]:
-    """Return the server options of that load."""
+    """Return the server options that the load of this name needs."""
     return tuple(getattr(LOADS[name], "server_options", ()))

@@ -1,4 +1,4 @@
-"""A server with separate debug information, as distributions build servers, and a debuginfod to serve it."""
+"""Provide a server with separate debug information, as in distributions, and a debuginfod that serves it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Split:
         self.debug.parent.mkdir()
         self.installation = Installation(original.spec, folder / "server")
         self.installation.folder.mkdir()
-        # copy the files, because the server would write into the cache through a link
+        # copied, not linked: through links, the server would write into the cache
         template.ensure(original, lambda: Server(name)._make_template())
         copy = ["cp", "--archive", "--reflink=auto", "--sparse=auto"]
         subprocess.run([*copy, original.template, self.installation.template], check=True)
@@ -48,7 +48,7 @@ class Split:
         self.build_id = build_id
 
     def server(self) -> Server:
-        """Return that server; it is not started yet."""
+        """Return a server of this installation; it is not started yet."""
         server = Server(self.installation.spec.name)
         server.installation = self.installation
         return server

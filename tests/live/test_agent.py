@@ -1,6 +1,6 @@
-"""A real Prometheus scrapes the agent: the metrics are valid, complete, bounded and cheap.
+"""Test with a real Prometheus that the agent's metrics are valid, complete, bounded and cheap.
 
-The agent's pages are served, too.
+Also test the agent's pages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NAMES = ("mysql-5.6.24", "mariadb-10.11")
 SCRAPES = count(quick=20, full=60)
-#: The user ann with the password "secret", hashed by bcrypt at its lowest cost.
+#: The bcrypt hash of ann's password, "secret", at the lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
 PATIENCE_S = 30
 
@@ -120,8 +120,8 @@ def test_stacks_are_served_in_every_format(scene: tuple[Server, Running, Sensing
     assert gzip.decompress(agent.get("/api/stacks?format=pprof")[1])
     assert agent.get("/api/stacks?format=html")[1].lower().startswith(b"<!doctype html")
     for query, words in (
-        ("format=doc", b"format= is one of"),
-        ("server=x", b"server= is one of"),
+        ("format=doc", b"format= must be one of"),
+        ("server=x", b"server= must be one of"),
         ("from=soon", b"is not a time"),
     ):
         status, body = agent.get(f"/api/stacks?{query}")

@@ -137,7 +137,7 @@ def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scen
         scene.toggle("undo", "flush_neighbors")
         scene.resolves("InnoscopeToggleLeftOn")
 
-        # The load is healthy now: it runs as many updates as waited in the convoy.
+        # This load is healthy: it runs as many updates as waited in the convoy, but they do not wait.
         until(lambda: not scene.prometheus.states(), scene.words)
         time.sleep(QUIET_S)  # a fixed time: no alert should fire, so there is no event to wait for
         assert scene.prometheus.fired(QUIET_S) == {}

@@ -1,39 +1,43 @@
-"""`diagnose` names the blocker, using only the account of packaging/account.sql and no debug information."""
+"""Test that `diagnose`, with the account of packaging/account.sql, names the blocker or the missing setting.
+
+The expected results are those in the table in docs/servers.md.
+"""
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.diagnose.blockers import RECORD_METADATA_LOCKS
 from install.test_account import PASSWORD, statements
+from live.blocker_scenes import CONFIGURATIONS, SCENES, WAITERS, Configuration, table
 from safety.command import innoscope
 from scale import few
 from servers import Server
-from waiting import until
-from workloads import Idle, MetadataLock, RowLock
-from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 FOUND = 18
 SECONDS = 2
-WAITERS = 8
-SERVERS = few(
-    ("mysql-5.7.22", "mysql-8.0.31", "mysql-9.7"), "mysql-5.7.22", "mysql-8.0.31", reason="like 8.0.31"
-)
+PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
+QUICK = [one for one in CONFIGURATIONS if one.server in ("mysql-5.7.22", "mysql-8.0.31")]
+ALL = few(CONFIGURATIONS, *QUICK, reason="the servers whose blockers are read in the same way")
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Yield a server with the account and with recording of metadata locks, which 5.7 disables by default."""
-    with Server(request.param) as server:
-        server.sql(RECORD_METADATA_LOCKS, *statements(PASSWORD))
+@pytest.fixture(scope="module", params=ALL, ids=lambda one: one.title.replace("`", ""))
+def configuration(request: pytest.FixtureRequest) -> Configuration:
+    chosen: Configuration = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def server(configuration: Configuration) -> Iterator[Server]:
+    """Yield a server on which the account of packaging/account.sql exists."""
+    with Server(configuration.server, options=configuration.options) as server:
+        server.sql(*statements(PASSWORD))
         yield server
 
 
@@ -45,59 +49,32 @@ def option_file(tmp_path: Path) -> Path:
     return path
 
 
-@contextmanager
-def _global_read_lock(server: Server) -> Iterator[int]:
-    """Hold the global read lock while clients want to write. Yield the holder's connection id."""
-    with Idle(server, 1) as idle:
-        idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY)")
-        with (
-            Crowd(server, 1, idle.database, ("FLUSH TABLES WITH READ LOCK",)) as holder,
-            Crowd(server, WAITERS, idle.database) as writers,
-        ):
-            writers.send("INSERT INTO t1 VALUES (1)")
-            until(lambda: len(idle.listed("STATE = 'Waiting for global read lock'")) == WAITERS)
-            yield holder.ids[0]
-
-
-def _first(server: Server, option_file: Path) -> dict[str, Any]:
+def _findings(server: Server, option_file: Path) -> dict[str, Any]:
     options = ("--seconds", SECONDS, "--defaults-file", option_file, "--json")
     done = innoscope("diagnose", "--pid", server.pid, *options)
     assert done.returncode == FOUND, done.stderr
-    first: dict[str, Any] = json.loads(done.stdout)["findings"][0]
-    return first
+    return {one["name"]: one for one in json.loads(done.stdout)["findings"]}
 
 
-def test_holder_of_the_global_read_lock_is_named(server: Server, option_file: Path) -> None:
-    with _global_read_lock(server) as holder:
-        first = _first(server, option_file)
-    assert first["name"] == "metadata_lock"
-    [blocker] = first["blockers"]
-    assert (blocker["connection"], blocker["waiting"]) == (holder, WAITERS)
-    assert "holds SHARED on the global read lock, idle" in blocker["words"]
+@pytest.mark.parametrize("kind", SCENES)
+def test_holder_or_setting_is_named(
+    configuration: Configuration, server: Server, option_file: Path, kind: str
+) -> None:
+    scene = SCENES[kind]
+    if not scene.exists(server.name):
+        with pytest.raises(Exception, match="syntax"), scene.hold(server):
+            pass
+        return
+    with scene.hold(server) as holder:
+        found = _findings(server, option_file)
+    assert scene.finding in found, found
+    blockers = found[scene.finding]["blockers"]
+    if scene.named(configuration):
+        assert blockers[0]["connection"] == holder, blockers
+        assert blockers[0]["waiting"] >= WAITERS, blockers
+    else:
+        assert all(configuration.setting in one["words"] for one in blockers), blockers
 
 
-def test_holder_of_a_tables_metadata_lock_is_named(server: Server, option_file: Path) -> None:
-    with MetadataLock(server, WAITERS) as load:
-        first = _first(server, option_file)
-        [holder] = load.listed("COMMAND = 'Sleep'")
-    assert first["name"] == "metadata_lock"
-    [blocker] = first["blockers"]
-    assert (blocker["connection"], blocker["waiting"]) == (holder, WAITERS + 1)
-
-
-def test_holder_of_a_row_is_named(server: Server, option_file: Path) -> None:
-    with RowLock(server, WAITERS) as load:
-        first = _first(server, option_file)
-        [holder] = load.listed("COMMAND = 'Sleep'")
-    assert first["name"] == "row_lock_convoy"
-    assert first["blockers"][0]["connection"] == holder
-
-
-def test_setting_that_records_metadata_locks_is_named(option_file: Path) -> None:
-    with Server("mysql-5.7.22") as server:
-        server.sql(*statements(PASSWORD))
-        with _global_read_lock(server):
-            first = _first(server, option_file)
-    [blocker] = first["blockers"]
-    assert blocker["words"].startswith("unknown: ")
-    assert RECORD_METADATA_LOCKS in blocker["words"]
+def test_documentation_has_the_table() -> None:
+    assert "\n".join(table()) in PAGE.read_text()

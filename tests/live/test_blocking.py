@@ -1,4 +1,4 @@
-"""Blockers are reported with lock, connection, thread and statement. The tests create the locks."""
+"""Test that blockers are reported with their lock, connection, thread and statement."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def tables(server: Callable[[str], Server], request: pytest.FixtureRequest) -> I
 
 
 def _connections(server: Server) -> list[int]:
-    """Return the remaining connections and kill them.
+    """Kill the remaining connections and return their ids.
 
-    A server may notice only later that a client has disconnected.
+    A server may take a while to notice that a client has disconnected.
     """
     remaining = [row[0] for row in server.sql(f"SELECT ID {_PROCESSES}")]
     for connection in remaining:
@@ -130,7 +130,7 @@ def test_holder_of_a_user_lock_is_named(tables: Server) -> None:
 
 @pytest.mark.parametrize("tables", ["mysql-9.7", "mariadb-11.4.5"], indirect=True)
 def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Server) -> None:
-    """Let readers wait for an ALTER of u, the ALTER for a transaction, and the transaction for a row."""
+    """Readers wait for an ALTER of u, the ALTER waits for a transaction, and the transaction for a row."""
     with (
         _crowd(tables, "", 1, "BEGIN", "UPDATE t SET b = 1") as root,
         _crowd(
@@ -149,7 +149,7 @@ def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Se
 
 
 def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
-    """Let a connection open a table whose file is a pipe, so that it waits endlessly and holds LOCK_open."""
+    """A connection opens a table whose file is a pipe, so it waits forever while it holds LOCK_open."""
     with Server("mysql-5.5.9") as server:
         tables = (f"CREATE TABLE blocking.{one} (a INT)" for one in ("slow", "t"))
         server.sql("CREATE DATABASE blocking", *tables, "FLUSH TABLES")
@@ -167,9 +167,9 @@ def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
 
 
 def test_owner_of_a_mutex_is_named_on_a_stripped_server(folder: Path) -> None:
-    """Let a connection load a plugin from a pipe, which never ends.
+    """A connection loads a plugin from a pipe that never reaches its end.
 
-    Meanwhile the connection holds the mutex that SHOW PLUGINS needs.
+    Meanwhile, the connection holds the mutex that SHOW PLUGINS needs.
     """
     with Server("mariadb-10.11", options={"plugin_dir": str(folder)}) as server:
         server.sql("CREATE DATABASE blocking")
@@ -198,7 +198,7 @@ def _syscall(server: Server, thread: int) -> str:
 
 @contextlib.contextmanager
 def _pipe_for(server: Server, name: str) -> Iterator[None]:
-    """Replace a file by a named pipe; at the end, let the process that opens the pipe read an empty file."""
+    """Replace a file with a named pipe, which blocks its reader. On exit, the reader gets EOF."""
     [file] = server.error_log.parent.rglob(name)
     owner = file.stat()
     file.unlink()

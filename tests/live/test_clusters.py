@@ -1,4 +1,4 @@
-"""`stacks` and `diagnose`, with the account of packaging/account.sql, on each node of a cluster of three."""
+"""Test `stacks` and `diagnose`, with the account of packaging/account.sql, on each node of a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SNAPSHOTS = 40
 SECONDS = 5
 CALM, FOUND = 0, 18
 ROWS = 1000
-#: Findings that mean that a node, or the cluster, is broken.
+#: Findings that mean that a node or the whole cluster has a problem.
 STALLS = {
     "galera_flow_control", "galera_slow_node", "galera_certification", "galera_toi", "group_replication_wait",
     "unexplained",

@@ -1,4 +1,4 @@
-"""At least 99.5 % of the threads that are not on a CPU are unwound to their root."""
+"""Test that at least 99.5 % of the threads that are not on a CPU are unwound to their root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboards' JSON conforms to Grafana's TypeScript types, and the mixin contains all of them."""
+"""Test that the dashboards' JSON conforms to Grafana's types, and that the mixin contains all dashboards."""
 
 from __future__ import annotations
 

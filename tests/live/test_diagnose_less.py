@@ -1,4 +1,4 @@
-"""If SQL, symbols or BPF are unavailable, `diagnose` reports fewer findings, but correct ones."""
+"""Test that without SQL, symbols or BPF, `diagnose` reports fewer findings but no wrong ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from safety.command import innoscope
-from safety.privileges import without_bpf
+from safety.privileges import without_bpf, without_stacks
 from scale import long
 from servers import Server
 from workloads import MetadataLock, RowLock
@@ -39,7 +39,7 @@ def names(record: dict[str, Any]) -> list[str]:
 
 
 def unavailable(record: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return the entry on findings that cannot be checked without a source; check reason and remedy."""
+    """Return the entry for findings that cannot be checked without this source; check reason and remedy."""
     [found] = [one for one in record["cannot_tell"] if one["source"] == source]
     assert found["findings"]
     assert found["words"]
@@ -78,12 +78,23 @@ def test_stacks_are_enough_without_sql(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("load", "finding"), [(RowLock, "row_lock_convoy"), (MetadataLock, "metadata_lock")])
-def test_process_list_replaces_the_stacks_without_bpf(
+def test_stacks_are_read_by_procfs_without_bpf(
     server: Callable[[str], Server], load: type[RowLock], finding: str
 ) -> None:
     one = server("mysql-9.7")
     with load(one, 10):
         record = diagnose(one, "-u", "root", under=without_bpf())
+    assert names(record)[0] == finding, record
+    assert record["looks"] > 0
+
+
+@pytest.mark.parametrize(("load", "finding"), [(RowLock, "row_lock_convoy"), (MetadataLock, "metadata_lock")])
+def test_process_list_replaces_stacks_that_cannot_be_copied(
+    server: Callable[[str], Server], load: type[RowLock], finding: str
+) -> None:
+    one = server("mysql-9.7")
+    with load(one, 10):
+        record = diagnose(one, "-u", "root", under=without_stacks())
     assert names(record)[0] == finding, record
     assert record["looks"] == 0
     unchecked = unavailable(record, "looks")
@@ -98,12 +109,12 @@ def test_unchecked_findings_are_listed_without_any_source() -> None:
     with Server("mariadb-10.11") as server, RowLock(server, 10), full(server):
         command = ("diagnose", "--pid", server.pid, "--seconds", SECONDS, "-u", "root")
         record = diagnose(server, "-u", "root")
-        less = diagnose(server, "-u", "root", under=without_bpf())
-        text = innoscope(*command, under=without_bpf())
+        less = diagnose(server, "-u", "root", under=without_stacks())
+        text = innoscope(*command, under=without_stacks())
     assert names(record)[0] == "row_lock_convoy", record
     assert names(less) == ["too_many_connections"], less
     assert less["checked"] < record["checked"] < record["rules"]
     assert "row_lock_convoy" in unavailable(less, "looks")["findings"]
     assert text.returncode == FOUND
-    assert "Cannot tell:" in text.stdout
+    assert "Not checked, because data is missing:" in text.stdout
     assert "row lock convoy" in text.stdout

@@ -1,4 +1,4 @@
-"""The sample configurations for service discovery are valid.
+"""Test that the sample configurations for service discovery are valid.
 
 The samples give agents the labels that the dashboards need. Debian's Prometheus is built without Consul and
 Kubernetes, so promtool checks these samples with file_sd_configs instead of their own discovery block.
@@ -28,7 +28,7 @@ SAMPLES = ("file_sd", "consul", "kubernetes", "drop")
 
 @pytest.fixture(params=SAMPLES)
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Copy the sample and the files that it names."""
+    """Copy a sample and create the files that it refers to; return the path of the sample's copy."""
     self_signed(tmp_path, "innoscope-")
     (tmp_path / "innoscope-cert.pem").rename(tmp_path / "innoscope-ca.pem")
     (tmp_path / "innoscope.password").write_text("secret\n")
@@ -111,7 +111,7 @@ def _run(*command: str) -> str:
 
 
 def _victoria_metrics() -> Path:
-    """Unpack Debian's package into the cache. Installing it would start a service."""
+    """Unpack Debian's package into the cache; installing it would start a service. Return the path."""
     home = cache.root() / "tools" / "victoria-metrics"
     with cache.locked(home.name):
         if not home.exists():

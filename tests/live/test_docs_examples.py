@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/ run as written, and print what the page shows."""
+"""Test that the examples in README.md and docs/ run as written, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Stage:
         return agent.pid, sensing.pid
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run in a shell without a terminal, with separate folders for Innoscope's files."""
+        """Run the command in a shell without a terminal, with separate folders for Innoscope's files."""
         places = {
             f"INNOSCOPE_{name}": str(self.folder / name.lower()) for name in ("RUN", "STATE", "SYMBOLS")
         }

@@ -1,4 +1,4 @@
-"""A cached snapshot program that was already relocated for this kernel gives the same snapshots."""
+"""Test that a cached snapshot program, already relocated for this kernel, takes correct snapshots."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_fitted_program_is_reused(kernel: bool) -> None:
     assert _tids(again) == _tids(first)
 
 
-def test_damaged_or_different_program_is_fitted_anew() -> None:
+def test_damaged_or_different_program_is_relocated_again() -> None:
     good = _opened(None).fitted
     assert good is not None
     for bad in (b"", b"junk", good[:-40], good[: len(good) // 2]):
@@ -61,7 +61,7 @@ def test_next_engine_loads_the_stored_program(tmp_path: Path, monkeypatch: pytes
 
 
 def _waiting(snapshot: Snapshot) -> dict[int, tuple[str, ...]]:
-    """Return the stacks of the threads that wait for the row."""
+    """Return the stacks of the threads that wait for the row lock, by thread id."""
     return {
         thread.tid: tuple(frame.label for frame in thread.frames)
         for thread in snapshot.threads

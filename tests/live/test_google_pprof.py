@@ -1,4 +1,4 @@
-"""Google's pprof reads our profiles and reports the same counts."""
+"""Test that Google's pprof reads Innoscope's profiles and reports the same counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECONDS = 1.5
 
 @pytest.fixture(scope="module")
 def reports() -> Iterator[dict[str, Report]]:
-    """Yield one report of each kind, of one server under a mixed load."""
+    """Yield one report of each kind, all from one server under a mixed load."""
     with Server("mysql-5.6.24") as server, RowLock(server, 20), Oltp(server, 2):
         target = find_one(server.pid)
         engine, history, snapshots = Engine(target, method="bpf"), ProfileHistory(), []
@@ -74,7 +74,7 @@ def test_google_pprof_reports_the_same_counts(kind: str, reports: dict[str, Repo
 
 
 def _leaves(report: Report) -> tuple[Counter[str], int]:
-    """Return the counts by innermost function and their sum, as in ``--format folded``."""
+    """Return the count of each innermost function, and the sum of these counts, from the folded format."""
     found: Counter[str] = Counter()
     for line in encode(report, "folded").decode().splitlines():
         path, _, count = line.rpartition(" ")

@@ -1,4 +1,4 @@
-"""`diff` compares a calm dump of a server with a saved stall, and shows the wait."""
+"""Test that `diff` compares a dump of a calm server with a saved stall, and shows the wait."""
 
 from __future__ import annotations
 

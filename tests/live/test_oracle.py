@@ -1,4 +1,4 @@
-"""Stacks of threads at rest equal those of gdb and eu-stack, frame by frame."""
+"""Test that the stacks of threads at rest equal those of gdb and eu-stack, frame by frame."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import snapshot_methods
 from innoscope._native import Process
 from live import oracle
 from live.addresses import AddressSpace, Symbols, plain
@@ -34,7 +35,9 @@ Stack = tuple["Frame", ...]
 
 
 def _exact(snapshot: RawSnapshot) -> dict[int, Stack]:
-    return {raw.tid: snapshot.stacks[raw.stack] for raw in snapshot.threads if raw.trust == "exact"}
+    return {
+        raw.tid: snapshot.stacks[raw.stack] for raw in snapshot.threads if raw.trust in ("exact", "inferred")
+    }
 
 
 class Comparison:
@@ -83,14 +86,15 @@ class Comparison:
         return self._symbols[module].covering(address)
 
 
+@pytest.mark.parametrize("method", snapshot_methods.STOPPING_NOTHING)
 @pytest.mark.parametrize("name", few(NAMES, "mysql-5.6.24", reason="gdb and eu-stack take seconds"))
-def test_stacks_equal_those_of_gdb_and_eu_stack(observatory: Observatory, name: str) -> None:
+def test_stacks_equal_those_of_gdb_and_eu_stack(observatory: Observatory, name: str, method: str) -> None:
     """Compare only threads with the same stack before and after the oracle stopped the server."""
     server = observatory.server(name)
     with Idle(server, IDLE), Sleep(server, SLEEPERS), RowLock(server, WAITERS):
-        process = Process(server.pid, method="bpf")
+        process = Process(server.pid, method=method)
         root = server.installation.home if server.spec.chroot else Path("/")
-        inlined = _exact(Process(server.pid, method="bpf", inlines=True).take_snapshot())
+        inlined = _exact(Process(server.pid, method=method, inlines=True).take_snapshot())
         before = _exact(process.take_snapshot())
         by_gdb = oracle.gdb(server.pid, server.installation.mysqld, root)
         between = _exact(process.take_snapshot())
@@ -125,8 +129,8 @@ def _judge(
 def _judge_inlined(pairs: list[tuple[Stack, list[oracle.Frame]]]) -> None:
     """Check that both stacks have the same inlined functions in the same positions.
 
-    Only the last component of the name is compared, because debug information without a linkage name has no
-    other.
+    Only the last component of each name is compared, because debug information without linkage names has
+    nothing else.
     """
     differences = []
     for ours, theirs in pairs:

@@ -1,4 +1,4 @@
-"""Counts of a probe on a duty cycle are estimates that agree with an independent counter."""
+"""Test that the estimated counts of a probe on a duty cycle agree with an independent counter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The governor keeps the probe budget under a storm of updates, and resumes its duty cycles after a stop."""
+"""Test the governor: it keeps probes within the budget in a storm of updates, and resumes duty cycles."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_budget_holds_with_the_hottest_family(storm: Server, budget: float) -> N
     collector = ProbesCollector(find_one(storm.pid), families=families, budget=budget)
     governor = collector.start()
     try:
-        time.sleep(5)  # until the duty cycles have settled
+        time.sleep(5)  # let the duty cycles settle
         before, begun = _cost(by_series(collector.collect())), time.monotonic()
         time.sleep(count(quick=10, full=15))
         spent, took = _cost(by_series(collector.collect())) - before, time.monotonic() - begun
@@ -89,7 +89,7 @@ def _until_sampled(governor: Governor) -> None:
 
 
 def _is_hit_again(governor: Governor, before: dict[str, int]) -> bool:
-    """Return whether all probes that were hit before are hit again within a pause of a duty cycle."""
+    """Wait until all probes that were hit before are hit again; return False on timeout."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         governor.refresh()

@@ -1,78 +1,28 @@
-"""The counts of probes equal those of the server and of bpftrace after a workload has ended."""
+"""Test that after a workload, the counts of probes equal those of the server and of bpftrace."""
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bpftrace import Independent
-from innoscope.common.samples import Histogram, by_series
-from innoscope.metrics.collectors.probes import ProbesCollector
-from innoscope.target.discover import find_one
+from live.watched import Watched
 from scale import few
 from servers import Server
 from waiting import until
 from workloads import Fsync, TableScan, UpdateStorm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from innoscope.probes.attachment import Point
     from servers.launch import Options
 
 #: Servers with symbols, so that InnoDB itself can be probed.
 NAMED = ("mysql-5.5.9", "mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5")
 TOLERANCE = 0.01
 _SYNCS = ("fsync", "fdatasync")
-
-
-class Watched:
-    """A server with probes attached."""
-
-    def __init__(self, server: Server, *families: str) -> None:
-        self.server = server
-        # the budget is unlimited, because these tests compare counts
-        self.collector = ProbesCollector(find_one(server.pid), families=frozenset(families), budget=1.0)
-        self.collector.start()
-
-    def probed(self, metric: str) -> float:
-        """Return the sum over the metric's labels."""
-        series = by_series(self.collector.collect())
-        values = [value for (name, _), value in series.items() if name == metric]
-        return sum(value.count if isinstance(value, Histogram) else value for value in values)
-
-    def status(self, variable: str) -> int:
-        """Return the value of a status variable."""
-        return int(self.server.sql(f"SHOW GLOBAL STATUS LIKE '{variable}'")[0][1])
-
-    def points(self) -> list[Point]:
-        """Return the attached probes."""
-        return self.collector.start_once().attachment.points
-
-    def uprobe(self, point: Point) -> str:
-        """Return bpftrace's name for a probe's location, with a filter."""
-        [place] = point.placed.places
-        pid = self.server.pid
-        return f"uprobe:/proc/{pid}/root{self._path()}:{place.symbol} /pid == {pid}/"
-
-    def _path(self) -> str:
-        target = find_one(self.server.pid)
-        return target.executable.removeprefix(target.root if target.root != "/" else "")
-
-    def settled(self, read: Callable[[], float]) -> float:
-        """Return the value once it no longer changes: background threads continue after the workload."""
-        last, since = read(), time.monotonic()
-        deadline = since + 60
-        while time.monotonic() - since < 1.5:
-            assert time.monotonic() < deadline, "the server does not become idle"
-            time.sleep(0.1)
-            now = read()
-            if now != last:
-                last, since = now, time.monotonic()
-        return last
 
 
 def _compare(probed: float, expected: float, *, least: int, within: float = 2) -> None:
@@ -108,7 +58,7 @@ def test_read_ahead_pages_equal_the_servers_counter(name: str) -> None:
 
 
 def test_flushed_pages_equal_the_servers_counter(name: str) -> None:
-    """Compare with Innodb_pages_written: Innodb_buffer_pool_pages_flushed omits single-page flushes."""
+    """Use Innodb_pages_written, because Innodb_buffer_pool_pages_flushed omits single-page flushes."""
     counter = "Innodb_pages_written"
     with _watched(name, "flush", options=("--innodb-buffer-pool-size=16M",)) as watched:
         watched.settled(lambda: watched.status(counter))
@@ -124,7 +74,7 @@ def test_fsyncs_equal_the_kernels_count(name: str) -> None:
     with _watched(name, "fsync", options=Fsync.server_options) as watched:
         syscalls = [f"tracepoint:syscalls:sys_enter_{call} /pid == {watched.server.pid}/" for call in _SYNCS]
         with Independent(*syscalls) as independent:
-            probed = watched.probed("fsync_seconds")  # after bpftrace's start: idle servers call fsync, too
+            probed = watched.probed("fsync_seconds")  # only now, because idle servers call fsync, too
             with Fsync(watched.server, 2):
                 until(lambda: watched.probed("fsync_seconds") - probed > 500, within_s=120)
             after = watched.settled(lambda: watched.probed("fsync_seconds"))

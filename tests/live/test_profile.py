@@ -1,4 +1,4 @@
-"""Profiles agree with the kernel's accounting and with perf."""
+"""Test that profiles agree with the kernel's accounting and with perf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from innoscope.sampling.profile.report import report
 from innoscope.sampling.profile.run import run
 from innoscope.sampling.render import encode
 from innoscope.target.discover import find_one
-from live.profiling import Perf, on_cpu, schedstat, self_shares
+from live.profiling import Perf, on_cpu, same_top, schedstat, self_shares
 from scale import count, few, long
 from servers import Server
 from workloads import Burn, Fsync, Oltp, RowLock
@@ -114,16 +114,9 @@ def test_cpu_profile_agrees_with_perf() -> None:
     table = "\n".join(f"{name:40} {theirs.get(name, 0):5.2f} {ours.get(name, 0):5.2f}" for name in names)
     print(f"\n{'function':40}  perf  ours\n{table}")
     assert worst < 3
-    assert _same(list(ours), list(theirs), ours, theirs)
+    assert same_top(ours, theirs)
     assert sound >= 0.98 * total
     assert len(encode(report(profile), "pprof")) < perf.bytes / 10
-
-
-def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[str, float]) -> bool:
-    """Compare the top ten functions, but ignore functions that are about as frequent as the tenth."""
-    last = min(mine[ours[9]], its[theirs[9]])
-    odd = set(ours[:10]) ^ set(theirs[:10])
-    return all(max(mine.get(name, 0), its.get(name, 0)) < last + 0.75 for name in odd)
 
 
 @long("perf's samples are compared in make test")

@@ -1,4 +1,4 @@
-"""A real agent pushes profiles to receivers that check the documented APIs and can misbehave."""
+"""Test that a real agent pushes profiles to receivers that check the documented APIs and can misbehave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from receiver import Received
 
 WAITERS = 6
-#: Number of pushes; each takes an interval of 10 s, the minimum.
+#: Number of pushes; one is sent every 10 s, the shortest interval allowed.
 PUSHES = count(quick=1, full=2)
 
 
@@ -80,9 +80,9 @@ def test_pushed_profiles_equal_what_the_agent_serves(scene: Scene) -> None:
 
 
 def _check_served(agent: Running, got: list[Received]) -> None:
-    """Check that each snapshot of that time was pushed exactly once.
+    """Check that each snapshot of the time covered by these pushes was pushed exactly once.
 
-    The numbers of threads by wait class must equal those in the profile that the agent serves.
+    The number of threads in each wait class must equal the number in the profile that the agent serves.
     """
     begin = min(one.profile.time_nanos for one in got) / 1e9
     end = max(one.profile.time_nanos + one.profile.duration_nanos for one in got) / 1e9
@@ -124,7 +124,7 @@ def test_check_and_push_once(number: int, scene: Scene) -> None:
     there.always = None  # from now on, the receiver for Parca responds
     command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stdout) == (0, "the configuration is good\n")
+    assert (done.returncode, done.stdout) == (0, "the configuration is valid\n")
     once = [*command, "--sensor-socket", str(scene.sensing.path), "--push-once"]
     done = subprocess.run(once, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""promtool and amtool accept the alert rules and the sample configurations."""
+"""Test that promtool and amtool accept the alert rules and the sample configurations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TESTS = sorted((ALERTS / "tests").glob("*.yaml"))
 
 
 def run(*command: object) -> str:
-    """Run a tool that has to succeed; return what it printed."""
+    """Run a tool that must succeed, and return its output."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

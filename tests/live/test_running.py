@@ -1,4 +1,4 @@
-"""Snapshots show running threads with their current stacks, or mark the stacks as stale."""
+"""Test that snapshots show the current stacks of running threads, or mark the stacks as stale."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENOUGH = 10
 def test_running_threads_have_fresh_and_complete_stacks(
     observatory: Observatory, name: str, load: str
 ) -> None:
-    """Check threads that return to their client after each statement (``cpu``) or never (``burn``)."""
+    """Check running threads under short statements (``cpu``) and under an endless statement (``burn``)."""
     seen = observatory.observe(name, load)
 
     fresh, running = seen.running[Trust.ON_CPU], seen.running.total()
@@ -45,7 +45,7 @@ def test_running_threads_have_fresh_and_complete_stacks(
 
 @pytest.fixture(scope="module")
 def spinner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
-    """Yield the pid of a process with spinning threads, and the file that sets their function."""
+    """Yield the pid of a process with spinning threads, and the shared file that selects their function."""
     folder = tmp_path_factory.mktemp("spinner")
     source = Path(__file__).with_name("spinner.cpp")
     subprocess.run(["g++", "-O1", "-pthread", "-o", folder / "spinner", source], check=True)
@@ -76,7 +76,7 @@ def _judge(spinner: tuple[int, Path], *more: str) -> Counter[str]:
 
 
 def test_stacks_not_marked_stale_are_fresh(spinner: tuple[int, Path]) -> None:
-    """Let threads switch functions in user space, so that the registers in the kernel are outdated.
+    """Make threads switch functions in user space, so that the registers saved by the kernel are outdated.
 
     Only a stack marked ``stale`` may show a function that the thread has already left.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 HOGGING = (sys.executable, str(Path(__file__).parents[1] / "safety" / "hogging_main.py"))
-#: The shortest window of the CPU budget; in it, the hog exceeds the budget even on a busy machine.
+#: The shortest window allowed for the CPU budget. The hog exceeds the budget in it even on a busy machine.
 WINDOW_S = 10
 QUICKLY = f"cpu_budget = 0.01\nwindow_seconds = {WINDOW_S}"
 WARNING = "CPU budget exceeded"
@@ -157,7 +157,7 @@ def test_agent_over_its_budget_warns_once_and_names_the_command(server: Callable
         while WARNING not in agent.log:
             assert time.monotonic() < deadline, agent.log
             time.sleep(0.2)
-        time.sleep(2.5 * WINDOW_S)  # at least one more window over the budget
+        time.sleep(2.5 * WINDOW_S)  # long enough for one more window over the budget
         log = agent.log
 
     assert log.count(WARNING) == 1

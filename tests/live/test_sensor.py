@@ -1,4 +1,4 @@
-"""The sensor reports correct values for several servers, across restarts, and for a stopped server."""
+"""Test that the sensor reports correct values: several servers, restarts, and a stopped server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servers import Server
 from workloads import Burn, Crowd, Idle, RowLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from innoscope.common.samples import Outcome
     from innoscope.daemon.protocol.messages import Reply, ServerReply
@@ -46,20 +46,9 @@ def mariadb() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def sensing(mysql: Server, mariadb: Server) -> Iterator[Sensing]:
     with Sensing("--server", f"shop={mysql.socket}", "--interval", 0.5, only=[mysql, mariadb]) as sensing:
-        until(sensing, mysql, has_snapshot)
-        until(sensing, mariadb, has_snapshot)
+        sensing.until(mysql, has_snapshot)
+        sensing.until(mariadb, has_snapshot)
         yield sensing
-
-
-def until(sensing: Sensing, server: Server, holds: Callable[[ServerReply], bool]) -> ServerReply:
-    """Collect until the server's reply satisfies the condition; return the reply."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        reply = of_pid(sensing.client.collect(), server.pid)
-        if reply is not None and holds(reply):
-            return reply
-        assert time.monotonic() < deadline, f"the condition never holds: {reply}\n{sensing.log}"
-        time.sleep(0.05)
 
 
 def has_snapshot(reply: ServerReply) -> bool:
@@ -93,10 +82,10 @@ def counters(one: Outcome) -> dict[tuple[str, tuple[str, ...]], float]:
 
 def test_two_servers_are_observed_at_once(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     with Idle(mysql, IDLERS), RowLock(mysql, WAITERS), Idle(mariadb, 2 * IDLERS):
-        until(sensing, mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
+        sensing.until(mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
         # the idle connections and 3 more: the monitors of both workloads, and the holder of the row lock
-        first = until(sensing, mysql, lambda reply: threads(reply, "idle") == IDLERS + 3)
-        second = until(sensing, mariadb, lambda reply: threads(reply, "idle") == 2 * IDLERS + 1)
+        first = sensing.until(mysql, lambda reply: threads(reply, "idle") == IDLERS + 3)
+        second = sensing.until(mariadb, lambda reply: threads(reply, "idle") == 2 * IDLERS + 1)
 
     assert (first.name, second.name) == ("shop", str(mariadb.port))
     assert threads(first, "row_lock") == WAITERS
@@ -106,12 +95,12 @@ def test_two_servers_are_observed_at_once(sensing: Sensing, mysql: Server, maria
 
 def test_thread_seconds_grow_in_proportion_to_the_threads(sensing: Sensing, mysql: Server) -> None:
     with RowLock(mysql, WAITERS):
-        before = until(sensing, mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
+        before = sensing.until(mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
         began = time.monotonic()
         series = ("thread_seconds", ("row_lock",))
         first = float(str(values(before, "waits")[series]))
-        after = until(
-            sensing, mysql, lambda reply: float(str(values(reply, "waits")[series])) > first + 4 * WAITERS
+        after = sensing.until(
+            mysql, lambda reply: float(str(values(reply, "waits")[series])) > first + 4 * WAITERS
         )
         took = time.monotonic() - began
         gained = float(str(values(after, "waits")[series])) - first
@@ -123,7 +112,7 @@ def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Se
     """Compare the CPU time of connections that compute with the kernel's figure for the whole process."""
 
     def cpu() -> tuple[dict[str, float], float]:
-        reply = until(sensing, mariadb, lambda _: True)
+        reply = sensing.until(mariadb, lambda _: True)
         seen = values(reply, "process")
         groups = {
             labels[0]: float(str(value))
@@ -153,7 +142,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def test_process_metrics_equal_those_of_proc(sensing: Sensing, mysql: Server) -> None:
-    reply = until(sensing, mysql, lambda _: True)
+    reply = sensing.until(mysql, lambda _: True)
     seen = values(reply, "process")
 
     assert seen["mysqld_up", ()] == 1
@@ -167,7 +156,7 @@ def test_process_metrics_equal_those_of_proc(sensing: Sensing, mysql: Server) ->
 
 
 def test_profiles_are_transferred_and_rendered(sensing: Sensing, mysql: Server) -> None:
-    """Fetch all chunks as the agent does, and render them like ``innoscope stacks`` does."""
+    """Fetch all chunks as the agent does, and render them as ``innoscope stacks`` does."""
     history = ProfileHistory()
     cursor: dict[str, int] = {}
 
@@ -203,9 +192,9 @@ def test_hello_and_probes_name_the_servers(sensing: Sensing, mariadb: Server) ->
 
 def test_servers_not_selected_are_ignored(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     with Server("mysql-5.5.9") as other:
-        reply = until(sensing, mariadb, has_snapshot)
+        reply = sensing.until(mariadb, has_snapshot)
         with Server("mariadb-10.11"), Sensing(only=[other]) as choosy:
-            until(choosy, other, has_snapshot)
+            choosy.until(other, has_snapshot)
             seen = choosy.client.hello()["servers"]
 
     assert reply.target.pid == mariadb.pid
@@ -214,9 +203,9 @@ def test_servers_not_selected_are_ignored(sensing: Sensing, mysql: Server, maria
 
 
 def test_sensor_reports_its_own_cost(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
-    """Compare the reported CPU time with the kernel's figure, and check the size of the memory."""
+    """Compare the reported CPU time with the kernel's figure, and check that the memory size is plausible."""
     for server in (mysql, mariadb):
-        until(sensing, server, learnt)
+        sensing.until(server, learnt)
     reply = sensing.client.collect()
 
     assert reply.pid == sensing.pid
@@ -245,14 +234,14 @@ def test_restarted_server_keeps_its_name_and_counters(name: str) -> None:
         Sensing("--interval", 0.2, only=[server]) as sensing,
         Crowd(server, IDLERS, "mysql"),
     ):
-        first = until(sensing, server, lambda reply: threads(reply, "idle") >= IDLERS)
+        first = sensing.until(server, lambda reply: threads(reply, "idle") >= IDLERS)
         name_before, port = first.name, server.port
         counted = "waits", "thread_seconds", ("idle",)
 
         def all_counters() -> dict[tuple[str, str, tuple[str, ...]], float]:
             return _all_counters(sensing.client.collect(), name_before)
 
-        until(sensing, server, lambda _: all_counters().get(counted, 0) > 0)
+        sensing.until(server, lambda _: all_counters().get(counted, 0) > 0)
         before = all_counters()
         server.kill()
         down = next(one for one in sensing.client.collect().servers if one.name == name_before).outcomes
@@ -261,7 +250,7 @@ def test_restarted_server_keeps_its_name_and_counters(name: str) -> None:
         assert down[0].reason.startswith("gone: ")
         server.start(wait=False)
         began = time.monotonic()
-        until(sensing, server, has_snapshot)
+        sensing.until(server, has_snapshot)
         took = time.monotonic() - began
         after = all_counters()
         server.wait_ready()
@@ -279,7 +268,7 @@ def test_restarted_server_keeps_its_name_and_counters(name: str) -> None:
 
 def test_stopped_server_is_reported_at_once() -> None:
     with Server("mysql-5.6.24") as server, Idle(server, IDLERS), Sensing(only=[server]) as sensing:
-        until(sensing, server, has_snapshot)
+        sensing.until(server, has_snapshot)
         os.kill(server.pid, signal.SIGSTOP)
         try:
             while not is_stopped(server.pid):
@@ -289,7 +278,7 @@ def test_stopped_server_is_reported_at_once() -> None:
             took = time.monotonic() - began
             assert reply is not None
             seen = values(reply, "process")
-            still = until(sensing, server, has_snapshot)
+            still = sensing.until(server, has_snapshot)
         finally:
             os.kill(server.pid, signal.SIGCONT)
 

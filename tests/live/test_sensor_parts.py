@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Only(ProcFs):
-    """A /proc that contains only the given processes, because other tests may run servers."""
+    """A /proc that shows only the given processes and hides others, such as the servers of other tests."""
 
     seen: Sequence[int] = ()
 
@@ -39,7 +39,7 @@ class Only(ProcFs):
 
 @dataclass(frozen=True, slots=True)
 class Stalling(Only):
-    """A /proc in which the executable of one process is on a file system that does not answer."""
+    """A /proc in which the executable of one process is on a file system that does not respond."""
 
     stalled: int = 0
     answers: threading.Event = field(default_factory=threading.Event)
@@ -149,7 +149,7 @@ def test_a_process_whose_files_do_not_answer_delays_no_other_server(
             sensor.close()
 
     assert watched == [pretender.pid]
-    assert took[0] < 2, took  # waits for the new process once
+    assert took[0] < 2, took  # only the first tick waits for the stalled process
     assert max(took[1:]) < 0.5, took
 
 
@@ -213,7 +213,7 @@ sys.stdin.readline()
 
 
 def test_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the sensor find the server before it listens; the server's configuration file is unreadable."""
+    """Let the sensor find a server that does not listen yet and whose configuration file is unreadable."""
     monkeypatch.setattr("innoscope.daemon.sensor.main._RETRY_S", 0.0)
     executable = tmp_path / "mysqld"
     shutil.copy2(Path(sys.executable).resolve(), executable)

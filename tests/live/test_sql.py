@@ -1,4 +1,4 @@
-"""On all five servers, the SQL collector's values equal the server's variables and values from memory."""
+"""Test that the SQL collector's values equal the server's variables and the values in its memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Metrics that every generation provides over SQL.
+#: Metrics that every server provides over SQL.
 EVERYWHERE = {
     "buffer_pool_pages", "buffer_pool_dirty_pages", "buffer_pool_free_pages", "buffer_pool_data_pages",
     "buffer_pool_other_pages", "buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio",
@@ -175,7 +175,7 @@ def test_hung_server_causes_a_timeout() -> None:
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """Yield a MariaDB with TLS over TCP, and the folder of its certificate."""
+    """Yield a MariaDB server that supports TLS over TCP, and the folder of its certificate."""
     folder = tmp_path_factory.mktemp("tls")
     self_signed(folder)
     options = {"ssl_cert": str(folder / "cert.pem"), "ssl_key": str(folder / "key.pem")}
@@ -220,7 +220,7 @@ def test_tcp_without_the_requested_tls_is_refused(tls: tuple[Server, Path], serv
             target=find_one(tls_server.pid),
         )
     plain = server("mariadb-11.4.5")  # this server runs with --skip-ssl
-    with pytest.raises(SqlFailed, match=r"does not speak TLS|SSL"):
+    with pytest.raises(SqlFailed, match=r"does not support TLS|SSL"):
         sql.connect_tcp(
             "127.0.0.1",
             plain.port,

@@ -1,4 +1,4 @@
-"""A stripped server gets its names from a debug file: by build-id, debuglink or debuginfod."""
+"""Test that a debug file, found by build-id, debuglink or debuginfod, names a stripped server's functions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _functions(thread: dict[str, Any]) -> list[str | None]:
 
 
 def _named(dump: dict[str, Any]) -> tuple[int, int]:
-    """Count the frames in the server's own code that have a name, and all frames in that code."""
+    """Return (named, total): how many frames in the server's own code have a name, and how many there are."""
     names = [name for thread in dump["threads"] for name in _functions(thread)]
     return sum(name is not None for name in names), len(names)
 

@@ -15,7 +15,7 @@ from pymysql.constants.COMMAND import COM_QUERY
 from live.changing import TOO_MANY_CONNECTIONS, Changer, fill, shown
 from live.dirty import POOL_PAGES, SMALL_POOL, DirtyPages
 from scale import few, long
-from servers import NAMES, Server, ensure_packages
+from servers import ADDED, NAMES, Server, ensure_packages
 from workloads import TableScan, UpdateStorm
 
 if TYPE_CHECKING:
@@ -24,15 +24,21 @@ if TYPE_CHECKING:
     from workloads import Workload
 
 #: Servers that can disable deadlock detection; on the others the toggle is refused (docs/toggles-table.md).
-DETECTING = ("mysql-9.7", "mariadb-10.11", "mariadb-11.4.5")
-#: MariaDB does not count rounds, and 9.7 counts only those of read-write locks, which this load does not use.
+DETECTING = few(
+    ("mysql-5.7.22", "mysql-8.0.31", "mysql-9.7", "mariadb-10.5", "mariadb-10.11", "mariadb-11.4.5"),
+    "mysql-9.7", "mariadb-10.11", "mariadb-11.4.5",
+    reason="like the neighbouring versions",
+)  # fmt: skip
+#: Servers that count this load's spin rounds: MariaDB counts none, and 9.7 only those of read-write locks.
 COUNTING_ROUNDS = ("mysql-5.5.9", "mysql-5.6.24")
-#: Servers of the quick suite. tests/live/test_toggle_sql.py sets every toggle on every server.
-ONE = few(NAMES, "mysql-5.6.24", reason="the effect is shown on one server")
-ONE_OF_EACH = few(NAMES, "mysql-5.6.24", "mariadb-11.4.5", reason="one server of each flavour")
+#: All servers. The quick suite uses only one, because test_toggle_sql.py sets every toggle on every server.
+EVERY = (*NAMES, *ADDED)
+ONE = few(EVERY, "mysql-5.6.24", reason="the effect is shown on one server")
+ONE_OF_EACH = few(EVERY, "mysql-5.6.24", "mariadb-11.4.5", reason="one server of each flavour")
 DEADLOCK, TIMEOUT = 1213, 1205
 PATIENCE_S = 60
-#: Maximum number of pages (more than an extent) that are read ahead after read-ahead is switched off.
+#: Number of pages to read between switching read-ahead off and checking that it has stopped. It is more than
+#: an extent, because an extent may still be on its way.
 ON_ITS_WAY = 200
 #: TableScan's tables are 1.5 times as large as the pool.
 TABLE_PAGES = 3 * POOL_PAGES // 2
@@ -41,7 +47,7 @@ _SPINS = re.compile(r"^(?:Mutex spin waits|RW-\w+ spins) (\d+), rounds (\d+)", r
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A server, and the toggle engine on it."""
+    """A server, and a toggle engine for it."""
 
     server: Server
     changer: Changer
@@ -79,9 +85,9 @@ def test_read_ahead_stops_and_resumes(small: Callable[[str], Changed], name: str
         assert until(lambda: read_ahead(scan) > still)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(EVERY, *NAMES, reason="like the neighbouring versions"))
 def test_full_server_gets_more_connections_by_memory(small: Callable[[str], Changed], name: str) -> None:
-    """Raise max_connections in memory while no login is possible, and lower it again by the undo."""
+    """Raise max_connections in memory while no login is possible, and then undo the change."""
     one = small(name)
     few = one.changer.set("max_connections", "10")
     with ExitStack() as crowd:
@@ -149,7 +155,7 @@ def test_io_capacity_limits_the_flushing_rate(small: Callable[[str], Changed], n
 
 
 def deadlock(server: Server, timeout_s: int) -> list[int]:
-    """Let two transactions wait for each other's row. Return the error number of each, or 0 for success."""
+    """Make two transactions wait for each other's row; return the error number of each, or 0 for success."""
     with ExitStack() as stack:
         admin, *two = (stack.enter_context(closing(server.connect())) for _ in range(3))
         execute(admin, "CREATE DATABASE rows_of_two")
@@ -183,7 +189,7 @@ def execute(connection: Any, statement: str) -> None:
 
 
 def rounds_per_wait(load: Workload) -> float:
-    """Return the rounds per wait over the next waits, excluding the waits of threads that already spin."""
+    """Return the rounds per wait over 50 waits. First skip 20 waits, which may have begun earlier."""
     wait_for = spins(load)[0] + 20
     assert until(lambda: spins(load)[0] >= wait_for)
     waits, rounds = spins(load)
@@ -193,7 +199,7 @@ def rounds_per_wait(load: Workload) -> float:
 
 
 def spins(load: Workload) -> tuple[int, int]:
-    """Return (waits, rounds) of mutexes and read-write locks since the start."""
+    """Return (waits, rounds) of mutexes and read-write locks since the server's start."""
     found = _SPINS.findall(load.sql("SHOW ENGINE INNODB STATUS")[0][2])
     assert found
     waits, rounds = (sum(map(int, numbers)) for numbers in zip(*found, strict=True))

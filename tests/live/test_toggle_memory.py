@@ -1,4 +1,4 @@
-"""A value written into a server's memory is the one that SQL reports."""
+"""Test that SQL reports a value that was written into the server's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trace` finds the callers of a function. It refuses hot functions or, if forced, reports the true cost."""
+"""Test that `trace` finds a function's callers, and refuses hot functions or reports their true cost."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from workloads import Cpu, Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Functions that allocate memory for a transaction's InnoDB locks in blocks from the buffer pool.
+#: Call path by which a transaction's row locks get memory from the buffer pool.
 LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
 READ_PATH = ("buf_page_init_for_read",)
 #: Most blocks are allocated for pages, and few for locks. Two copies of the table allocate enough of both.
 COPIES = ("one", "two")
 _TENTH = 100_000_000  # ns
-#: Maximum seconds by which the trial slows down a call: two probe hits of at least half a microsecond.
+#: Maximum seconds by which the trial slows down a call: two probe hits of half a microsecond each.
 _SLOWER_S = 1e-6
 POOL = (
     "--innodb-buffer-pool-size=8M",
@@ -44,7 +44,7 @@ def _uprobe(server: Server, function: str) -> str:
 
 
 def _fill(server: Server, megabytes: int) -> None:
-    """Create a table much larger than the buffer pool, with small rows, so that each page has many locks."""
+    """Create a table much larger than the buffer pool, with small rows for many locks per page."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE post")
         cursor.execute("CREATE TABLE post.big (a INT PRIMARY KEY AUTO_INCREMENT, b INT) ENGINE=InnoDB")
@@ -85,7 +85,7 @@ def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
 
 @long("half a minute; the tests below trace in make test")
 def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> None:
-    """Let a CREATE TABLE … SELECT use up the free blocks of a small buffer pool."""
+    """Use up the free blocks of a small buffer pool with a CREATE TABLE … SELECT."""
     function = "buf_LRU_get_free_block"
     with closing(old.connect()) as connection, connection.cursor() as cursor:
         _settle(old)
@@ -100,7 +100,7 @@ def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> No
                 _settle(old)
                 ended = time.monotonic_ns() // _TENTH
     seen = tracing.document()
-    # count only during the trace, because the server sometimes allocates blocks by itself
+    # count only during the trace, because the server sometimes allocates blocks at other times
     expected = sum(count for at, count in bpftrace.maps["@n"].items() if began <= int(at) <= ended)
     locks, reads = _share(seen, LOCK_PATH), _share(seen, READ_PATH)
     assert seen["calls"] == pytest.approx(expected, rel=0.01)
@@ -144,7 +144,7 @@ def test_hot_function_is_refused(busy: Server, function: str, counter: str | Non
     result = innoscope("trace", "--pid", busy.pid, function)
     assert result.returncode == 14, result.stderr
     assert result.stdout == ""
-    rate = _number(r"([\d,]+) calls a second", result.stderr)
+    rate = _number(r"([\d,]+) calls per second", result.stderr)
     probed_ms = _number(r"probed for ([\d,]+) ms", result.stderr)
     assert re.search(r"would cost [\d.]+% of its \d CPUs", result.stderr)
     assert "instead: " in result.stderr

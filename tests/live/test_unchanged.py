@@ -1,6 +1,6 @@
-"""Snapshots reuse the stacks of threads that have not run.
+"""Test that snapshots reuse the stacks of threads that have not run.
 
-A thread that has run is never shown with an old stack.
+Also test that a thread that has run is never shown with its old stack.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import snapshot_methods
 from innoscope._native import Process
 from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
@@ -51,7 +52,7 @@ class Sleepers:
         return self._process.pid
 
     def tell(self, index: int, order: str) -> None:
-        """Let a thread enter a function and wait for its reply; with ``q``, let it exit without a reply."""
+        """Make a thread enter a function, and wait for its reply; ``q`` makes it exit without a reply."""
         os.write(self._orders[index], order.encode())
         self.states[index] = order
         if order != "q":
@@ -90,13 +91,14 @@ def _seen(process: Process) -> list[str]:
     for thread in sorted(snapshot.threads, key=lambda thread: thread.tid):
         states = [state for state in "ab" if f"asleep_in_{state}" in stacks[thread.stack]]
         if states:
-            assert thread.trust in ("exact", "on_cpu"), (thread.tid, thread.trust)
+            assert thread.trust in ("exact", "inferred", "on_cpu"), (thread.tid, thread.trust)
             found += states
     return found
 
 
-def test_thread_that_ran_has_its_current_stack(sleepers: Sleepers) -> None:
-    process = Process(sleepers.pid, method="bpf")
+@pytest.mark.parametrize("method", snapshot_methods.STOPPING_NOTHING)
+def test_thread_that_ran_has_its_current_stack(sleepers: Sleepers, method: str) -> None:
+    process = Process(sleepers.pid, method=method)
     draw = random.Random(20261121)  # noqa: S311
     assert _seen(process) == sleepers.states
     for _ in range(STEPS):
@@ -105,30 +107,32 @@ def test_thread_that_ran_has_its_current_stack(sleepers: Sleepers) -> None:
         assert _seen(process) == sleepers.states
 
 
-def test_ended_threads_disappear(sleepers: Sleepers) -> None:
-    process = Process(sleepers.pid, method="bpf")
+@pytest.mark.parametrize("method", snapshot_methods.STOPPING_NOTHING)
+def test_ended_threads_disappear(sleepers: Sleepers, method: str) -> None:
+    process = Process(sleepers.pid, method=method)
     assert len(_seen(process)) == THREADS
     for index in range(0, THREADS, 2):
         sleepers.tell(index, "q")
     left = [state for state in sleepers.states if state != "q"]
     while len(_seen(process)) > len(left):
-        pass  # the sleepers' process ends by an alarm signal, which limits the duration of this loop
+        pass  # an alarm signal ends the sleepers' process, which limits the duration of this loop
     assert _seen(process) == left
 
 
+@pytest.mark.parametrize("method", snapshot_methods.STOPPING_NOTHING)
 @pytest.mark.parametrize("name", ["mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"])
-def test_later_snapshots_equal_a_first_one(name: str) -> None:
+def test_later_snapshots_equal_a_first_one(name: str, method: str) -> None:
     with Server(name) as server, Idle(server, 30), RowLock(server, 10):
         target = find_one(server.pid)
-        engine = Engine(target, method="bpf")
+        engine = Engine(target, method=method)
         for _ in range(SNAPSHOTS):
             late = _at_rest(engine.take_snapshot())
-            assert late == _at_rest(Engine(target, method="bpf").take_snapshot())
+            assert late == _at_rest(Engine(target, method=method).take_snapshot())
             assert len(late) >= 40
 
 
 def _at_rest(snapshot: Snapshot) -> dict[int, tuple[str, tuple[str, ...]]]:
-    """Return wait class and stack of the workload's threads, which do not run."""
+    """Return the wait class and the stack of each of the workload's threads, which do not run."""
     return {
         thread.tid: (thread.wait, tuple(frame.label for frame in thread.frames))
         for thread in snapshot.threads

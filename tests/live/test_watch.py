@@ -1,6 +1,6 @@
-"""`innoscope watch` and the agent's [watch] save a stall, including the time before the stall, in a file.
+"""Test that `innoscope watch` and the agent's [watch] save a stall and the time before it in a file.
 
-The time before the stall must pass first; the other tests run meanwhile.
+The test of the time before the stall runs last, because that time must pass first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 120
 BEFORE_S = 20
 NAME = "under%20test"
-#: The user ann with the password "secret", hashed by bcrypt at its lowest cost.
+#: The bcrypt hash of ann's password, "secret", at the lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
 ANN = "Basic " + base64.b64encode(b"ann:secret").decode()
 
@@ -82,7 +82,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calm]:
 
 @pytest.fixture(scope="module")
 def server(calm: Calm) -> Iterator[Server]:
-    """Yield another server, for the other tests."""
+    """Yield another server, for the tests that do not need a calm one."""
     del calm
     with Server("mysql-5.6.24") as one:
         yield one
@@ -202,7 +202,7 @@ def test_findings_are_served_as_json_and_text(agent: Running) -> None:
 
 
 def test_untrusted_requests_are_refused(agent: Running) -> None:
-    """Send a request with proxy headers, which may come from any host."""
+    """Send requests with a proxy's header: their clients may be on any host."""
     [incident] = fetched(agent, "/api/incidents")["incidents"]
     for path in ("/api/incidents", f"/api/incidents?file={incident['file']}", f"/api/findings?server={NAME}"):
         status, body = agent.get(path, X_Forwarded_For="192.0.2.1")
@@ -212,7 +212,7 @@ def test_untrusted_requests_are_refused(agent: Running) -> None:
 def test_files_need_a_password_on_a_public_address(
     agent: Running, server: Server, folder: Path, tmp_path: Path
 ) -> None:
-    """Another agent serves the files of the same folder; it has no triggers."""
+    """Start another agent, without triggers, that serves the files of the same folder."""
     [incident] = fetched(agent, "/api/incidents")["incidents"]
     web = tmp_path / "web.yaml"
     web.write_text(f"basic_auth_users: {{ann: {USER}}}\n")

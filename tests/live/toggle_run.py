@@ -1,4 +1,4 @@
-"""Set and undo every toggle of the catalog on one server with each backend; read values independently."""
+"""Set and undo every toggle on one server with each backend, and read the values without the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A toggle that was set and undone: the values of the toggle, and of the settings that it changes."""
+    """A toggle that was set and undone with one backend: its values, and those of the settings it changes."""
 
     toggle: str
     backend: str
@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The reason why a toggle is not supported on this server (none), or a backend is refused (never)."""
+    """Why a toggle is not supported on this server (``none``), or why a backend is refused (``never``)."""
 
     toggle: str
     kind: Literal["none", "never"]
@@ -58,7 +58,7 @@ def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
 
 
 class Witness:
-    """Read the settings of a backend without the engine's writers."""
+    """Read the settings that a backend changes, without using the engine's code."""
 
     def __init__(self, server: Server, generation: Generation, backend: Backend) -> None:
         self._server = server
@@ -67,7 +67,7 @@ class Witness:
         self.kind = "SQL" if self._variables else "memory"
 
     def read(self) -> list[Raw]:
-        """Return one value for each assignment."""
+        """Return the current value of each setting that the backend changes."""
         if self._variables:
             return shown(self._server, self._variables)
         places = _native.symbol_in_process(self._server.pid, self._symbols)
@@ -78,7 +78,7 @@ class Witness:
 
 
 def _variables(generation: Generation, backend: Backend) -> list[str]:
-    """Return the system variables of the settings; none if one of the settings has no variable."""
+    """Return the system variables of the settings; empty if one of the settings has no variable."""
     of_sql = {
         one.setting.name for each in generation.backends if each.kind == "sql" for one in each.assignments
     }

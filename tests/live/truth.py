@@ -36,6 +36,8 @@ _MONITOR: Final[Mapping[str, tuple[str, ...]]] = {
     "redo_checkpoint_bytes": (r"^Last checkpoint at\s+(\d+)",),
     "history_list_length": (r"^History list length (\d+)",),
     "master_ticks": (r"(\d+) srv_active", r"(\d+) srv_idle", r"(\d+) 1_second", r"(\d+) background"),
+    "buffer_pool_young_pages.young": (r"^Pages made young (\d+)",),
+    "buffer_pool_young_pages.not_young": (r"^Pages made young \d+, not young (\d+)",),
     "spin_waits": (r"Mutex spin waits (\d+)", r"RW-shared spins (\d+)", r"RW-excl spins (\d+)"),
     "spin_rounds": (
         r"Mutex spin waits .*?rounds (\d+)",
@@ -60,12 +62,13 @@ COUNTERS: Final = frozenset(
         "read_ahead_pages.linear", "read_ahead_pages.random", "read_ahead_evicted_pages", "doublewrite_pages",
         "redo_buffer_waits", "row_lock_waits", "redo_written_bytes", "redo_flushed_bytes",
         "redo_checkpoint_bytes", "master_ticks", "spin_waits", "spin_rounds", "spin_os_waits",
+        "buffer_pool_young_pages.young", "buffer_pool_young_pages.not_young",
     }
 )  # fmt: skip
 
 
 def by_sql(connection: Connection[Any]) -> dict[str, float]:
-    """Return all values that this server reports."""
+    """Return all values that this server reports over SQL."""
     status, variables, monitor = read_all(connection)
     found = {value: float(status[name]) for value, name in _STATUS.items() if name in status}
     for value, patterns in _MONITOR.items():

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: its name in the legend, and a value or NaN for each time of the source."""
+    """One line of a chart: its name in the legend, and a value or NaN for each time of the source."""
 
     name: str
     labels: Mapping[str, str]
@@ -33,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Source:
-    """A time span in a Prometheus, and the selected values of the dashboard's variables."""
+    """A time span of the data in Prometheus, and the selected values of the dashboard's variables."""
 
     prometheus: Prometheus
     start: float
@@ -61,7 +61,7 @@ class Source:
             yield Series(_named(target["legendFormat"], one["metric"]), one["metric"], values)
 
     def rows(self, panel: Json) -> list[dict[str, str | float]]:
-        """Return a table's rows by field: the results of its queries, merged by labels."""
+        """Return the rows of a table panel as ``{field: value}``: its queries' results, merged by labels."""
         merged: list[dict[str, str | float]] = []
         for target in panel["targets"]:
             field = f"Value #{target['refId']}" if len(panel["targets"]) > 1 else "Value"

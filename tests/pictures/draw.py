@@ -32,7 +32,7 @@ _COLORS = 256
 
 
 def picture(board: Json, source: Source, path: Path, rows: int | None = None) -> None:
-    """Write the dashboard, or its first ``rows`` units of height, as PNG."""
+    """Write the dashboard, or its first ``rows`` units of height, as a PNG file."""
     panels = [panel for panel in _flat(board) if rows is None or panel["gridPos"]["y"] < rows]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels) * _ROW_PX + _HEAD_PX
     width = _COLUMNS * _COLUMN_PX

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Box = tuple[float, float, float, float]
 Size = tuple[int, int]
-#: The rows of a legend, each with names and their colors.
+#: The rows of a legend: names with their colors.
 Rows = list[list[tuple[str, str]]]
 
 FOREGROUND = "#ccccdc"
@@ -37,7 +37,7 @@ _NARROW_PX = 260
 
 
 def draw(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> None:
-    """Draw a panel. ``box`` is left, bottom, width, height as shares of the figure, ``size`` is in pixels."""
+    """Draw a panel. ``box`` is left, bottom, width, height as shares of the figure; ``size`` is in pixels."""
     if panel["type"] == "stat":
         _stat(figure, panel, source, box, size)
     elif panel["type"] == "table":
@@ -114,7 +114,7 @@ def _dashed(panel: Json) -> set[str]:
 
 
 def _color(panel: Json, name: str, index: int) -> str:
-    """Return the panel's color for a series, or the next one of the palette."""
+    """Return the color that the panel sets for a series, or else the palette's color at ``index``."""
     fixed = _override(panel, name).get("color", {}).get("fixedColor")
     return _NAMED[fixed] if fixed else _PALETTE[index % len(_PALETTE)]
 
@@ -148,7 +148,7 @@ def _zones(axes: Axes, steps: list[Json], low: float, high: float) -> None:
 
 
 def _legend_rows(panel: Json, series: list[Series], room_px: float) -> Rows:
-    """Arrange names with their colors in at most three lines."""
+    """Arrange the series' names and colors in at most three lines of a legend."""
     rows: Rows = [[]]
     used = 0.0
     for index, one in enumerate(series):
@@ -212,7 +212,7 @@ def _stat(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> 
 
 
 def _valued(value: float, defaults: Json) -> tuple[str, str]:
-    """Return label and color of a value, by the mappings if one matches, or by the thresholds."""
+    """Return the label and the color of a value: those of a matching mapping, or else by the thresholds."""
     for mapping in defaults["mappings"]:
         found = mapping["options"].get(f"{value:g}")
         if found:

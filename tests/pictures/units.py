@@ -1,4 +1,4 @@
-"""Format numbers similarly to Grafana."""
+"""Format numbers and their units approximately as Grafana does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``access_attempts_main.py PID ADDRESS``: try all kinds of access to another process; print the results.
+"""``access_attempts_main.py PID ADDRESS``: try all kinds of access to a process, and print the results.
 
 Writes do not change the memory: they write the zeros that are already there.
 """
@@ -28,7 +28,6 @@ class _Piece(ctypes.Structure):
 
 
 def main() -> None:
-    """Try everything and print the outcomes as JSON."""
     pid, address = map(int, sys.argv[1:])
     tried: dict[str, Callable[[], object]] = {
         "process_vm_readv": lambda: _vm(_LIBC.process_vm_readv, pid, address),
@@ -59,7 +58,7 @@ def _checked(result: int) -> None:
 
 
 def _vm(call: Callable[..., int], pid: int, address: int) -> None:
-    """Read or write eight zeros at ``address``."""
+    """Read eight bytes at ``address`` or write eight zeros there, depending on ``call``."""
     own = ctypes.create_string_buffer(_BYTES)
     here = _Piece(ctypes.addressof(own), _BYTES)
     there = _Piece(address, _BYTES)

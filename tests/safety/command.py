@@ -1,4 +1,4 @@
-"""Run the installed command line."""
+"""Run the installed ``innoscope`` command."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 INNOSCOPE = str(Path(sys.executable).with_name("innoscope"))
 
-#: The time limit of every command, also on a busy machine.
+#: Time limit of every command in seconds, generous enough for a busy machine.
 DEADLINE_S = 60
 
 
 def innoscope(*arguments: object, under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end, optionally ``under`` another command, and capture its output."""
+    """Run ``innoscope`` to its end, optionally ``under`` another command, and capture its output."""
     return run([*under, INNOSCOPE, *map(str, arguments)])
 
 
@@ -38,7 +38,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def assert_one_clear_error(
     result: subprocess.CompletedProcess[str], code: int, *words: str, remedy: bool = True
 ) -> None:
-    """Check the exit code, and that stderr has one line ``innoscope: …`` with these words and a remedy."""
+    """Check the exit code, and that stderr is one ``innoscope: …`` line with these words, then a remedy."""
     lines = result.stderr.splitlines()
     assert result.returncode == code, result.stderr
     assert [line for line in lines if line.startswith("innoscope: ")] == lines[:1], result.stderr

@@ -18,14 +18,15 @@ _SHM_EXEC = 0o100000
 def main() -> None:
     """Load the filters and execute the command."""
     settings = json.loads(sys.argv[1])
-    narrower = seccomp.SyscallFilter(defaction=seccomp.ALLOW)  # calls of other architectures are killed
+    # By default, libseccomp makes system calls of other architectures fatal.
+    narrower = seccomp.SyscallFilter(defaction=seccomp.ALLOW)
     _only_families(narrower, [getattr(socket, name) for name in settings["families"]])
     if settings["no_new_code"]:
         _no_new_code(narrower)
     narrower.load()
     listed = seccomp.SyscallFilter(defaction=seccomp.ERRNO(getattr(errno, settings["error"])))
     for name in settings["allowed"]:
-        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups list other architectures' calls too
+        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # some exist only on other architectures
             listed.add_rule(seccomp.ALLOW, name)
     listed.load()
     os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606

@@ -1,4 +1,4 @@
-"""Provide two hosts, made of network namespaces, from which several tests attack the agent."""
+"""Provide two hosts, made of network namespaces, for tests that attack the agent over the network."""
 
 from __future__ import annotations
 

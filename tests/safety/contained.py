@@ -13,7 +13,7 @@ from pathlib import Path
 from servers import Installation, Server, fetch, launch
 from servers.run import ENVIRONMENT
 
-#: The same namespaces as a container: separate mounts, /proc, pids, and users with root mapped.
+#: Command that creates a container's namespaces: separate mounts, /proc, pids, and users with root mapped.
 UNSHARE = (
     "unshare", "--mount", "--pid", "--fork", "--user", "--map-root-user", "--mount-proc", "--kill-child",
 )  # fmt: skip
@@ -22,7 +22,7 @@ _START_S = 60
 
 
 class ContainedServer(Server):
-    """A server in separate namespaces. ``pid`` is the server's pid on the host; inside, it is process 1."""
+    """A server in separate namespaces. ``pid`` is its pid on the host; inside, the server is process 1."""
 
     @property
     def pid(self) -> int:
@@ -66,7 +66,7 @@ class ContainedServer(Server):
 
 
 def beside(server: ContainedServer) -> list[str]:
-    """Return the prefix of a command that finds only this server."""
+    """Return a command prefix that enters the server's namespaces, where only this server is visible."""
     return ["nsenter", f"--target={server.pid}", "--pid", "--mount", "--"]
 
 

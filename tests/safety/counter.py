@@ -1,4 +1,4 @@
-"""Count signals, stops, ptrace calls and interrupted system calls of a process by kernel tracepoints.
+"""Count signals, stops, ptrace calls and interrupted system calls of a process with kernel tracepoints.
 
 Unlike sampling, tracepoints miss nothing. To show that the counter works, tests also run it with tools that
 stop the process.
@@ -32,7 +32,7 @@ tracepoint:syscalls:sys_enter_ptrace {{ @ptrace[args->pid, args->request] = coun
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Numbers of events in the process while the counter ran."""
+    """Numbers of events in the process while the counter was running."""
 
     calls: int  # system calls that returned; a high number shows that the server was under load
     signals_generated: dict[int, int]  # by signal number, for any thread of the process
@@ -40,7 +40,7 @@ class Disturbance:
     interrupted: dict[int, int]  # calls that returned -EINTR to the program, by system call number
     restarted: dict[int, int]  # interrupted calls that the kernel restarts, by system call number
     stopped_threads: int  # threads that were in state T or t
-    ptrace_calls: int  # by any process, on one of the threads
+    ptrace_calls: int  # calls by any process that target one of the threads
 
     @property
     def nothing(self) -> bool:
@@ -102,7 +102,7 @@ class Counter:
         )
 
     def _by_second(self, counts: object) -> dict[int, int]:
-        """Sum the counts of our process's threads by the second part of the key."""
+        """Sum the counts of the process's threads by the second part of the map's key."""
         found: dict[int, int] = {}
         for key, count in (counts if isinstance(counts, dict) else {}).items():
             thread, what = map(int, key.split(","))
@@ -117,5 +117,5 @@ def threads(pid: int) -> set[int]:
 
 
 def _by_number(counts: object) -> dict[int, int]:
-    """Convert a map of bpftrace, which prints an empty map as 0."""
+    """Convert the keys and values of a bpftrace map to integers. bpftrace prints an empty map as 0."""
     return {int(key): int(count) for key, count in counts.items()} if isinstance(counts, dict) else {}

@@ -1,4 +1,4 @@
-// A small server with two functions: an exception passes through one of them, and no exception through the other.
+// A small server with two functions: an exception passes through one of them, but not through the other.
 // The server calls both for each line of input.
 
 #include <cstdio>

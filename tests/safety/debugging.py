@@ -111,12 +111,12 @@ def threads(pid: int) -> tuple[Thread, ...]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether threads of the process stay stopped for 50 ms."""
+    """Return whether any thread of the process stays stopped for 50 ms."""
     return stopped_threads.thread_states(ProcFs(), pid).still > 0
 
 
 def well(pid: int) -> bool:
-    """Return whether no thread is stopped or traced, without using the code under test."""
+    """Return whether no thread is stopped or traced. This does not use the code under test."""
     return not held_threads(pid)
 
 

@@ -1,4 +1,4 @@
-"""A fake server that greets with one authentication plugin, requests another, and prints all it receives."""
+"""A fake server that greets with one authentication plugin, requests another, and prints what it receives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMS = {
 
 
 def packet(number: int, body: bytes) -> bytes:
-    """Frame a packet."""
+    """Add the header of a packet to its content."""
     return struct.pack("<I", len(body))[:3] + bytes([number & 255]) + body
 
 

@@ -44,7 +44,7 @@ __attribute__((noinline)) void evil_BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB(int)
     __asm__ volatile("");
 }
 
-// The probe catalog contains this function, so that a probe can be attached.
+// A function that the probe catalog lists, so that a probe can be attached to it.
 extern "C" __attribute__((noinline)) void do_command()
 {
     evil_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA();
@@ -108,7 +108,7 @@ static std::string counted(const std::string &text)
         + text;
 }
 
-// Split a statement into its columns.
+// Return the columns that a SELECT statement lists.
 static std::vector<std::string> columns(const std::string &statement)
 {
     std::vector<std::string> found(1);

@@ -11,10 +11,10 @@ from typing import Literal
 
 from servers import Keeper
 
-#: A hostile name: OSC (window title), a colour, CSI of C1, bidirectional controls, invalid UTF-8, and markup
-#: of rich.
+#: A hostile name: OSC (window title), a colour, the C1 form of CSI, bidirectional controls, invalid UTF-8,
+#: and markup of the library rich.
 EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[red]"
-#: The escaped forms of a part of EVIL in text and in JSON. Output with neither form proves nothing.
+#: How a part of EVIL is escaped, in text and in JSON. Output that contains neither form proves nothing.
 SHOWN = (r"PWNED\x07", r"PWNED\u0007")
 
 _SOURCE = Path(__file__).with_name("hostile.cpp")
@@ -67,7 +67,7 @@ class HostileServer:
 
 
 def _renamed(program: bytes) -> bytes:
-    """Replace the names of two functions in the executable by hostile ones of the same length."""
+    """Replace the names of two functions in the executable with hostile ones of the same length."""
     for letter in (b"A", b"B"):
         name = b"evil_" + 32 * letter
         assert len(name) == _LENGTH

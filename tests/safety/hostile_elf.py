@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """A section. If ``size`` is set, the header claims this wrong size. ``link`` is a section's number."""
+    """A section. ``size`` is a wrong size for the header to claim. ``link`` is another section's number."""
 
     name: bytes
     kind: int
@@ -63,7 +63,7 @@ def symbols(entries: Iterable[tuple[int, int, int]], strings: bytes) -> list[Sec
 
 
 def deflated(size: int) -> bytes:
-    """Compress ``size`` zeros."""
+    """Return ``size`` zero bytes in compressed form (zlib)."""
     packer = zlib.compressobj(9)
     return b"".join(packer.compress(bytes(MIB)) for _ in range(size // MIB)) + packer.flush()
 
@@ -75,7 +75,7 @@ def compressed(name: bytes, size: int, claimed: int | None = None) -> Section:
 
 
 def bomb() -> bytes:
-    """Build a section of 1 MB that unpacks to 1 GiB, and that the discovery of servers reads."""
+    """Build a section of 1 MB that unpacks to 1 GiB. Server discovery reads this section."""
     return elf([compressed(b".gnu_debuglink", 1024 * MIB)])
 
 
@@ -95,7 +95,7 @@ def one_long_name() -> bytes:
 
 
 def versioned_name() -> bytes:
-    """Build a million symbols of a name that Innoscope looks up, each with a version name of 4 KB."""
+    """Build a million symbols with a name that Innoscope looks up, each with a version name of 4 KB."""
     name = b"\0server_version@" + b"v" * 4000 + b"\0"
     return elf(symbols(((1, 0x1000, 8) for _ in range(1_000_000)), name))
 
@@ -167,7 +167,7 @@ def deeper_namespaces() -> bytes:
 
 
 def branching_types() -> list[Section]:
-    """Build `log_sys`. Its type has two anonymous members, whose types again have two, 40 levels deep."""
+    """Build `log_sys`. Its type has two anonymous members, whose types have two more each, 40 levels deep."""
     abbreviations = bytes([1, 0x11, 1, 0, 0])
     abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
     abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size
@@ -196,7 +196,7 @@ def shared_abbreviations() -> bytes:
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 
 
-#: Builder of each hostile file, and a part of the expected error. None: accepted, but yields no names.
+#: Builder of each hostile file, and a part of the expected error; None if the file is accepted without names.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "bomb": (bomb, None),
     "liar": (liar, None),
@@ -226,17 +226,17 @@ def _block(opcode: int, code: Sequence[int], *register: int) -> str:
 
 
 FRAMES: Final[dict[str, str]] = {
-    # DW_CFA_def_cfa_expression: the prototype
+    # DW_CFA_def_cfa_expression
     "loop": f".cfi_escape {_block(0x0F, _SKIP_BACK)}",
     "growing_loop": f".cfi_escape {_block(0x0F, _PUSH_AND_SKIP_BACK)}",
     "branching_loop": f".cfi_escape {_block(0x0F, _BRANCH_BACK)}",
-    # DW_CFA_val_expression and DW_CFA_expression of the return address
+    # DW_CFA_val_expression of the return address, and DW_CFA_expression of the frame pointer
     "return_address_loop": f".cfi_escape {_block(0x16, _SKIP_BACK, _RETURN_ADDRESS)}",
     "frame_pointer_loop": f".cfi_escape {_block(0x10, _SKIP_BACK, 6)}",
     # 3 MB of DW_CFA_remember_state and DW_CFA_restore_state
     "remembering": ".rept 1500000\n.cfi_escape 0x0a,0x0b\n.endr",
     "nops": ".cfi_escape 0\n.rept 4000000\n.cfi_escape 0\n.endr",
-    # the caller is the function itself: the stack pointer does not change
+    # each frame unwinds to itself: the stack pointer does not change
     "standing_still": f".cfi_escape {_block(0x0F, (0x77, 0x00))}",
 }
 

@@ -1,4 +1,4 @@
-"""``hostile_main.py HOW SUBJECT``: let the core read a hostile file or process, and report results and cost.
+"""``hostile_main.py HOW SUBJECT``: make the core read a hostile file or process, and report results and cost.
 
 Print one JSON object: ``answers``, ``seconds``, ``grown`` (MiB of memory) and ``child`` (MiB of the largest
 child).
@@ -61,7 +61,7 @@ def process(pid: str) -> list[object]:
 
 
 def crowd(pids: str) -> list[object]:
-    """Open all processes at once, close them, and open one again. Return the problems of their files."""
+    """Open all processes at once, close them, and open one again. Return the problems with the files."""
     opened = [_native.Process(int(pid)) for pid in pids.split(",")]
     problems = [module.problem for one in opened for module in one.modules()]
     opened.clear()
@@ -101,12 +101,11 @@ def _memory() -> float:
 
 
 def _queued() -> float:
-    """Return the seconds that this thread was runnable but had no CPU, which depend only on the host."""
+    """Return the seconds that this thread has waited for a CPU. They depend only on the host's load."""
     return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def main() -> None:
-    """Read the subject and print the report."""
     read = {"file": file, "process": process, "memory": memory, "crowd": crowd}[sys.argv[1]]
     before, began = _memory(), time.monotonic() - _queued()
     answers = read(sys.argv[2])

@@ -1,4 +1,4 @@
-"""Serve a synthetic hour of stacks on a sensor's socket, because a test cannot wait for a real hour."""
+"""Serve a synthetic hour of stacks on a sensor's socket, so that no test has to wait for a real one."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ _NAME_LENGTH: Final = 15
 _CLOSING = re.compile(r"\b(perf_event_release_kernel|bpf_uprobe_multi_link_release)\b")
 _OFFSET = re.compile(r"^\d+\s+0x([0-9a-f]+)\s+0x", re.MULTILINE)
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
-#: The kernel detaches probes one at a time in the background, in 10 ms each when idle and 85 ms under load. A
-#: sensor in these tests may have 50 probes on each of 8 servers.
+#: Maximum seconds to wait until the kernel has detached all probes. It detaches them one at a time in the
+#: background: in 10 ms each when idle, and in 85 ms under load. A sensor in these tests may have 50 probes on
+#: each of 8 servers.
 _PATIENCE_S = 60
 _PAGE: Final = 4096
 
@@ -64,7 +65,7 @@ def altered(pid: int) -> set[tuple[str, int]]:
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
-    """Return (mapping, offset) of all uprobes, which are perf events or links.
+    """Return the (mapping, offset) of all uprobes in a process, whether perf events or links.
 
     Innoscope's perf events name the file by the path of its mapping.
     """
@@ -116,7 +117,7 @@ def _bpf_descriptors() -> Iterator[str]:
 
 
 def _being_closed() -> bool:
-    """Return whether a thread of this machine is detaching a probe."""
+    """Return whether any thread on this machine is detaching a probe."""
     for stack in _in_processes("task/[0-9]*/stack"):
         try:
             if _CLOSING.search(stack.read_text()):
@@ -157,7 +158,7 @@ def _code(pid: int) -> Iterator[tuple[int, int, int, str]]:
 
 
 def _differences(one: bytes, other: bytes) -> set[int]:
-    """Return the offsets at which two equally long strings differ. Compare pages first, for speed."""
+    """Return the offsets at which two byte strings of equal length differ. Compare pages first, for speed."""
     pages = (
         page for page in range(0, len(one), _PAGE) if one[page : page + _PAGE] != other[page : page + _PAGE]
     )
@@ -170,7 +171,7 @@ def _differences(one: bytes, other: bytes) -> set[int]:
 
 
 def _in_processes(pattern: str) -> Iterator[Path]:
-    """Yield matching files of all processes of this machine. Processes may end at the same time."""
+    """Yield matching files of all processes on this machine, except processes that end meanwhile."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield from process.glob(pattern)

@@ -1,4 +1,4 @@
-"""Create two hosts and the link between them as network namespaces, which end with the test.
+"""Create two hosts, each a network namespace, and a link between them. They end with the test.
 
 The agent runs on ``here`` and its clients run on ``there``. To act on the host ``there``, use
 ``there.entered()``, or put ``there.prefix`` before a command.
@@ -30,7 +30,7 @@ _START_S = 10
 
 @dataclass(frozen=True)
 class Host:
-    """One of the two hosts. The process with the pid ``holder`` keeps its namespace open."""
+    """One of the two hosts. The process with the pid ``holder`` keeps the host's namespace open."""
 
     holder: int
 
@@ -41,7 +41,7 @@ class Host:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Let this thread create its sockets on this host. Existing sockets stay on this host."""
+        """Make this thread create its sockets on this host. They stay there after the block."""
         own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             other = os.open(f"/proc/{self.holder}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -87,9 +87,7 @@ def _host(keeper: Keeper) -> Iterator[Host]:
             time.sleep(0.005)
         yield Host(process.pid)
     finally:
-        process.kill()
-        process.wait()
-        keeper.forget(process.pid)
+        keeper.end(process)
 
 
 def _set(descriptor: int) -> None:

@@ -83,7 +83,7 @@ def _waiting(server: Server) -> Iterator[str]:
 
 
 def _deadlock(server: Server) -> None:
-    """Let two transactions wait for each other, until one of them is rolled back."""
+    """Make two transactions wait for each other, until one of them is rolled back."""
     change = "UPDATE t SET b = 'Zq4Deadlock' WHERE a = {}"
     with (
         Crowd(server, 1, DATABASE, ("BEGIN", change.format(2))) as other,
@@ -114,4 +114,4 @@ def _run(server: Server, statement: str) -> tuple[tuple[Any, ...], ...]:
 
 
 def _until(reached: Callable[[], bool]) -> None:
-    until(reached, every_s=0.15)  # INNODB_TRX is refreshed only if it was not read for 0.1 s
+    until(reached, every_s=0.15)  # INNODB_TRX is refreshed only if it has not been read for 0.1 s

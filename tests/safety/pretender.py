@@ -19,7 +19,7 @@ _START_S = 10
 
 
 class Pretender:
-    """A process whose executable is created in ``folder`` and maps the libraries ``preload``."""
+    """A process that maps the libraries in ``preload``. Its executable is created in ``folder``."""
 
     def __init__(self, folder: Path, *, preload: Sequence[Path] = ()) -> None:
         self.executable = folder / "mysqld"

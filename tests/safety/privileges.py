@@ -15,26 +15,41 @@ _SITE = Path(click.__file__).parents[1]
 
 
 def without(*capabilities: str) -> list[str]:
-    """Return the prefix for root without these capabilities."""
+    """Return the prefix of a command that root runs without these capabilities."""
     less = ",".join(f"-{name}" for name in capabilities)
     return ["setpriv", "--bounding-set", less, "--inh-caps", less]
 
 
 def without_bpf() -> list[str]:
-    """Return the prefix for root on a host that denies BPF."""
+    """Return the prefix of a command that root runs as if on a host that denies BPF."""
     return without("bpf", "perfmon", "sys_admin")
 
 
-def nobody(*arguments: object) -> list[str]:
-    """Return a command line that runs innoscope as nobody.
+def denying(*calls: str) -> list[str]:
+    """Return the prefix of a command for which these system calls fail with EPERM."""
+    return ["/usr/bin/python3", str(Path(__file__).with_name("denying_main.py")), ",".join(calls)]
 
-    The user nobody may have no access to the source tree, so the packages are mounted elsewhere.
+
+def without_stacks() -> list[str]:
+    """Return a command prefix that denies every method of copying stacks except ptrace."""
+    return denying("bpf", "process_vm_readv")
+
+
+def nobody(*arguments: object) -> list[str]:
+    """Return a command line that runs innoscope as nobody."""
+    return as_user(NOBODY, *arguments)
+
+
+def as_user(uid: int, *arguments: object) -> list[str]:
+    """Return a command line that runs innoscope as another user, without capabilities.
+
+    The user may have no access to the source tree, so the packages are mounted elsewhere.
     """
     places = {"/mnt/agent": _PACKAGES, "/mnt/site": _SITE}
     steps = ["mount -t tmpfs -o mode=755 tmpfs /mnt", f"mkdir {' '.join(places)}"]
     steps += [f"mount --bind '{real}' {place}" for place, real in places.items()]
-    steps += ["mkdir /mnt/probes", f"mount --bind '{_PACKAGES.parent}/probes' /mnt/probes"]  # has catalogs
-    drop = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --bounding-set=-all --inh-caps=-all"
+    steps += ["mkdir /mnt/probes", f"mount --bind '{_PACKAGES.parent}/probes' /mnt/probes"]  # catalogs
+    drop = f"setpriv --reuid={uid} --regid={uid} --clear-groups --bounding-set=-all --inh-caps=-all"
     steps += ["cd /", f'exec env PYTHONPATH={":".join(places)} {drop} "$@"']
     python = str(Path(sys.executable).resolve())
     command = [python, "-B", "-m", "innoscope.cli.main", *map(str, arguments)]

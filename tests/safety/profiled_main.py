@@ -15,9 +15,9 @@ from innoscope.target.discover import find_one
 def main() -> None:
     """Profile the server for a second at 999 Hz."""
     target, later = find_one(int(sys.argv[1])), int(sys.argv[2])
-    program = OnCpu(target.pid, target.start_time + later)
+    program = OnCpu(target.pid, target.start_time + later, 1_001_001)
     samples = Samples(target.pid, program.ring)
-    program.begin(1_001_001)
+    program.begin()
     time.sleep(1)
     program.end()
     print(samples.read())

@@ -1,4 +1,4 @@
-"""Take a snapshot of a process, replace the process by another with the same pid, and take a second snapshot.
+"""Take a snapshot of a process, and another after a different process has taken over its pid.
 
 This script must run in a separate pid namespace. Arguments: folder for a ``mysqld``, method. It prints the
 pids and the result of each snapshot as JSON.
@@ -32,7 +32,6 @@ def of_the_same_pid(first: Pretender) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Take a snapshot of a process, replace it by another with the same pid, and take a second one."""
     folder, method = Path(sys.argv[1]), sys.argv[2]
     with Pretender(folder) as first:
         engine = Engine(find_one(first.pid), method=method)

@@ -1,4 +1,4 @@
-"""Take snapshots of one process at a time, each until it has exited.
+"""Take snapshots of one process after another, each until it has exited.
 
 Argument: the method. The pids are read from standard input. This process must not be their parent, because
 the waitpid calls of a parent and of a tracer would consume each other's events.

@@ -18,7 +18,7 @@ _SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
 class Strangers:
-    """Start strangers and end them with the block. ``folder`` must be accessible to all users."""
+    """Start such processes, and end them when the block ends. ``folder`` must be accessible to all users."""
 
     def __init__(self, folder: Path) -> None:
         self.executable = folder / "mysqld"
@@ -49,7 +49,4 @@ class Strangers:
 
     def end(self, pid: int) -> None:
         """Kill the process and reap it."""
-        process = self._running.pop(pid)
-        process.kill()
-        process.wait()
-        self._keeper.forget(pid)
+        self._keeper.end(self._running.pop(pid))

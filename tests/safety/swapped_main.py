@@ -2,7 +2,7 @@
 
 Each run starts a process that sleeps inside a library of FOLDER, and reads it with the core step by step.
 Before each step, and continuously from another process, a mapped file is truncated, rewritten, replaced or
-deleted. Print how many steps succeeded and failed. The test passes if this process survives.
+deleted. The script prints how many steps succeeded and failed. The test passes if the script survives.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def spoil_all_the_time(folder: Path, seed: int) -> None:
 
 
 def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
-    """Return the steps of snapshots and other reads of a process."""
+    """Return the steps of a run, in order: snapshots and other reads of the process or its files."""
     opened: dict[str, _native.Process | _native.CodeFile] = {}
 
     def open_process() -> None:

@@ -25,7 +25,7 @@ _START_S = 20
 
 
 class Tenant:
-    """A running tenant. ``under`` is the prefix of a command that finds no server except the tenant.
+    """A running tenant. Commands with the prefix ``under`` find no other server.
 
     ``folder`` must be accessible to all users. If ``hidden``, the socket is in a mount of the container, at a
     path that does not exist outside.
@@ -71,7 +71,7 @@ class Tenant:
         return int(ProcFs().status(self._our_pid())["NSpid"].split()[-2])
 
     def stop(self) -> list[bytes]:
-        """Kill the tenant and return what it received in each connection."""
+        """Kill the tenant and return what it received over each connection."""
         os.kill(self._our_pid(), signal.SIGKILL)
         assert self._process.stdout is not None
         return [bytes.fromhex(json.loads(line)) for line in self._process.stdout]
@@ -88,7 +88,7 @@ class Tenant:
 
     @staticmethod
     def _child(pid: int) -> int:
-        """Return the pid of the child of unshare, which has entered its namespaces."""
+        """Return the pid of the child that ``unshare`` has started in the new namespaces."""
         deadline = time.monotonic() + _START_S
         while not (found := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
             assert time.monotonic() < deadline

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROWS, COLUMNS = 50, 220
-#: The only control characters that commands without a full screen write (common/console.py).
+#: The only control characters that commands other than full-screen ones write (common/console.py).
 WIPE = "\r\x1b[K"
 #: CSI sequences, OSC and similar sequences with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
@@ -46,8 +46,8 @@ def run_on_terminal(
 ) -> bytes:
     """Run innoscope to its end and return everything that it wrote to the terminal.
 
-    ``typing`` are pairs of an awaited output and the input to type then. ``until`` is the output after which
-    a daemon gets SIGTERM. ``code`` is the expected exit code, or None for any.
+    ``typing`` contains pairs: an output to wait for, and the input to type then. ``until`` is the output
+    after which a daemon gets SIGTERM. ``code`` is the expected exit code, or None for any.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -87,7 +87,7 @@ def _without_size(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _parts(master: int, deadline: float) -> Iterator[bytes]:
     """Yield the output until the last writer has closed the terminal, and ``b""`` when it pauses."""
-    readable = select.poll()  # unlike select(), also for descriptors above 1,023
+    readable = select.poll()  # unlike select(), poll() supports descriptors above 1,023
     readable.register(master, select.POLLIN)
     while time.monotonic() < deadline:
         if not readable.poll(_SETTLED_S * 1000):
@@ -115,7 +115,7 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
 
 
 def without_colours(text: str) -> str:
-    """Remove the progress lines and line colours that commands without a full screen write."""
+    """Remove the progress lines and line colours that commands other than full-screen ones write."""
     return _COLOURED.sub(r"\1", text.replace(WIPE, "\n"))
 
 

@@ -25,7 +25,7 @@ NAMES = ("mysql-5.6.24", "mariadb-10.11")
 ACCOUNT = "innoscope"
 PASSWORD = "quite-secret"  # noqa: S105
 ENDS_S = 1.0
-#: Seconds that the kernel needs to detach an exited process's probes, one at a time, about 100 ms each.
+#: Seconds that the kernel needs to detach the probes of an exited process: one at a time, about 100 ms each.
 DETACHED_S = 10.0
 
 

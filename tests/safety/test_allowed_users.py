@@ -93,8 +93,8 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
 def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, folder: Path) -> None:
     """Allow both users, so that the sensor accepts all their processes as servers.
 
-    The processes of one user start first and exceed ``max_servers``. The other user's server must still be
-    watched.
+    The processes of one user start first and exceed ``max_servers``. The server of the other user must still
+    be watched.
     """
     rule = folder / "places.toml"
     rule.write_text(f"users = ['{UID}', '{OTHER_UID}']\nmax_servers = {PLACES}\n")

@@ -1,4 +1,4 @@
-"""For any bad input, commands print one clear error with a remedy, and have a distinct exit code."""
+"""For any bad input, commands print one clear error with a remedy, and exit with a distinct code."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import snapshot_methods
 from innoscope.common.errors import BadFile, CannotWrite, NoRights, NoSuchProcess, NoTarget, NotAServer
 from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
 from safety.pretender import Pretender
@@ -111,9 +112,9 @@ def test_snapshots_before_the_servers_end_are_printed() -> None:
     assert_one_clear_error(result, NoSuchProcess.exit_code, "has ended")
 
 
-@pytest.mark.parametrize("method", ["bpf", "ptrace"])
+@pytest.mark.parametrize("method", snapshot_methods.ALL)
 def test_a_process_that_ends_during_a_snapshot_is_reported(tmp_path: Path, method: str) -> None:
-    """Take snapshots without pause, so that each process ends during a snapshot.
+    """Take snapshots without a pause, so that each process ends during a snapshot.
 
     Half of the processes become zombies.
     """
@@ -147,7 +148,7 @@ def test_a_process_that_ends_during_a_snapshot_is_reported(tmp_path: Path, metho
 
 
 def test_an_unprivileged_user_gets_no_stacks(server: Server) -> None:
-    for method in ("bpf", "ptrace"):
+    for method in snapshot_methods.ALL:
         result = run(nobody("stacks", "--pid", server.pid, "--method", method))
 
         assert_one_clear_error(result, NoRights.exit_code, str(server.pid))
@@ -191,7 +192,7 @@ def test_without_bpf_and_ptrace_there_are_no_stacks(server: Server) -> None:
 def test_a_damaged_debug_file_hides_no_other_names(
     server: Server, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    """Check that the stacks have the executable's names, and that a note reports the damaged file."""
+    """Check that the stacks contain the executable's names, and that a note reports the damaged file."""
     targets = json.loads(innoscope("targets", "--json").stdout)
     [build_id] = [target["build_id"] for target in targets if target["pid"] == server.pid]
     place = tmp_path / ".build-id" / build_id[:2]

@@ -64,7 +64,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reader(program: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the child with a request for inlined calls; it then waits for the first address."""
+    """Start the child with a request for inlined calls. The child then waits for the first address."""
     file = os.open(program, os.O_RDONLY)
     with subprocess.Popen(
         _READER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[3] if file == 3 else [],
@@ -120,7 +120,7 @@ def test_no_descriptor_and_no_child_remains(program: Path) -> None:
 
 
 def children() -> set[str]:
-    """Return the pids of our children, including zombies and the servers of other tests."""
+    """Return the pids of this process's children, including zombies and the servers of other tests."""
     lists = Path("/proc/self/task").glob("*/children")
     return {pid for path in lists for pid in path.read_text().split()}
 

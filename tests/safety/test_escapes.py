@@ -72,7 +72,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def _write_files(scene: Scene) -> None:
-    """Let Innoscope's commands write files about the hostile server, and write forged files."""
+    """Make Innoscope's commands write files about the hostile server, and add forged files."""
     pid, files, server = scene.pid, scene.files, scene.server.folder / "mysqld"
     for command in (
         ("stacks", "-p", pid, "--json", "-q", "-o", files / "dump.json"),
@@ -100,7 +100,7 @@ _toml = "".join(f"\\U{ord(letter):08x}" for letter in evil if letter < "\ud800")
 
 
 class Run(NamedTuple):
-    """A command's arguments with placeholders such as ``{pid}``, its input, and a daemon's last output."""
+    """A command's arguments with placeholders such as ``{pid}``, and options of ``run_on_terminal``."""
 
     arguments: tuple[str, ...]
     typing: tuple[tuple[bytes, bytes], ...] = ()
@@ -112,7 +112,7 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
 
 
 def full_suite_only(*runs: Run) -> list[Run]:
-    """Return these runs only in the full suite, because they are slow variants of other runs."""
+    """Return these runs in the full suite, and none in the quick suite. Use this for slow variants."""
     return [*runs] if chosen.full else []
 
 
@@ -120,7 +120,7 @@ _SAVED = "{files}/seen.innoscope"
 _P = ("-p", "{pid}")
 _SENSOR = ("--sensor-socket", "{out}/sensor")
 _REFUSING = ("-p", "{refusing}")
-#: The runs of each command. A missing command fails test_every_command_is_run.
+#: The runs of each command. test_every_command_is_run fails if a command is missing here.
 RUNS: dict[str, list[Run]] = {
     "targets": [run(), run("--json")],
     "symbols export": [
@@ -286,7 +286,7 @@ RUNS: dict[str, list[Run]] = {
 
 
 def commands() -> Iterator[str]:
-    """Yield all commands, with the names of their groups."""
+    """Yield the names of all commands, such as ``stacks`` or, in a group, ``toggle set``."""
     context = click.Context(main.cli)
     for name in main.cli.list_commands(context):
         command = main.cli.get_command(context, name)
@@ -317,7 +317,7 @@ def _filled(arguments: tuple[str, ...], scene: Scene) -> list[str]:
 
 @pytest.fixture(scope="module")
 def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
-    """Return a function that returns the sequences of ``top`` on a harmless server, given the environment."""
+    """Return a function that runs ``top`` on a harmless server and returns the escape sequences it writes."""
     screens: dict[str, set[str]] = {}
 
     def known_screen(environment: dict[str, str]) -> set[str]:
@@ -386,7 +386,7 @@ def test_unstick_escapes_the_names_of_a_stopped_server(scene: Scene) -> None:
         os.kill(scene.server.pid, signal.SIGCONT)
 
     assert not violations(output, without_colours), output
-    assert b"it runs, untraced" in output
+    assert b"running and not traced" in output
 
 
 @pytest.mark.parametrize("form", ["text", "tree", "folded", "json", "speedscope", "html"])

@@ -52,13 +52,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         waiters = Crowd(hostile, _WAITERS, _EVIL, ("SET NAMES utf8",))  # type: ignore[arg-type]
         stack.enter_context(waiters).send(change)
         waiting = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
-        # INNODB_TRX is refreshed only if it was not read for 0.1 s.
+        # INNODB_TRX is refreshed only if it has not been read for 0.1 s.
         until(lambda: _run(server, waiting)[0][0] == _WAITERS, every_s=0.15)
         yield server
 
 
 class _As:
-    """The server, with connections of the hostile user."""
+    """A wrapper around the server that connects as the hostile user."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -1,8 +1,10 @@
-"""If a call of the governor or of the probe collector fails, probes are detached or governed within 2 s.
+"""Test failures of each call that the governor and the probe collector make.
+
+Within 2 s after a failure, the probes must be detached, or the governor must control them again.
 
 Each call fails repeatedly with an OSError, a NativeError, a MemoryError and a panic of the Rust core. In
-`make test`, each call fails with only one of these errors, in turn. After the failures, the probes must work
-again. The budget is so small that probes are attached and detached all the time.
+`make test`, each call fails with only one of these errors, in rotation. Afterwards, the probes must work
+again. The budget is so small that probes are constantly attached and detached.
 """
 
 from __future__ import annotations
@@ -45,11 +47,10 @@ _HASH: Final = 1
 
 
 def _panic() -> None:
-    """Cause a real panic: read a map whose value size is not a multiple of the word size."""
+    """Cause a real panic of the core: read a map with values that are larger than the address space."""
     descriptor = _native.create_map("panic", _HASH, 4, 8, 1, 0)
     try:
-        _native.BpfMap(descriptor).update(b"1234", bytes(8))
-        _native.BpfMap(descriptor, words=0).entries()
+        _native.BpfMap(descriptor, words=1 << 61).entries()
     finally:
         os.close(descriptor)
 
@@ -69,8 +70,14 @@ ERRORS: Final[dict[str, Callable[[], None]]] = {
 }
 
 
+def test_the_injected_panic_is_a_panic() -> None:
+    with pytest.raises(BaseException, match="capacity overflow") as raised:
+        _panic()
+    assert type(raised.value).__name__ == "PanicException"
+
+
 class _Fault:
-    """A wrapper around a function. Calls of the function fail while the fault is armed."""
+    """A wrapper around a function. Calls to the function fail while the fault is armed."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -117,7 +124,7 @@ _CALLS: Final = (
     "map counters.array", "map histograms.array", "map hits.array", "map windows.update", "map dropped.array",
     "map thread_kinds.update", "map thread_kinds.delete", "map files.entries", "map sites.entries",
 )  # fmt: skip
-#: These calls fail only once: if they failed each time, the process would exit, as
+#: Calls that fail only once: if they failed each time, the process would exit, as
 #: test_a_process_that_cannot_detach_probes_ends checks.
 _ONCE: Final = frozenset({"attachment.detach", "attachment.disable"})
 #: Calls made while the probes are started.
@@ -155,7 +162,7 @@ def collector(server: Server) -> Iterator[ProbesCollector]:
     thread_ids = itertools.count(1)
 
     def churning() -> dict[int, str]:
-        """Return a new thread id at each call, so that one entry is added and one is deleted each time."""
+        """Return a new thread id at each call, so that each call adds one map entry and deletes another."""
         return {next(thread_ids): "master"}
 
     collector = ProbesCollector(find_one(server.pid), families=FAMILIES, budget=BUDGET, kinds=churning)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: The same value as in limits.rs.
+#: Memory limit for the files of all processes, as in limits.rs.
 ALL_BYTES: Final = 384 * MIB
 _PROCESSES, _FILES = 10, 2
-#: A program whose arguments are files, which it maps as code.
+#: A program that maps as code the files that its arguments name.
 _MAPPING: Final = """
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""A limit stops the reading of endless debug information, so that other servers are not delayed."""
+"""Reading endless debug information stops at a limit, so that other servers are not delayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile files and processes are handled in less than 1 s and 64 MB."""
+"""Hostile files and processes are handled in less than 1 s and with less than 64 MB of memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDS = 60
 
 
 def read_by_core(how: str, subject: object) -> dict[str, Any]:
-    """Return the report of ``hostile_main``."""
+    """Read a hostile file or process with ``hostile_main`` in a child process, and return the report."""
     command = [sys.executable, str(_MAIN), how, str(subject)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_ENDS, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
@@ -121,7 +121,7 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
 
 
 def test_links_in_a_chroot_do_not_lead_out_of_it(tmp_path: Path) -> None:
-    """Resolve links of a process in a chroot that point to our root."""
+    """Resolve links that point to the host's root, for a process in a chroot."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "escape").symlink_to("../../../../../../../../etc/hostname")

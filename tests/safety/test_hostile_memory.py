@@ -1,4 +1,4 @@
-"""Hostile contents of a server's memory are handled in less than 1 s and 64 MB."""
+"""Hostile contents of a server's memory are handled in less than 1 s and with less than 64 MB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SOURCE = Path(__file__).with_name("hostile_memory.c")
-#: Maximum CPU seconds of a scrape that repeats a cached reason.
+#: Maximum CPU seconds of a scrape that only returns the cached reason of an earlier failure.
 _CACHED_S = 0.05
 #: For each kind of process: the size of .bss in MiB, and the expected reason.
 PROCESSES: Final = {

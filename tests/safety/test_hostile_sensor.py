@@ -26,7 +26,7 @@ ANSWER_S = 1.0
 SENSOR_BYTES = 256 << 20
 SECONDS = count(quick=8, full=20)
 _COLLECTORS = ("process", "memory", "probes", "waits")
-#: This program is accepted as a server with a loaded library, because it maps a file as code.
+#: A program that maps a file as code, as a server maps a library. The sensor accepts it as a server.
 _MAPPING = """
 #include <fcntl.h>
 #include <stdio.h>

@@ -45,7 +45,7 @@ def public() -> Iterator[Path]:
     "name",
     few(("mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"), "mysql-9.7", reason="the newest server shows most"),
 )
-def test_an_incident_file_has_no_secret_and_the_same_findings_elsewhere(
+def test_an_incident_file_has_no_secrets_and_gives_the_same_findings_elsewhere(
     name: str, tmp_path: Path, public: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "stall.innoscope"
@@ -81,7 +81,7 @@ def _check_contents(path: Path) -> None:
     assert leaks(gzip.decompress(path.read_bytes()).decode()) == []
     capture = files.load(path)
     texts = [statement.text for statement in capture.evidence.statements]
-    for begin in ("CREATE USER ", "SET PASSWORD FOR "):  # newer servers hide other secrets themselves
+    for begin in ("CREATE USER ", "SET PASSWORD FOR "):  # newer servers mask the rest
         assert any(text.startswith(begin) for text in texts), texts
     assert capture.status is not None
     assert "*** WE ROLL BACK TRANSACTION" in capture.status

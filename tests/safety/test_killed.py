@@ -1,6 +1,6 @@
 """If `stacks` is killed with SIGKILL at any time, the server keeps running and responding, and is not traced.
 
-Half of the kills are before the end of the first snapshot, which is when a killed gdb or eu-stack leaves a
+Half of the kills happen during the first snapshot: a gdb or eu-stack that is killed at that time leaves the
 server stopped. The times are random, from a fixed seed.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import snapshot_methods
 from safety.command import INNOSCOPE, innoscope
 from safety.leftovers import orphans
 from safety.well import assert_well, statuses
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 #: Number of kills for each method.
 KILLS = count(quick=4, full=200)
 SEED = 20261121
-SNAPSHOTS = 4  # enough that the tool is still running at the time of the kill
+SNAPSHOTS = 4  # enough for the tool to still be running at the time of the kill
 HELD_KILLS = count(quick=2, full=10)
 
 
@@ -64,7 +65,7 @@ def _duration(pid: int, method: str, snapshots: int) -> float:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("method", ["bpf", "ptrace"])
+@pytest.mark.parametrize("method", snapshot_methods.ALL)
 def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method: str) -> None:
     one, all_of_them = (_duration(server.pid, method, snapshots) for snapshots in (1, SNAPSHOTS))
     draw = random.Random(SEED)  # noqa: S311

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import snapshot_methods
 from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 from safety.command import DEADLINE_S, innoscope
@@ -24,9 +25,9 @@ SNAPSHOTS = count(quick=100, full=200)
 FOUND = 18  # exit code of diagnose with findings, here a row lock with waiters
 COMMANDS = 10  # number of snapshots taken with the command line
 
-#: Calls that return EINTR at each snapshot. Tools that stop the server interrupt the system calls of all
-#: sleeping threads. The kernel restarts most of these calls, but not the io_getevents of InnoDB's 10 I/O
-#: threads and the sigtimedwait of the signal handler.
+#: Number of calls that return EINTR when a tool stops the server for a snapshot. The stop interrupts the
+#: system calls of all sleeping threads. The kernel restarts most of them, but neither io_getevents in
+#: InnoDB's 10 I/O threads nor sigtimedwait in the signal handler's thread.
 EINTR_PER_SNAPSHOT = 11
 
 
@@ -49,13 +50,14 @@ def _disturbance(pid: int, work: Callable[[], object]) -> Disturbance:
     return counter.seen
 
 
-def test_snapshots_do_not_disturb_the_server(server: Server) -> None:
-    engine = Engine(find_one(server.pid), method="bpf")
+@pytest.mark.parametrize("method", snapshot_methods.STOPPING_NOTHING)
+def test_snapshots_do_not_disturb_the_server(server: Server, method: str) -> None:
+    engine = Engine(find_one(server.pid), method=method)
 
     def take_snapshots() -> None:
         for _ in range(SNAPSHOTS):
             snapshot = engine.take_snapshot()
-            assert snapshot.method == "bpf"
+            assert snapshot.method == method
             assert len(snapshot.threads) > 1000
 
     disturbance = _disturbance(server.pid, take_snapshots)

@@ -1,8 +1,8 @@
 """No breakpoint remains in the server, however a process with probes ends.
 
-The process is killed for lack of memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with its
-control group. It ends at a random time while its probes are attached, or while it detaches and attaches the
-probes in a loop.
+The process is killed by the OOM killer, aborted as if by systemd's watchdog, killed by SIGBUS, or killed
+together with its control group. It ends at a random time while its probes are attached, or while it detaches
+and attaches the probes in a loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Number of times that the process is ended, for each way to end it and each state of the probes.
+#: Number of times that the process is ended in each way, in each state of the probes.
 ENDS: Final = count(quick=2, full=100)
 SEED: Final = 20261123
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
@@ -86,7 +86,7 @@ def _group(home: Path) -> Iterator[Path]:
 
 
 def _until_empty(group: Path) -> None:
-    """Wait until the helpers that detach probes have exited, possibly later than the process itself."""
+    """Wait until the helpers that detach probes have exited, which may be later than the process itself."""
     deadline = time.monotonic() + _GONE_S
     while (group / "cgroup.procs").read_text():
         assert time.monotonic() < deadline

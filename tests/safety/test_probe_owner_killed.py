@@ -1,8 +1,8 @@
 """If the sensor or the agent is killed while probes are compiled, attached or counting, no probe remains.
 
 The killed process is alternately a sensor whose agent keeps running, and an agent with its own sensor. Half
-of the kills happen before the first probe counts. Only one server is visible, because each probed server
-delays the exit.
+of the kills happen before the first probe counts. Only one server is visible to the processes, because
+probes on other servers would delay their exit.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SEED = 20261121
 #: An environment variable that marks all processes started while it is set.
 MARK = "INNOSCOPE_KILLED_PROBING"
 ATTACHED_S = 60
-#: Seconds that the kernel needs to detach an exited process's probes one at a time, about 100 ms each, under
-#: a lock that all processes with probes share.
+#: Seconds that the kernel needs to detach the probes of an exited process: one at a time, about 100 ms each,
+#: under a lock that all processes with probes share.
 GONE_S = 60
-#: The sensor attaches few probes, which the kernel detaches quickly, so that the test has time for more
-#: kills. An agent's own sensor attaches all probes.
+#: The families that the sensor attaches: few, so that the kernel detaches them quickly and the test has time
+#: for more kills. An agent's own sensor attaches all probes.
 FEW = ("--family", "redo", "--family", "fsync", "--family", "row_lock")
 
 
@@ -102,7 +102,7 @@ def test_nothing_remains_after_a_kill(server: ContainedServer, monkeypatch: pyte
 
 
 def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, early: bool) -> None:
-    """Start the process and return when the time for the kill has come."""
+    """Start the process, and return when it is time to kill it."""
     began = time.monotonic()
     victim.process.start(wait=False)
     if early:
@@ -114,7 +114,7 @@ def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, earl
 
 
 def _kill(victim: Victim, server: ContainedServer) -> None:
-    """Kill the process and wait until no process, program or breakpoint remains."""
+    """Kill the process and wait until none of its processes, programs and breakpoints remains."""
     known = _marked()
     began = time.monotonic()
     victim.process.kill()

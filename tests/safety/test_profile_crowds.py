@@ -1,4 +1,4 @@
-"""Profiles work for servers with very many threads, and while threads start and exit all the time."""
+"""Profiles work for servers with very many threads, and while threads start and exit continually."""
 
 from __future__ import annotations
 
@@ -55,5 +55,6 @@ def test_threads_that_start_and_end_meanwhile_are_profiled() -> None:
     assert len(waiting.threads) > 100
     assert {row.thread.tid for row in running.rows} - {thread.tid for thread in waiting.threads}
     complete = sum(row.number for row in running.rows if row.thread.trust.value == "on_cpu")
-    # A starting thread has no stack yet, and an exiting one has no memory left. Here, all threads do both.
+    # A starting thread has no stack yet, and an exiting thread no longer has memory. Here, all threads start
+    # and exit during the profile.
     assert complete >= 0.85 * sum(row.number for row in running.rows)

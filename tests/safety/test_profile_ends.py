@@ -25,7 +25,7 @@ from innoscope.target.discover import find_one
 from safety.command import INNOSCOPE, assert_one_clear_error, innoscope
 from safety.command import run as run_command
 from safety.leftovers import orphans
-from safety.privileges import nobody, without_bpf
+from safety.privileges import denying, nobody, without_bpf
 from safety.recovering import DOUBLINGS, ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
 from safety.slow_shutdown import OPTIONS, make_backlog
 from safety.well import assert_well
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 KILLS = count(quick=2, full=8)
 _HERE = Path(__file__).parent
 _KINDS = {"on-cpu": [], "off-cpu": ["--off-cpu"]}
+#: Prefixes of commands that profile CPU time by BPF, and by perf events of CPUs and of threads.
+_UNDER = {"on-cpu": [], "off-cpu": [], "perf": denying("bpf"), "perf-threads": without_bpf()}
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,8 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def _start(pid: int, *arguments: object) -> subprocess.Popen[str]:
-    command = [INNOSCOPE, "profile", "--pid", pid, *arguments]
+def _start(pid: int, kind: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [*_UNDER[kind], INNOSCOPE, "profile", "--pid", pid, *_KINDS.get(kind, []), *arguments]
     return subprocess.Popen(
         list(map(str, command)),
         stdin=subprocess.DEVNULL,
@@ -71,9 +73,9 @@ def _until_attached(process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", _UNDER)
 def test_ctrl_c_prints_the_profile_so_far(server: Server, kind: str) -> None:
-    process = _start(server.pid, "--seconds", 60, *_KINDS[kind])
+    process = _start(server.pid, kind, "--seconds", 60)
     _until_attached(process)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
@@ -84,10 +86,10 @@ def test_ctrl_c_prints_the_profile_so_far(server: Server, kind: str) -> None:
     assert "start_thread" in out
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", _UNDER)
 def test_a_profile_ends_with_its_server(kind: str) -> None:
     with Server("mysql-5.6.24") as server, Burn(server, 1):
-        process = _start(server.pid, "--seconds", 60, "--json", *_KINDS[kind])
+        process = _start(server.pid, kind, "--seconds", 60, "--json")
         _until_attached(process)
         time.sleep(0.5)
         server.kill()
@@ -101,11 +103,11 @@ def test_a_profile_ends_with_its_server(kind: str) -> None:
         assert len(profile["threads"]) > 10
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", _UNDER)
 def test_a_killed_profiler_leaves_nothing_in_the_kernel(server: Server, kind: str) -> None:
     draw = random.Random(20261121)  # noqa: S311
     for _ in range(KILLS):
-        process = _start(server.pid, "--seconds", 30, *_KINDS[kind])
+        process = _start(server.pid, kind, "--seconds", 30)
         time.sleep(draw.uniform(0.1, 0.8))
         process.kill()
         process.communicate()
@@ -127,7 +129,8 @@ def test_a_reused_pid_is_not_sampled(server: Server) -> None:
 def test_missing_privileges_are_reported(server: Server, kind: str) -> None:
     arguments = ("profile", "--pid", server.pid, "--seconds", 1, *_KINDS[kind])
     assert_one_clear_error(run_command(nobody(*arguments)), 6, "its executable cannot be read")
-    assert_one_clear_error(innoscope(*arguments, under=without_bpf()), 6, "not permitted")
+    no_events = denying("bpf", "perf_event_open")
+    assert_one_clear_error(innoscope(*arguments, under=no_events), 6, "without BPF", "not permitted")
 
 
 def test_a_process_that_has_ended_is_reported() -> None:
@@ -180,7 +183,7 @@ def test_a_slow_shutdown_is_profiled(name: str) -> None:
     """Profile a shutdown until the server has exited."""
     with Server(name, options=OPTIONS) as server:
         make_backlog(server)
-        process = _start(server.pid, "--seconds", 60, "--json")
+        process = _start(server.pid, "on-cpu", "--seconds", 60, "--json")
         _until_attached(process)
         server.stop()
         out, err = process.communicate(timeout=60)

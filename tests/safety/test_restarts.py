@@ -92,7 +92,7 @@ def _redo_writes(scrape: Scrape) -> float:
 
 
 def _upgrade(binary: Path, folder: Path) -> None:
-    """Replace the executable by one with a different layout, in the same way as a package manager."""
+    """Replace the executable with one of a different layout, in the same way as a package manager."""
     new = folder / "new"
     note = folder / "note"
     note.write_text("a later build")

@@ -1,4 +1,4 @@
-"""Passwords are not in processes, logs, pages or errors, and other users cannot access Innoscope's files."""
+"""Processes, logs, pages and errors reveal no passwords, and other users cannot access Innoscope's files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def stranger(pid: int, path: Path, *files: Path) -> list[str]:
 def test_passwords_are_not_visible_to_others(
     password: str, server: Server, sensing: Sensing, tmp_path: Path
 ) -> None:
-    """Check processes, logs and pages, for a right and for a wrong password."""
+    """Check processes, logs and pages, with the right password and with a wrong one."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     file = written(tmp_path / "my.cnf", f"[client]\nuser={ACCOUNT}\npassword={password}\n")
@@ -169,16 +169,16 @@ def test_option_files_with_unsafe_permissions_are_reported(tmp_path: Path) -> No
         return done.returncode, done.stdout, done.stderr
 
     code, good, warning = check()
-    assert (code, good) == (0, "the configuration is good\n")
-    assert f"everybody may read {file}" in warning
+    assert (code, good) == (0, "the configuration is valid\n")
+    assert f"{file} contains a password and is readable by everyone" in warning
     file.chmod(0o640)
-    assert check() == (0, "the configuration is good\n", "")
+    assert check() == (0, "the configuration is valid\n", "")
     file.chmod(0o666)
     assert check()[0] == 9
 
 
 def test_the_status_file_of_toggles_is_readable_but_not_writable(tmp_path: Path) -> None:
-    """Check that all users can read that file, and that only root can change it."""
+    """Check that all users can read toggles.json, and that only root can change the file."""
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
@@ -224,7 +224,7 @@ def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
 
 
 def test_the_sensors_socket_is_not_created_through_links(tmp_path: Path) -> None:
-    """Check that a user with write access to the socket's folder cannot change other files by links."""
+    """Check that a user with write access to the socket's folder cannot change other files through links."""
     victim = written(tmp_path / "victim", "precious")
     path = tmp_path / "run" / "sensor.sock"
     path.parent.mkdir()

@@ -262,18 +262,14 @@ def _has_waits(sensing: Sensing, server: Server) -> bool:
     return reply is not None and outcome(reply, "waits").success
 
 
-def test_without_bpf_the_sensor_reports_it_and_stops_no_thread(server: Server) -> None:
-    """Check that the sensor does not fall back to ptrace, which stops threads, and that all else works."""
+def test_without_bpf_the_sensor_reads_stacks_by_procfs_and_stops_no_thread(server: Server) -> None:
     with Sensing("--interval", 0.1, only=[server], under=without_bpf()) as sensing:
         until(lambda: not _starting(sensing, server))
         traced = [_tracer(server.pid) for _ in range(200)]
         reply = of_pid(sensing.client.collect(), server.pid)
         assert reply is not None
-        waits = outcome(reply, "waits")
 
-    assert not waits.success
-    assert str(waits.reason).partition(":")[0] in ("rights", "unsupported")
-    assert "innoscope doctor" in str(waits.reason)
+    assert outcome(reply, "waits").success, outcome(reply, "waits").reason
     assert outcome(reply, "process").success
     assert set(traced) == {0}
 

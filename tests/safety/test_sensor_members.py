@@ -88,12 +88,10 @@ def test_a_members_flood_delays_no_other_client(kind: str, sensing: Sensing) -> 
             took = []
             for _ in range(10):
                 began = time.monotonic()
-                sensing.client.collect()  # as another user
+                sensing.client.collect()  # by a user other than the member
                 took.append(time.monotonic() - began)
         finally:
-            member.kill()
-            member.wait()
-            keeper.forget(member.pid)
+            keeper.end(member)
 
     assert max(took) < QUICK_S, took
 

@@ -1,4 +1,4 @@
-"""A fake server receives no secret from agent or command line, and its endless results are cut off."""
+"""Test that the agent and the CLI send no secrets to a fake server, and that they cut off endless results."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def account(folder: Path) -> str:
 
 @pytest.fixture
 def named(folder: Path) -> Iterator[Target]:
-    """Start a process of root with a server's name, whose options name the socket of another process."""
+    """Start a root process that has a server's name, with options that name another process's socket."""
     with Strangers(folder) as strangers:
         pid = strangers.start(b"--socket=%s/s.sock" % os.fsencode(folder), uid=0)
         yield find_one(pid)
@@ -101,7 +101,7 @@ def test_a_stranger_on_the_port_receives_no_account(named: Target, account: str,
             sql.connect(replace(named, socket=None, port=port), account)
         with pytest.raises(SqlFailed, match="no account was sent"):
             sql.connect_tcp("127.0.0.1", port, account, target=named)
-        with pytest.raises(SqlFailed, match="does not speak TLS"):
+        with pytest.raises(SqlFailed, match="does not support TLS"):
             sql.connect_tcp("127.0.0.2", port, account)  # an address that counts as another host
         assert received(process) == b""
 
@@ -111,7 +111,7 @@ def test_a_stranger_on_the_port_receives_no_account(named: Target, account: str,
 def test_a_verified_server_receives_no_password_for_insecure_plugins(
     named: Target, folder: Path, account: str, asked: str, over: str
 ) -> None:
-    """Only the two SHA-256 plugins get the password, and only over a socket of the verified server."""
+    """Check that only the two SHA-256 plugins get the password, and only over the server's own socket."""
     where = ("--socket", folder / "own.sock") if over == "socket" else ("--port", 0)
     with fake(*where, "--first", PLUGINS[0], "--asked", asked) as (process, port):
         begun = ProcFs().stat(process.pid).start_time
@@ -126,7 +126,7 @@ def test_a_verified_server_receives_no_password_for_insecure_plugins(
 
 
 def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, account: str) -> None:
-    """Sensor and agent accept the process as a server of root, but its socket belongs to another process."""
+    """Let root run the process, so that it is accepted as a server; another process owns its socket."""
     with (
         fake("--socket", folder / "s.sock", "--asked", "mysql_clear_password") as (process, _),
         Sensing("--no-probes", "--only", named.pid) as sensor,
@@ -145,7 +145,7 @@ def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, acco
 def test_no_greeting_makes_the_client_send_the_password_to_an_unverified_server(
     folder: Path, account: str, first: str, form: str
 ) -> None:
-    """Try all greetings. Over TLS, PyMySQL sends the password immediately if one names sha256_password."""
+    """Try all greetings. Over TLS, PyMySQL sends the password at once if a greeting names sha256_password."""
     self_signed(folder)
     both = folder / "both.pem"
     both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())

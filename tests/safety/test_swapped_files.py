@@ -86,7 +86,7 @@ def _failure(pid: int) -> str:
 
 
 def test_a_replaced_or_deleted_executable_keeps_its_names(tmp_path: Path) -> None:
-    """Replace and delete a server's executable. It is not truncated, because the kernel refuses that."""
+    """Replace and delete a server's executable. The kernel does not allow truncating it."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", tmp_path / "server")
     with server:

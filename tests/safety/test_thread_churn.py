@@ -1,30 +1,28 @@
-"""Snapshots are correct while threads start and exit all the time, and if a pid is reused."""
+"""Snapshots are correct while threads start and exit continually, and if a pid is reused."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import snapshot_methods
 from innoscope.sampling.engine import Engine
+from innoscope.sampling.model import AT_REST
 from innoscope.target.discover import find_one
 from safety.churn import CLIENTS, churn
 from safety.command import innoscope
+from safety.pid_namespace import run_in_pid_namespace
 from servers import Server
 from workloads import Idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SNAPSHOTS = 100
 IDLE = 50
-_HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +34,25 @@ def churning() -> Iterator[Server]:
 
 
 def _connections(server: Server) -> int:
-    """Return the number of connections so far, which is the id of the new connection."""
+    """Return the number of connections so far: the id of a new connection, because ids are consecutive."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT CONNECTION_ID()")
         return int(cursor.fetchone()[0])
 
 
-@pytest.mark.parametrize("method", ["bpf", "ptrace"])
+@pytest.mark.parametrize("method", snapshot_methods.ALL)
 def test_snapshots_under_churn_have_exact_stacks(churning: Server, method: str) -> None:
     engine = Engine(find_one(churning.pid), method=method)
-    began, seen, complete, total = _connections(churning), set(), 0, 0
-    for _ in range(SNAPSHOTS):
+    began, taken, seen, complete, total = _connections(churning), 0, set(), 0, 0
+    while taken < SNAPSHOTS or _connections(churning) - began < SNAPSHOTS:
         snapshot = engine.take_snapshot()
         assert len(snapshot.threads) > IDLE
+        taken += 1
         seen |= {thread.tid for thread in snapshot.threads}
         sleeping = [thread for thread in snapshot.threads if thread.state == "S"]
-        complete += sum(thread.trust.value == "exact" for thread in sleeping)
+        complete += sum(thread.trust in AT_REST for thread in sleeping)
         total += len(sleeping)
-    made = _connections(churning) - began
 
-    assert made > SNAPSHOTS
     assert len(seen) > IDLE + CLIENTS, "no new threads"
     assert complete / total > 0.95
 
@@ -66,20 +63,9 @@ def test_the_command_line_works_under_churn(churning: Server) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("method", ["bpf", "ptrace"])
+@pytest.mark.parametrize("method", snapshot_methods.ALL)
 def test_a_reused_pid_is_not_mistaken_for_the_server(tmp_path: Path, method: str) -> None:
-    """Reuse the pid in a pid namespace, where the next pid can be set."""
-    own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    result = subprocess.run(
-        [*own, sys.executable, "-m", "safety.reused_pid_main", str(tmp_path), method],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(_HERE.parent)},
-    )
+    results = run_in_pid_namespace("safety.reused_pid_main", tmp_path, method)
 
-    assert result.returncode == 0, result.stderr
-    results = json.loads(result.stdout)
     assert results["pids"][0] == results["pids"][1]
     assert (results["before"], results["after"]) == (1, "NoSuchProcess")

@@ -1,4 +1,4 @@
-"""If any thread of sensor or agent is killed, it is restarted within a minute.
+"""If any thread of the sensor or the agent is killed, it is restarted within a minute.
 
 The real programs run, and a signal raises an exception inside a thread. tests/unit/test_supervision.py shows
 that the watchdog is no longer notified if a thread hangs.
@@ -34,7 +34,7 @@ AGENT = few(
     "watch", "sql",
     reason="all threads are supervised by the same code",
 )  # fmt: skip
-#: A watch whose trigger never fires, and a push to a receiver that does not exist.
+#: Options that start the threads of watch and push: a trigger that never fires, and no receiver at the URL.
 OPTIONS = """[watch]
 triggers = ['threads_running>100000']
 directory = '{folder}'
@@ -92,7 +92,7 @@ def attached(sensing: Sensing) -> bool:
 
 
 def send_command(pid: int, command_file: Path, command: str) -> set[tuple[str, str]]:
-    """Send a command; return the names and ids of the threads before its execution."""
+    """Send a command; return the names and ids of the threads that ran before the command took effect."""
     answer = command_file.with_suffix(".threads")
     answer.unlink(missing_ok=True)
     command_file.write_text(command)
@@ -107,7 +107,7 @@ def names(pid: int, command_file: Path) -> set[str]:
 
 
 def is_back(pid: int, command_file: Path, name: str, before: set[tuple[str, str]]) -> bool:
-    """Return whether a new thread with that name has replaced the killed one."""
+    """Return whether a new thread of the same name has replaced the killed one."""
     old = {number for one, number in before if one == name}
     now = {number for one, number in send_command(pid, command_file, "list -") if one == name}
     return bool(now) and not now & old

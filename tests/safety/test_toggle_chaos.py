@@ -1,7 +1,7 @@
 """No change is lost if `toggle` is killed between any two steps of a change or an undo, or at a random time.
 
-The server keeps running, untraced, and ``undo`` works with the journal. The random times come from a fixed
-seed.
+The server keeps running and is not traced, and ``undo`` can use the journal. The random times come from a
+fixed seed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE_S = 60
 CHANGES = (READ_AHEAD, CONNECTIONS)
 #: With this option, switching read-ahead off needs two writes.
 BOTH = {"innodb_random_read_ahead": 1}
-#: Fault points before the journal's intent.
+#: Fault points before the intent to make the change is journaled.
 EARLY = engine.FAULTS[: engine.FAULTS.index("intended")]
 
 
@@ -65,7 +65,7 @@ def _chosen(found: list[str]) -> list[str]:
 
 
 def died(process: subprocess.Popen[bytes]) -> bool:
-    """Wait for the process and return whether it was killed. Fail if it failed otherwise."""
+    """Wait for the process and return whether it was killed. Fail if it ended with any other error."""
     errors = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode in (0, -signal.SIGKILL), errors.decode()
     return process.returncode == -signal.SIGKILL
@@ -119,7 +119,10 @@ def begun(process: subprocess.Popen[bytes]) -> bool:
 
 @dataclass(frozen=True)
 class Takes:
-    """Duration of a change or an undo in seconds, since the start of the process and of the change itself."""
+    """Seconds until a change or undo ends.
+
+    ``whole`` is measured from the start of the process, and ``working`` from the start of the change itself.
+    """
 
     whole: float
     working: float

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that listens on nothing."""
+    """Start a process that does not listen on any socket."""
     with subprocess.Popen(["sleep", "600"]) as child:
         yield child
         child.kill()

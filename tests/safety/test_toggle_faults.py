@@ -125,7 +125,7 @@ def test_a_restarted_server_is_not_changed_by_undo(lone: Subject) -> None:
     lone.server.start()
     before = lone.values(READ_AHEAD)
     for target in (lone.target, None):
-        with pytest.raises(Overtaken, match="has ended"):
+        with pytest.raises(Overtaken, match="has exited"):
             engine.undo(target, entry.id, account=ACCOUNT, who="test")
 
     assert lone.values(READ_AHEAD) == before
@@ -234,7 +234,7 @@ def test_a_change_whose_result_cannot_be_journaled_can_be_undone(
         if point == "verified":
             _fill(full, subject.journal.path)
 
-    with pytest.raises(ChangeFailed, match="the journal cannot say so") as caught:
+    with pytest.raises(ChangeFailed, match="could not be recorded in the journal") as caught:
         engine.apply(subject.target, plan, who="test", account=ACCOUNT, fault=fill)
     entry = subject.last()
     assert entry is not None
@@ -247,7 +247,7 @@ def test_a_change_whose_result_cannot_be_journaled_can_be_undone(
 
 
 def _fill(folder: Path, journal: Path) -> None:
-    """Fill the disk, and the journal's last page with an incomplete line."""
+    """Fill the disk, and pad the journal's last page with an incomplete line."""
     (folder / "filler").write_bytes(b"\0" * _room(folder))
     with journal.open("ab", buffering=0) as file:
         file.write(b"?" * (-journal.stat().st_size % PAGE))

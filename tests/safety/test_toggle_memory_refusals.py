@@ -43,7 +43,7 @@ int main(void) { sleep(600 + one() + two() + fixed + pair.a); return 0; }
 
 @pytest.fixture(scope="module", params=[OLD, STRIPPED])
 def either(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Start one server with debug information, and one stripped."""
+    """Yield two servers in turn: one with debug information, and a stripped one."""
     with Server(request.param) as server:
         yield server
 
@@ -74,11 +74,11 @@ def assert_refused(kind: type[InnoscopeError], words: str, attempt: Callable[[],
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        (replace(MAX_CONNECTIONS, size=1), "8 bytes in this build, and 1"),
-        (replace(MAX_CONNECTIONS, size=4), "8 bytes in this build, and 4"),
+        (replace(MAX_CONNECTIONS, size=1), "8 bytes in this build, but 1"),
+        (replace(MAX_CONNECTIONS, size=4), "8 bytes in this build, but 4"),
         (replace(MAX_CONNECTIONS, plausible=(1, 2)), "should be from 1 to 2"),
-        (replace(MAX_CONNECTIONS, kind=None), "does not say|in the catalog"),
-        (Setting("innodb_adaptive_flushing", "unsigned", 8, (0, 1)), "1 bytes in this build, and 8"),
+        (replace(MAX_CONNECTIONS, kind=None), "does not define|in the catalog"),
+        (Setting("innodb_adaptive_flushing", "unsigned", 8, (0, 1)), "1 bytes in this build, but 8"),
         (Setting("innodb_adaptive_flushing", "float", 8), "bool .* float in the catalog"),
     ],
 )
@@ -96,7 +96,7 @@ def test_the_type_is_checked_by_debug_information_or_the_variables_table(
         wrong = Setting("srv_max_buf_pool_modified_pct", "float", 8)
         assert_refused(Refused, "is of type unsigned long", lambda: prepare(target, wrong))
         flag = Setting("srv_adaptive_flushing", "unsigned", 8)
-        assert_refused(Refused, "1 bytes in this build, and 8", lambda: prepare(target, flag, 1))
+        assert_refused(Refused, "1 bytes in this build, but 8", lambda: prepare(target, flag, 1))
     else:
         wrong = Setting("srv_max_buf_pool_modified_pct", "unsigned", 8, None, "innodb_max_dirty_pages_pct")
         assert_refused(Refused, "float64", lambda: prepare(target, wrong))

@@ -1,18 +1,15 @@
 """Harmful changes to real servers are refused with a reason, and nothing is written.
 
-test_toggle_faults tests restarts, crash recovery and disks; test_toggle_memory_refusals tests memory writes.
+test_toggle_faults tests restarts, crash recovery and full disks; test_toggle_memory_refusals tests writes to
+memory.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +23,7 @@ from innoscope.toggles.model import NotOnThisServer, Refused
 from innoscope.toggles.paths import boot_id
 from safety.command import assert_one_clear_error, innoscope, run
 from safety.debugging import Gdb, is_stopped
+from safety.pid_namespace import run_in_pid_namespace
 from safety.privileges import nobody
 from safety.toggle_subject import ACCOUNT
 from scale import few
@@ -34,11 +32,11 @@ from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 OLD, NEW = "mysql-5.6.24", {"mariadb-10.11", "mariadb-11.4.5"}
 BACKENDS = ("sql", "memory")
-_HERE = Path(__file__).parent
 
 
 @pytest.fixture(
@@ -151,22 +149,11 @@ def test_a_change_that_was_planned_for_another_process_is_refused(
 
 
 def test_a_reused_pid_is_neither_changed_nor_undone(tmp_path: Path) -> None:
-    """Reuse the pid in a pid namespace, where the next pid can be set."""
-    own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    result = subprocess.run(
-        [*own, sys.executable, "-m", "safety.toggle_reused_pid_main", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(_HERE.parent)},
-    )
+    results = run_in_pid_namespace("safety.toggle_reused_pid_main", tmp_path)
 
-    assert result.returncode == 0, result.stderr
-    results = json.loads(result.stdout)
     assert results["pids"][0] == results["pids"][1]
     assert "is another process now" in results["apply"]
-    assert "has ended" in results["undo"]
+    assert "has exited" in results["undo"]
     assert results["entries"] == 1, "only the entry of the first process"
 
 

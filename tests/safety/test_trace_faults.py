@@ -40,7 +40,7 @@ def test_a_trace_ends_with_its_server_and_prints_its_results() -> None:
             Fsync(server, 2),
             Tracing(server, FUNCTION, "--callers", "--seconds", 60, *ANY) as tracing,
         ):
-            time.sleep(1)  # until the end of the trial, which prints nothing
+            time.sleep(1)  # until the trial, which prints nothing, has ended
             server.kill()
             code = tracing.finish()
         assert code == NoSuchProcess.exit_code, tracing.err
@@ -86,7 +86,7 @@ def test_an_unknown_function_is_reported_with_similar_names(server: Server) -> N
 
 def test_an_ambiguous_name_is_reported_with_the_functions(server: Server) -> None:
     result = innoscope("trace", "--pid", server.pid, "log_write_*")
-    assert_one_clear_error(result, 2, "functions have that name")
+    assert_one_clear_error(result, 2, "functions have this name")
     assert "log_write_up_to" in result.stderr
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SERVES_AGAIN_S = 1.0
 WATCH_S = 3
 SEED = 20261121
-#: Number of times that a killed gdb must leave the server stopped; about one kill in four does.
+#: Number of times that a killed gdb must leave the server stopped. About one kill in four does so.
 LEFT_STANDING = count(quick=1, full=3)
 INTERRUPTED = 130
 
@@ -179,7 +179,7 @@ def test_a_gdb_that_lets_the_server_run_is_not_ended(server: Server, client: Cli
         result = innoscope("unstick", "--pid", server.pid, "--end-tracer", "--yes")
 
         assert result.returncode == 0, result.stderr
-        assert "it is traced, and runs" in result.stdout
+        assert "the server is traced, but running" in result.stdout
         with pytest.raises(subprocess.TimeoutExpired):
             guard.wait(2.5)
         guard.send_signal(signal.SIGINT)
@@ -202,7 +202,7 @@ def test_a_gdb_that_started_the_server_is_never_ended(tmp_path: Path) -> None:
 
         result = innoscope("unstick", "--pid", pid, "--end-tracer", "--yes")
 
-        assert_one_clear_error(result, Refused.exit_code, "has started it")
+        assert_one_clear_error(result, Refused.exit_code, "which started it")
         assert not gdb.ended
         gdb.type("kill", "quit")
         gdb.process.wait(DEADLINE_S)
@@ -217,7 +217,7 @@ def _parent(pid: int) -> int:
 
 def _stopped_by_signal(server: Server) -> Gdb | None:
     os.kill(server.pid, signal.SIGSTOP)
-    until(lambda: all(thread.stopped for thread in threads(server.pid)))  # no thread can answer any more
+    until(lambda: all(thread.stopped for thread in threads(server.pid)))  # no thread can respond now
     return None
 
 
@@ -233,7 +233,7 @@ def test_the_guard_rescues_after_the_given_time(
 ) -> None:
     guard = _start("--pid", server.pid, "--watch", WATCH_S)
     assert guard.stdout is not None
-    assert "guarded" in guard.stdout.readline()
+    assert "watching process" in guard.stdout.readline()
     gdb = stop(server)
     began = time.monotonic()
     try:
@@ -258,7 +258,7 @@ def test_the_guard_ends_with_its_server(tmp_path: Path) -> None:
     with Pretender(tmp_path) as pretender:
         guard = _start("--pid", pretender.pid, "--watch", WATCH_S)
         assert guard.stdout is not None
-        assert "guarded" in guard.stdout.readline()
+        assert "watching process" in guard.stdout.readline()
         pretender.kill()
         _, errors = guard.communicate(timeout=DEADLINE_S)
 
@@ -283,7 +283,7 @@ def test_a_rescue_is_in_the_history(server: Server, client: Client) -> None:
     assert entry["server"]["pid"] == server.pid
     assert entry["who"].startswith("root")
     assert "stopped by a signal" in entry["steps"][0]["setting"]
-    assert entry["reason"].startswith("SIGCONT to the server: well after 0.")
+    assert entry["reason"].startswith("SIGCONT to the server: recovered after 0.")
     assert entry["undo_command"] is None
     shown = innoscope("toggle", "history").stdout
     assert "unstick" in shown
@@ -315,7 +315,7 @@ def test_a_rescue_does_not_depend_on_the_journal(
         until(lambda: is_stopped(server.pid))
         result = innoscope("unstick", "--pid", server.pid)
         assert result.returncode == 0
-        assert "The journal does not have this rescue: " in result.stderr
+        assert "cannot record this in the journal: " in result.stderr
         assert why in result.stderr
         client.answered_at()
     finally:

@@ -33,7 +33,7 @@ from workloads import Fsync, Sleep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: A minimal program. It has a map, because all our programs have maps.
+#: A minimal BPF program. Like all our programs, it has a map.
 _TEXT = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(seen, u64, 1);
@@ -119,7 +119,7 @@ def test_entry_probes_and_return_probes_without_exceptions_are_harmless(small: _
 
 
 def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
-    """Check that attaching refuses the probe, because not every catalog passes the checks of the loader."""
+    """Check that attaching refuses the probe, in case the checks of the catalog's loader were bypassed."""
     attachment = Attachment(find_one(server_5_6.pid), frozenset({"row_lock"}))
     try:
         [point] = attachment.points
@@ -138,7 +138,7 @@ def _verified() -> dict[int, int]:
     """Return the number of instructions that the verifier processed, by id of each program open here."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the descriptor with which this loop reads the folder is closed
+        with suppress(OSError):  # this loop's own descriptor, with which it reads the folder, is closed
             info = (Path("/proc/self/fdinfo") / descriptor.name).read_text()
             values = dict(line.split(":\t", 1) for line in info.splitlines() if ":\t" in line)
             if "prog_id" in values and "verified_insns" in values:
@@ -147,7 +147,7 @@ def _verified() -> dict[int, int]:
 
 
 def test_programs_are_verified_quickly(server_5_6: Server) -> None:
-    """Limit the instructions that the verifier checks, because loading uses CPU time of the server's host."""
+    """Check that the verifier processes few instructions: it uses CPU time on the server's host."""
     before = _verified()
     target = find_one(server_5_6.pid)
     engine = Engine(target, method="bpf")
@@ -199,7 +199,7 @@ def test_a_process_that_became_another_server_is_refused(server_5_6: Server) -> 
 
 
 def test_a_replaced_executable_is_probed_by_its_running_file(folder: Path) -> None:
-    """Check the running file's offsets. Those of the new file would lie in the middle of instructions."""
+    """Check that the running file's offsets are used. The new file's are in the middle of instructions."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server:
@@ -216,7 +216,7 @@ def test_a_replaced_executable_is_probed_by_its_running_file(folder: Path) -> No
 
 
 def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
-    """Check stacks below the statement probe, whose return address on the stack is in the [uprobes] page."""
+    """Check stacks with a return probe, which replaces a return address with one in the [uprobes] page."""
     target = find_one(server_5_6.pid)
     with Sleep(server_5_6, 20):
         engine = Engine(target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from safety.agenting import Running
 from safety.hour_sensor import HourSensor
 from safety.netspace import THERE, Host
 from safety.sensing import Sensing
-from safety.units import Accounts, Unit, command_line, confined
+from safety.units import Unit, command_line, confined, sensor_folder, temporary_accounts
 from safety.web_flood import flood, get, memory_limit, peak
 from safety.well import assert_well
 from scale import long
@@ -25,6 +24,8 @@ from servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from safety.units import Accounts
 
 #: Maximum seconds of a scrape during a flood on the same machine. Prometheus waits for 10 s.
 SCRAPE_S = 5.0
@@ -47,16 +48,13 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    with tempfile.TemporaryDirectory(prefix="innoscope-users-") as folder:
-        yield Accounts(Path(folder))
+    with temporary_accounts() as accounts:
+        yield accounts
 
 
 @pytest.fixture(scope="module")
 def place(accounts: Accounts) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="innoscope-unit-") as folder:
-        path = Path(folder)
-        path.chmod(0o755)
-        os.chown(path, *accounts.user("innoscope-sensor"))
+    with sensor_folder(accounts) as path:
         yield path
 
 
@@ -73,7 +71,7 @@ def checked(agent: Running) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def agent(server: Server, accounts: Accounts, place: Path, here: Host) -> Iterator[Running]:
-    """Start agent and sensor with the restrictions of their units. The agent listens on all addresses."""
+    """Start the agent and the sensor with their units' restrictions. The agent listens on all addresses."""
     sensor, own = Unit.named("sensor"), Unit.named("agent")
     beside = command_line(confined(sensor, accounts, writable=place))
     under = [*here.prefix, *command_line(confined(own, accounts, writable=place))]
@@ -90,7 +88,7 @@ def agent(server: Server, accounts: Accounts, place: Path, here: Host) -> Iterat
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """Return a client's context that accepts any certificate."""
+    """Return the TLS context of a client that accepts any certificate."""
     self_signed(tmp_path_factory.getbasetemp())
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -128,7 +126,7 @@ def guarded(
 def test_a_thousand_clients_delay_no_scrape(
     kind: str, sources: tuple[str, ...], from_here: bool, agent: Running, here: Host, there: Host
 ) -> None:
-    """Flood the agent while Prometheus scrapes it, from the agent's own host if ``from_here`` is set."""
+    """Flood the agent during scrapes. If ``from_here`` is set, the scrapes come from the agent's host."""
     with flood(
         agent.pid, agent.port, there, kind, seconds=SECONDS, count=1000, sources=sources,
         scraped_from=here if from_here else None,

@@ -116,7 +116,7 @@ DISGUISES: dict[str, dict[str, str]] = {
 def test_other_hosts_get_no_stacks(
     disguise: str, reachable: Running, there: Host, here: Host, routes: tuple[str, ...]
 ) -> None:
-    """Deny stacks for any headers, by IPv4 and IPv6, and from the agent's host by a public address."""
+    """Request all pages with various headers, over IPv4 and IPv6, from another host and the agent's own."""
     assert {"/api/stacks", "/api/probes"} <= set(routes)
     paths = [path for path in routes if not path.startswith(PREFIXES)]
     for host, address in ((there, HERE), (there, HERE_6), (here, HERE), (here, "127.0.0.1"), (here, "::1")):
@@ -151,7 +151,7 @@ def test_other_hosts_get_no_stacks(
 def test_foreign_host_names_of_loopback_get_no_stacks(
     headers: dict[str, str], expected: int, local: Running, here: Host
 ) -> None:
-    """Request stacks by other host names: with DNS rebinding, an attacker's own name resolves to loopback."""
+    """Request stacks under other host names: in DNS rebinding, an attacker's name resolves to loopback."""
     status, body, _ = get(here, local.port, "/api/stacks?format=folded", address="127.0.0.1", **headers)
 
     assert status == expected, body[:200]
@@ -251,7 +251,7 @@ NEXT = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ids=lambda shape: repr(shape[:60])[2:-1].removeprefix("GET /-/healthy HTTP/1.1\\r\\nHost: a\\r\\n"),
 )
 def test_an_ambiguous_request_is_refused(shape: bytes, reachable: Running, there: Host) -> None:
-    """Check that the response is one short error without parts of the request, and that reading stops."""
+    """Check that the agent sends at most one short error, and does not respond to the request after it."""
     answer = exchange(there, reachable.port, shape + NEXT)
 
     assert len(statuses(answer)) <= 1, answer

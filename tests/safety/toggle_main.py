@@ -28,7 +28,6 @@ def _dying_at(point: str) -> Callable[[str], None]:
 
 
 def main() -> None:
-    """Run one change or one undo."""
     what, pid, *rest = sys.argv[1:]
     target, account = find_one(int(pid)), Account()
     if what == "undo":

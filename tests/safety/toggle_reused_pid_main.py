@@ -1,7 +1,7 @@
-"""Let another process take a server's pid after a change was planned.
+"""Make another process take a server's pid after a change was planned.
 
-Must run in a pid namespace of its own. Argument: a folder for a ``mysqld``. Print as JSON: both pids, the
-results of change and undo, and the number of entries in the journal.
+This script must run in a separate pid namespace. Argument: a folder for a ``mysqld``. Print as JSON: both
+pids, the results of change and undo, and the number of entries in the journal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _entry(target: Target) -> Entry:
 
 
 def main() -> None:
-    """Journal a change of the first process, then try to undo it and to make another in the second."""
+    """Journal a change of the first process, then try to make and to undo a change in the second process."""
     toggle = catalog.load()["max_connections"]
     backend = next(backend for backend in toggle.generations[0].backends if backend.kind == "memory")
     journal, account = Journal(), Account()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ACCOUNT = Account()
 #: Number of kills at random times in each test.
 KILLS = count(quick=4, full=200)
-#: Timeout in seconds for a server to be running, untraced and answering again.
+#: Maximum seconds until a server runs, responds and is no longer traced.
 WELL_S = 2.0
 _MAIN = Path(__file__).with_name("toggle_main.py")
 
@@ -90,7 +90,7 @@ class Subject:
         return changes[-1] if changes else None
 
     def assert_well(self) -> None:
-        """Check that the server runs, untraced, and answers, within WELL_S."""
+        """Check that within WELL_S the server runs, responds and is not traced."""
         deadline = time.monotonic() + WELL_S
         while held := held_threads(self.server.pid):
             assert time.monotonic() < deadline, held
@@ -101,7 +101,7 @@ class Subject:
 
 
 def assert_journal_matches(subject: Subject, change: Change, before: tuple[Any, ...]) -> None:
-    """Check that the server's values match the journal's outcome of the last change."""
+    """Check that the server's values agree with the journal's outcome of the last change."""
     entry, now = subject.last(), subject.values(change)
     if entry is None or entry.outcome in ("undone", "not written"):
         assert now == before, entry

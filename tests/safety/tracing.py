@@ -26,7 +26,7 @@ def trace(server: Server, *arguments: object) -> dict[str, Any]:
 
 
 class Tracing:
-    """A trace in the background. While the block runs, its probes are attached."""
+    """A trace in the background. Its probes are attached while the block runs."""
 
     def __init__(self, server: Server, *arguments: object, under: Sequence[str] = ()) -> None:
         self._server = server

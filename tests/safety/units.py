@@ -12,14 +12,19 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import innoscope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(innoscope.__file__).resolve().parents[2]
 FOLDER = ROOT / "packaging" / "systemd"
@@ -53,7 +58,7 @@ class Unit:
 
     @property
     def command(self) -> list[str]:
-        """Return the arguments of innoscope."""
+        """Return the arguments with which the unit starts innoscope."""
         program, *arguments = self["ExecStart"].split()
         assert program == "/usr/bin/innoscope"
         return arguments
@@ -121,13 +126,30 @@ class Accounts:
         return next(line.split(":") for line in lines if line.startswith(f"{name}:"))
 
 
+@contextmanager
+def temporary_accounts() -> Iterator[Accounts]:
+    """Provide the accounts in a folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-users-") as folder:
+        yield Accounts(Path(folder))
+
+
+@contextmanager
+def sensor_folder(accounts: Accounts) -> Iterator[Path]:
+    """Create the folder that systemd would create for the sensor, readable by all users."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-unit-") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        os.chown(path, *accounts.user("innoscope-sensor"))
+        yield path
+
+
 def confined(
     unit: Unit, accounts: Accounts, *, writable: Path,
     less: tuple[str, ...] = (), more: tuple[str, ...] = (), filtered: bool = True,
 ) -> list[str]:  # fmt: skip
     """Return the prefix of a command that runs with the restrictions of the unit.
 
-    The command may write below ``writable`` only. It has the unit's capabilities without ``less`` and with
+    The command may write only below ``writable``. It has the unit's capabilities without ``less`` and with
     ``more``. Our packages are mounted at /mnt, because the unit's user may have no access to the source tree.
     """
     held = [name.removeprefix(_PREFIX).lower() for name in (*unit.capabilities, *more) if name not in less]
@@ -166,7 +188,7 @@ def _mounts(unit: Unit, accounts: Accounts, writable: Path) -> list[str]:
 
 
 def command_line(prefix: list[str]) -> list[str]:
-    """Return a prefix for commands that begin with innoscope's path, which is replaced by our Python."""
+    """Extend a prefix for commands that begin with innoscope's path, so that our Python runs innoscope."""
     return [*prefix, "sh", "-c", f'shift; exec {_PYTHON} -B -m innoscope.cli.main "$@"', "sh"]
 
 

@@ -38,7 +38,7 @@ def memory_limit() -> int:
 
 
 def peak(pid: int) -> int:
-    """Return the peak of the resident memory in bytes since ``reset_peak``."""
+    """Return the peak resident memory since ``reset_peak``, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (found,) = (line for line in lines if line.startswith("VmHWM:"))
     return int(found.split()[1]) << 10
@@ -136,9 +136,7 @@ def flood(
             yield result
             outcomes = process.stdout.readline()
         finally:
-            process.kill()
-            process.wait()
-            keeper.forget(process.pid)
+            keeper.end(process)
             with suppress(RuntimeError):  # the thread was not started
                 scraper.end()
     result.outcomes = json.loads(outcomes)

@@ -1,6 +1,6 @@
-"""``web_flood_main.py KIND ADDRESS PORT SECONDS COUNT SOURCES…``: run many bad clients of an agent.
+"""``web_flood_main.py KIND ADDRESS PORT SECONDS COUNT SOURCES…``: run many bad clients against an agent.
 
-Print ``go`` when all are active, and at the end ``{outcome: count}`` as JSON.
+Print ``go`` when all are active and, when they have ended, ``{outcome: count}`` as JSON.
 """
 
 from __future__ import annotations
@@ -134,7 +134,6 @@ async def _flood(kind: str, address: str, port: int, seconds: float, count: int,
 
 
 def main() -> None:
-    """Run the clients and print the outcomes."""
     kind, address, port, seconds, count, *sources = sys.argv[1:]
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

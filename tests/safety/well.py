@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-_ANSWER_S = 15  # generous, because the machine may be busy; a stopped server would never answer
+_ANSWER_S = 15  # generous, because the machine may be busy; a stopped server would never respond
 
 
 def statuses(pid: int) -> Iterator[tuple[str, str, int]]:
@@ -31,7 +31,7 @@ def held_threads(pid: int) -> list[tuple[str, str, int]]:
 
 
 def assert_well(server: Server) -> None:
-    """Check immediately. There is nothing to wait for, because the tool under test has been reaped."""
+    """Check that the server runs, responds and is not traced, without waiting: the tool has been reaped."""
     assert server.running
     assert held_threads(server.pid) == []
     patience = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}

@@ -1,5 +1,5 @@
-// What a dashboard of ours must be, in the types that Grafana publishes. The test appends each dashboard as a literal
-// of this type, so that names which Grafana does not know are errors too.
+// The type of our dashboards, built from the types that Grafana publishes. The test appends each dashboard as
+// a literal of this type, so that names that Grafana does not know are errors.
 import type { Dashboard, Panel, RowPanel } from '@grafana/schema';
 import type {
   FieldConfig as HeatmapField,
@@ -15,7 +15,7 @@ import type {
   Options as TimeSeries,
 } from '@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen';
 
-// In JSON the values of an enum are plain text.
+// In JSON, the values of an enum are plain strings.
 type Plain<T> = T extends string
   ? `${T}`
   : T extends (infer U)[]
@@ -24,7 +24,7 @@ type Plain<T> = T extends string
       ? { [K in keyof T]: Plain<T[K]> }
       : T;
 
-// The published type of a panel leaves its options and custom fields open; these close them for each kind.
+// Grafana's type Panel allows any options and custom fields; this type allows only those of one panel type.
 type Of<Type extends string, Options, Field> = Omit<Panel<Options, Field>, 'type' | 'options'> & {
   type: Type;
   options: Options;

@@ -5,7 +5,7 @@
 ...     server.pid, server.socket, server.version
 """
 
-from servers.catalog import ADDED, NAMES, SERVERS, Spec
+from servers.catalog import ADDED, NAMES, SERVERS, TRIED, Spec
 from servers.errors import ServerError
 from servers.fetch import Installation, fetch
 from servers.keeper import Keeper
@@ -16,6 +16,7 @@ __all__ = [
     "ADDED",
     "NAMES",
     "SERVERS",
+    "TRIED",
     "Installation",
     "Keeper",
     "Server",

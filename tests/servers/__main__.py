@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from servers import NAMES, SERVERS, Server, ServerError, fetch
 
-#: Seconds between two checks of whether the server still runs.
+#: Seconds between checks that the server is still running.
 _POLL = 0.5
 
 

@@ -1,4 +1,4 @@
-"""Manage the cache of downloads, which is outside the source tree and has only complete folders."""
+"""Manage the cache of downloads, which is outside the source tree and contains only complete folders."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ binary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Bootstrap = Literal["copy", "initialize", "install-db", "bootstrap"]
@@ -80,7 +80,7 @@ class Spec:
         return isinstance(self.source, DebianRoot)
 
 
-#: MariaDB has a connection's OS thread in its process list, and MySQL (since 5.7) in performance_schema.
+#: A connection's OS thread is in the process list of MariaDB, and in performance_schema of MySQL (since 5.7).
 _MARIADB_TIDS = "SELECT ID, TID FROM information_schema.PROCESSLIST"
 _MYSQL_TIDS = (
     "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL"
@@ -90,6 +90,20 @@ _MYSQL_TIDS = (
 _MARIADB_DEBIAN = (
     "libaio1", "libnuma1", "libpcre2-8-0", "libssl3", "libsystemd0", "liburing2", "zlib1g",
 )  # fmt: skip
+
+_MARIADB_10_11 = Spec(
+    name="mariadb-10.11",
+    flavour="mariadb",
+    version="10.11.",
+    source=DebianPackages(("mariadb-server-core", "mariadb-client-core")),
+    mysqld="usr/sbin/mariadbd",
+    basedir="usr",
+    bootstrap="install-db",
+    libraries=_MARIADB_DEBIAN,
+    options=("--back-log=1000",),
+    os_thread_sql=_MARIADB_TIDS,
+    notes="the most common MariaDB; stripped and InnoDB names hidden, no debug package to be had",
+)
 
 _ALL = (
     Spec(
@@ -192,30 +206,11 @@ _ALL = (
         os_thread_sql=_MARIADB_TIDS,
         notes="the first with the new redo log and page cleaner; stripped, InnoDB names hidden",
     ),
-    Spec(
-        name="mariadb-10.11",
-        flavour="mariadb",
-        version="10.11.",
-        source=DebianPackages(("mariadb-server-core", "mariadb-client-core")),
-        mysqld="usr/sbin/mariadbd",
-        basedir="usr",
-        bootstrap="install-db",
-        libraries=_MARIADB_DEBIAN,
-        options=("--back-log=1000",),
-        os_thread_sql=_MARIADB_TIDS,
-        notes="the most common MariaDB; stripped and InnoDB names hidden, no debug package to be had",
-    ),
-    Spec(
+    _MARIADB_10_11,
+    replace(
+        _MARIADB_10_11,
         name="mariadb-10.11-galera",
-        flavour="mariadb",
-        version="10.11.",
         source=DebianPackages(("mariadb-server-core", "mariadb-client-core", "galera-4")),
-        mysqld="usr/sbin/mariadbd",
-        basedir="usr",
-        bootstrap="install-db",
-        libraries=_MARIADB_DEBIAN,
-        options=("--back-log=1000",),
-        os_thread_sql=_MARIADB_TIDS,
         notes="the same with Galera's library, for tests/clusters; alone, it is an ordinary server",
     ),
     Spec(
@@ -230,17 +225,31 @@ _ALL = (
         mysqld="bin/mariadbd",
         bootstrap="install-db",
         libraries=("libcrypt1", "libsystemd0"),
-        # With TLS, the server creates a 4,096-bit RSA key at each start, which takes 1 to 13 s (random).
+        # With TLS, the server creates a 4,096-bit RSA key at each start, which takes between 1 and 13 s.
         options=("--back-log=1000", "--skip-ssl"),
         os_thread_sql=_MARIADB_TIDS,
         notes="today's MariaDB with symbols and 300 MB of debug info",
+    ),
+    Spec(
+        name="mariadb-11.8",
+        flavour="mariadb",
+        version="11.8.",
+        source=DebianRoot("trixie", ("mariadb-server-core", "mariadb-client-core")),
+        mysqld="usr/sbin/mariadbd",
+        basedir="usr",
+        bootstrap="bootstrap",
+        options=("--back-log=1000",),
+        os_thread_sql=_MARIADB_TIDS,
+        notes="the MariaDB of Debian 13; stripped and InnoDB names hidden; other root and libc",
     ),
 )
 
 SERVERS = {spec.name: spec for spec in _ALL}
 #: Servers that are started only by tests that select them by name.
 ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
-#: Servers that tests/clusters starts, several at once.
+#: Servers on which only the wait classes are tested.
+TRIED = ("mariadb-11.8",)
+#: Servers that run only as nodes of the clusters in tests/clusters.
 CLUSTERED = ("mariadb-10.11-galera",)
 #: Servers for tests that have to pass on every server.
-NAMES = tuple(name for name in SERVERS if name not in ADDED + CLUSTERED)
+NAMES = tuple(name for name in SERVERS if name not in ADDED + TRIED + CLUSTERED)

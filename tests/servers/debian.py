@@ -1,4 +1,4 @@
-"""Unpack servers from Debian packages, of this host's release or of another suite."""
+"""Unpack servers from Debian packages of this host's release or of another suite."""
 
 from __future__ import annotations
 

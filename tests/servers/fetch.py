@@ -1,4 +1,4 @@
-"""Download servers into the cache with ordinary clients; the cache has only verified and complete servers."""
+"""Download servers with ordinary clients into the cache, which contains only verified, complete servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Installation:
 
     @property
     def template(self) -> Path:
-        """Return the initialised, cleanly shut down data folder that is copied for each start."""
+        """Return the initialised data folder, which is copied for each new server and never used itself."""
         return self.folder / "template"
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A folder in /tmp, because a socket's path has at most 107 bytes.
+    """A server's folder. It is in /tmp to keep paths short: a Unix socket path is limited to 107 bytes.
 
     A server in a chroot also gets a folder in the chroot.
     ``outside`` is the path on the host, and ``inside`` is the path of the same folder for the server.
@@ -35,12 +35,11 @@ class Folder:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Return the folders to remove at the end."""
+        """Return the folders to remove when the server is closed."""
         return tuple(dict.fromkeys((self.outside.resolve(), self.path)))
 
     @property
     def data(self) -> Path:
-        """Return the data folder."""
         return self.outside / "data"
 
     @property
@@ -50,10 +49,9 @@ class Folder:
 
     @property
     def error_log(self) -> Path:
-        """Return the log of the server's standard output and error, which is never in the chroot."""
+        """Return the path of the log of standard output and error. The log is never in the chroot."""
         return self.path / "error.log"
 
     def remove(self) -> None:
-        """Remove the folders."""
         for place in self.places:
             shutil.rmtree(place, ignore_errors=True)

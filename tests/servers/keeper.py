@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 _SCRIPT = Path(__file__).with_name("keeper_main.py")
 
@@ -37,6 +38,12 @@ class Keeper:
         """Kill this child process when the test process ends."""
         self._say("watch", pid)
 
+    def end(self, process: subprocess.Popen[Any]) -> None:
+        """Kill and reap a watched process, and stop watching it."""
+        process.kill()
+        process.wait()
+        self.forget(process.pid)
+
     def forget(self, pid: int) -> None:
         """Stop watching a process that we have reaped."""
         self._say("forget", pid)
@@ -50,7 +57,7 @@ class Keeper:
         self._say("keep", folder)
 
     def close(self) -> None:
-        """End the keeper, which first kills the processes that it still watches and removes folders."""
+        """End the keeper. It first kills all watched processes and removes the registered folders."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         self._process.wait()

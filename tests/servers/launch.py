@@ -27,7 +27,7 @@ _DEFAULTS = (
 
 
 def arguments(options: Options | None) -> list[str]:
-    """Format options as arguments. They follow the defaults, because mysqld uses an option's last value."""
+    """Format options as arguments. The caller puts them after the defaults: an option's last value wins."""
     if options is None:
         return []
     if not isinstance(options, Mapping):
@@ -52,7 +52,7 @@ def command(installation: Installation, folder: Folder, port: int, options: Opti
 
 
 def program(installation: Installation) -> list[str]:
-    """Return the command with binary, base folder and user."""
+    """Return the start of the command line: the binary, its base folder and its user."""
     spec, home = installation.spec, installation.home
     if spec.chroot:
         start, inside, user = ["chroot", str(home), f"/{spec.mysqld}"], Path("/"), "mysql"
@@ -62,7 +62,7 @@ def program(installation: Installation) -> list[str]:
 
 
 def hand_over(installation: Installation, path: Path) -> None:
-    """Change the owner of a folder to the server's user."""
+    """Make the server's user the owner of a folder and of everything in it."""
     uid = MYSQL_UID if installation.spec.chroot else os.geteuid()
     if os.geteuid() != 0:
         return

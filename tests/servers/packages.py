@@ -38,7 +38,7 @@ def ensure_packages(packages: Iterable[str]) -> None:
     print(f"servers: installing {' '.join(missing)}", flush=True)
     if _apt(install).returncode == 0:
         return
-    _apt(["apt-get", "update", "-qq"])  # most failures are due to the missing package lists of a new host
+    _apt(["apt-get", "update", "-qq"])  # most failures are due to missing package lists on a new host
     result = _apt(install)
     if result.returncode != 0:
         raise ServerError(f"apt-get could not install {' '.join(missing)}:\n{result.stdout}")

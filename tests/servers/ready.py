@@ -23,7 +23,7 @@ _POLL = 0.02
 def wait_ready(
     process: subprocess.Popen[bytes], connect: Callable[[], Connection[Any]], log: Path, timeout: float
 ) -> None:
-    """Return once a connection succeeds. If the server exits or is too slow, fail with its log's end."""
+    """Return once a connection succeeds. If the server exits or is too slow, fail with the end of its log."""
     deadline = time.monotonic() + timeout
     while True:
         code = process.poll()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-#: Number of attempts to start, because another process may take the free port before the server binds it.
+#: Maximum attempts to start a server. An attempt fails if another process takes the free port first.
 _PORT_TRIES = 3
 
 
@@ -81,12 +81,11 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Return the server's process id."""
         return self.process.pid
 
     @property
     def running(self) -> bool:
-        """Return whether the process still runs."""
+        """Return whether the process is still running."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -110,7 +109,7 @@ class Server:
             "unix_socket": str(self.socket),
             "user": "root",
             "autocommit": True,
-            "ssl_disabled": True,  # today's OpenSSL does not support the TLS of the old servers
+            "ssl_disabled": True,  # today's OpenSSL does not support the old servers' TLS
             "connect_timeout": 30,
         }
         return pymysql.connect(**{**settings, **changes})

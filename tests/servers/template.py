@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: Maximum seconds to initialise a data folder; it takes 2 to 5 on an idle machine.
 _TIMEOUT = 120
 
-#: SQL files in MariaDB's folder share/mysql, named without the prefix ``mysql_``.
+#: SQL files in MariaDB's folder share/mysql, named without the prefix ``mysql_``. In 11.8,
+#: they are in share/mariadb, with the prefix ``mariadb_``.
 _SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 
 
@@ -45,7 +46,7 @@ def initialise(installation: Installation, folder: Folder) -> None:
 
 
 def ensure(installation: Installation, make: Callable[[], None]) -> None:
-    """Hold the lock and call ``make`` if there is no template yet."""
+    """Call ``make``, under a lock, if the server has no template yet."""
     if not installation.template.exists():
         with cache.locked(f"{installation.spec.name}.template"):
             if not installation.template.exists():
@@ -87,8 +88,11 @@ def _install_db(installation: Installation, folder: Folder) -> list[str]:
 
 def _system_tables(installation: Installation) -> str:
     """Return the SQL that mariadb-install-db sends to ``--bootstrap``; the script itself must run as root."""
-    shared = installation.home / installation.spec.basedir / "share/mysql"
-    parts = (shared.joinpath(f"mysql_{name}.sql").read_text() for name in _SYSTEM_TABLES)
+    shared = installation.home / installation.spec.basedir / "share"
+    prefix = next(
+        name for name in ("mysql", "mariadb") if (shared / name / f"{name}_{_SYSTEM_TABLES[0]}.sql").exists()
+    )
+    parts = ((shared / prefix / f"{prefix}_{name}.sql").read_text() for name in _SYSTEM_TABLES)
     return "\n".join(("CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket=NULL;", *parts))
 
 

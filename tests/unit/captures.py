@@ -1,4 +1,4 @@
-"""Make captures for tests: synthetic ones, and random ones in which all fields of all types are set."""
+"""Make captures for tests: synthetic ones, and random ones in which every field has a value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKEN = Taken("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
 def evidence(waits: dict[str, int], snapshots: int = 10, **values: Any) -> Evidence:
     """Return evidence of ``snapshots`` snapshots, one per second; ``waits`` counts the clients by wait class.
 
-    ``values`` are metric values: one value for all snapshots, or a list with one for each.
+    ``values`` maps metrics to their values: one for all snapshots, or a list with one per snapshot.
     """
     counts = {(CLIENT, wait): count for wait, count in waits.items()}
     each = [

@@ -17,7 +17,7 @@ _OF_A_TOGGLE = ("set", "plan", "show")
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Raise if innoscope would refuse these words, or if they name an unknown toggle or wait class.
+    """Raise if innoscope would refuse this command line, or if it names an unknown toggle or wait class.
 
     If a text only mentions a command without arguments, required arguments are not checked.
     """

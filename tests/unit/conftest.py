@@ -18,8 +18,8 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 def memory_folder() -> Iterator[Path]:
     """Yield a folder in memory, for tests that call fsync or write a file thousands of times.
 
-    On a busy disk, each of these calls can take a second. ext4 also writes a file to disk if the file is
-    truncated and rewritten.
+    On a busy disk, each fsync can take a second, and so can each write: ext4 flushes a file that is truncated
+    and rewritten, even without fsync.
     """
     parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="innoscope-unit-", dir=parent) as name:

@@ -22,9 +22,9 @@ def evidence(
     *readings: Mapping[str, Any],
     **more: Any,
 ) -> Evidence:
-    """Return evidence of ten seconds.
+    """Return evidence that covers ten seconds.
 
-    ``threads`` are thread counts by wait class; the threads are clients unless the key also contains a group.
+    ``threads`` maps wait classes to thread counts; the threads are clients unless the key also names a group.
     All ten snapshots have these counts; if ``threads`` is None, there are no snapshots. ``readings`` are
     metric values, spread evenly over the ten seconds.
     """

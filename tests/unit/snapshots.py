@@ -7,7 +7,7 @@ from innoscope.target.model import Query, Target
 
 
 def target(**changes: object) -> Target:
-    """Return a MySQL 5.6 server."""
+    """Return a target that describes a MySQL 5.6 server; ``changes`` replace its fields."""
     values: dict[str, object] = {
         "pid": 4242,
         "start_time": 77,
@@ -53,7 +53,6 @@ def thread(
     query: str | None = None,
     state: str = "S",
 ) -> Thread:
-    """Return a thread."""
     statement = Query(tid, "app", "localhost", "shop", "Query", "updating", 3, query) if query else None
     return Thread(tid, tid, "mysqld", state, trust, wait, stack, 7, statement)
 
@@ -64,7 +63,7 @@ def snapshot_of(*threads: Thread, taken_at: float = 1_700_000_000.0, notes: tupl
 
 
 def mixed() -> Snapshot:
-    """Return three idle threads, two that wait for a row lock (one torn), and one on CPU (stale)."""
+    """Return a snapshot: three idle threads, two that wait for a row lock (one torn), one on CPU (stale)."""
     return snapshot_of(
         thread(1),
         thread(2),

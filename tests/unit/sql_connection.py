@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class FakeConnection:
-    """A connection that is also its own cursor. ``answers`` contains columns and rows by statement."""
+    """A connection that is also its own cursor. ``answers`` maps statements to their columns and rows."""
 
     user = b"app"
 

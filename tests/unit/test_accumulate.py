@@ -92,11 +92,3 @@ def test_number_that_becomes_a_histogram_starts_again(sums: Accumulator) -> None
 
     assert update(sums, 2, Histogram((1,), 1), "fsync_seconds") == Histogram((1,), 1)
     assert update(sums, 3, 4, "fsync_seconds") == 4
-
-
-def test_forgotten_server_starts_again(sums: Accumulator) -> None:
-    update(sums, 1, 7)
-    sums.forget("3306")
-    sums.forget("unknown server")
-
-    assert update(sums, 2, 1) == 1

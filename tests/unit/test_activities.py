@@ -1,4 +1,4 @@
-"""Activities are recognized from stacks, and their signals from the threads of consecutive snapshots."""
+"""Activities are recognised from stacks, and their signals are derived from consecutive snapshots."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_threads_are_grouped_by_activity() -> None:
 
 
 def observed(*tids: Sequence[int], answers: Answers | None = None, blind: bool = False) -> Evidence:
-    """Return evidence of snapshots every half second, in which these threads scanned a table."""
+    """Return evidence with a snapshot every half second. In each, the given appliers scan a table."""
     snapshots = tuple(
         SnapshotSummary(0.5 * number, {(APPLIER, "on_cpu"): 1}, doing={"applier_scan": tuple(one)})
         for number, one in enumerate(tids)
@@ -118,7 +118,7 @@ def test_applier_that_scans_explains_the_lag() -> None:
     verdict = judge(observed([1], [1], [1], [1], answers=TABLES | LATE))
     assert names(verdict) == ["applier_without_key", "replication_applier"]
     assert verdict.findings[0].evidence == (
-        "applier threads that search rows by a full scan: 1",
+        "applier threads in a full table scan: 1",
         "the replica is 31 s behind",
         "it changes shop.visits",
     )
@@ -162,7 +162,7 @@ def test_activity_of_a_client(functions: tuple[str, ...], found: tuple[str, ...]
 
 
 def clients(activity: str, tids: Sequence[int], **waiting: int) -> Evidence:
-    """Return evidence of snapshots every second; ``tids`` has the one thread in the activity of each."""
+    """Return evidence with a snapshot for each of ``tids``: the thread in the activity, or 0 for none."""
     counts = {(CLIENT, wait): count for wait, count in waiting.items()}
     snapshots = tuple(
         SnapshotSummary(float(number), counts, doing={activity: (tid,)} if tid else {})
@@ -176,7 +176,7 @@ def test_long_rollback_explains_the_waits_for_its_rows() -> None:
     verdict = judge(clients("rollback", [7] * 5, row_lock=8, on_cpu=1))
     assert names(verdict) == ["long_rollback", "row_lock_convoy"]
     assert verdict.findings[0].evidence == (
-        "one thread has been rolling back for 4.0 s of the 10 s",
+        "one thread has been rolling back for 4.0 s of the 10 s observed",
         "8 threads wait for row locks; no lock is released before the rollback is complete",
         "connection 9 had 41,000 changes left to undo, 60 s after its transaction began",
     )

@@ -21,7 +21,7 @@ def loaded(tmp_path: Path, text: str) -> config.Config:
 
 
 def keys(kind: type[msgspec.Struct], path: str = "") -> set[str]:
-    """Return the paths of all keys of a table: ``web.listen_address``, ``server.name``, …"""
+    """Return the paths of all keys of a section: ``web.listen_address``, ``server.name``, …"""
     found = set()
     for one in msgspec.structs.fields(kind):
         section = config.Server if one.name == "server" else one.default_factory
@@ -46,7 +46,7 @@ def test_example_has_every_key_with_its_default() -> None:
 
 def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[\[|\w+ = )", "", EXAMPLE.read_text(), flags=re.MULTILINE)
-    text = re.sub(r"^basic_auth_file = .*\n", "", text, flags=re.MULTILINE)  # excludes bearer_token_file
+    text = re.sub(r"^basic_auth_file = .*\n", "", text, flags=re.MULTILINE)  # clashes with bearer_token_file
 
     assert loaded(tmp_path, text).server[0].name == "orders"
 
@@ -68,7 +68,7 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         ("[log]\nlevel = 'loud'", r"log.level: Expected `str` matching regex .*info\|warning"),
         ("[[server]]\nname = 'a'", "needs a socket or a port"),
         ("[[server]]\nname = 'a'\nport = 1\n[[server]]\nname = 'a'\nport = 2", "duplicate server name 'a'"),
-        ("[[server]]\nname = 'a'\nhost = 'b'\nsocket = '/s'", "has a host and no port"),
+        ("[[server]]\nname = 'a'\nhost = 'b'\nsocket = '/s'", "has a host but no port"),
         ("[web]\ntelemetry_path = 'metrics'", "web.telemetry_path: Expected `str` matching"),
         ("[watch]\ntriggers = ['threads_runing>5']", "did you mean threads_running"),
         ("[watch]\ntriggers = 'threads_running>5'", "watch.triggers: Expected `array`, got `str`"),

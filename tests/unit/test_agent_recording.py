@@ -1,4 +1,4 @@
-"""The agent's recorder returns its scrapes and the sensor's snapshots of any interval."""
+"""The agent's recorder returns its scrapes and the sensor's snapshots for any interval."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STACK = ("futex", "lock_wait_suspend_thread")
 
 
 class FakeSensor:
-    """Return one snapshot per second with ten threads that wait for row locks."""
+    """A fake sensor that returns one snapshot per second, with ten threads that wait for row locks."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, bool]] = []

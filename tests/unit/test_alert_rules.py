@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = ALERTS.parents[1]
 RUNBOOKS = ALERTS.parent / "runbooks"
 TESTS = sorted((ALERTS / "tests").glob("*.yaml"))
-#: Alerts that fire because their series are missing.
+#: Alerts that fire when series are missing.
 ON_ABSENCE = {"InnoscopeServerVanished", "InnoscopeNoAgents"}
 #: The link to the agent's live page that each alert about a server contains.
 FINDINGS = "http://{{ $labels.instance }}/#server={{ urlquery $labels.server }}&show=findings"
@@ -40,7 +40,7 @@ _LABEL = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 
 @cache
 def rules(name: str) -> dict[str, dict[str, Any]]:
-    """Return the rules of a file by alert or record."""
+    """Return the alerting and recording rules of a file, by name."""
     groups = yaml.safe_load((ALERTS / name).read_text())["groups"]
     return {rule.get("alert") or rule["record"]: rule for group in groups for rule in group["rules"]}
 
@@ -55,7 +55,7 @@ ALERT_NAMES = sorted(rules("alerts.yaml"))
 
 
 def checks(alert: str) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield each promtool test of an alert, with its checks of that alert."""
+    """Yield each promtool test that checks an alert, with the checks of this alert."""
     for entry in entries():
         found = [check for check in entry.get("alert_rule_test", ()) if check["alertname"] == alert]
         if found:
@@ -148,7 +148,7 @@ def known_metrics() -> set[str]:
 
 
 def texts() -> dict[str, str]:
-    """Return the contents of all files that name metrics, by path."""
+    """Return the contents of the rules, their tests and the runbooks, by path."""
     places = [*ALERTS.glob("*.yaml"), *TESTS, *RUNBOOKS.glob("*.md")]
     return {str(path.relative_to(ROOT)): path.read_text() for path in places}
 
@@ -161,7 +161,7 @@ def test_metrics_that_are_named_exist() -> None:
 
 
 def label_values() -> dict[tuple[str, str], set[str]]:
-    """Return the known values by series and label."""
+    """Return the valid label values, by series and label, for labels with a fixed set of values."""
     waits = set(default_classifier().catalog.classes)
     found = {}
     for metric in registry.default():
@@ -183,11 +183,11 @@ def test_label_values_that_are_named_exist() -> None:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return all commands of innoscope in the runbooks, split into arguments, by page."""
+    """Return the page and the arguments of each innoscope command in the runbooks."""
     found = []
     for page in RUNBOOKS.glob("*.md"):
         for line in re.findall(r"(?:^    |`)(?:sudo )?(innoscope [^`\n]*)", page.read_text(), re.MULTILINE):
-            words = shlex.shlex(line, posix=True, punctuation_chars="|")  # split up to a comment or pipe
+            words = shlex.shlex(line, posix=True, punctuation_chars="|")  # stop at a comment or a pipe
             words.whitespace_split = True
             found.append((page.stem, list(itertools.takewhile(lambda word: word != "|", words))[1:]))
     return found

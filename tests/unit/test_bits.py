@@ -1,4 +1,4 @@
-"""The arithmetic functions that our BPF programs share are correct when compiled for this machine."""
+"""Test the arithmetic functions that our BPF programs share, compiled for this machine."""
 
 from __future__ import annotations
 

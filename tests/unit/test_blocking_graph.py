@@ -58,7 +58,7 @@ def test_holder_is_described_in_one_line() -> None:
 
 
 def test_chain_leads_to_its_root() -> None:
-    """Let threads 1, 2 and 3 wait for thread 4, and thread 4 for thread 5."""
+    """Threads 1, 2 and 3 wait for thread 4, and thread 4 waits for thread 5."""
     other = held(5, 4, name="the metadata lock of table d.t", wait="metadata_lock", owner_wait="idle")
     [found] = blockers(evidence(held(4, 1, 2, 3), other), "opening_tables")
     assert found.thread == 5
@@ -70,7 +70,7 @@ def test_chain_leads_to_its_root() -> None:
 
 
 def test_row_lock_continues_a_chain() -> None:
-    """Let the metadata lock's holder wait for a row lock, whose idle holder is the root."""
+    """The holder of the metadata lock waits for a row lock. The idle holder of that row lock is the root."""
     statements = (
         Statement(7, "app", "web1", "Query", "updating", 8, "UPDATE t", 70),
         Statement(8, "app", "web2", "Sleep", "", 31, "", 80),
@@ -81,7 +81,7 @@ def test_row_lock_continues_a_chain() -> None:
     )
     [found] = blockers(evidence(metadata, statements=statements, answers=answers), "metadata_lock")
     assert found.words == (
-        "connection 8 (thread 80, app@web2) holds a row's lock, idle for 31 s; 2 wait for it, through"
+        "connection 8 (thread 80, app@web2) holds a row lock, idle for 31 s; 2 wait for it, through"
         " connection 7 (thread 70, app@web1), which holds the metadata lock of table d.t"
     )
 
@@ -89,7 +89,7 @@ def test_row_lock_continues_a_chain() -> None:
 def test_circular_wait_names_all_its_threads() -> None:
     first, second = held(2, 1, 9), held(1, 2, name="LOCK_log")
     [found] = blockers(evidence(first, second), "opening_tables")[:1]
-    assert "in a circle: thread" in found.words
+    assert "in a cycle: thread" in found.words
     assert "thread 1" in found.words
     assert "thread 2" in found.words
 
@@ -110,7 +110,7 @@ def test_global_read_lock_blocks_writers_but_writers_do_not_block_each_other() -
     row = {"namespace": "GLOBAL", "schema": "", "object": "", "type": "INTENTION_EXCLUSIVE"}
     rows = (
         row | {"connection": "1", "status": "GRANTED", "type": "SHARED"},
-        row | {"connection": "2", "status": "GRANTED"},  # a statement that already writes may continue
+        row | {"connection": "2", "status": "GRANTED"},  # it is already writing, and may continue
         row | {"connection": "3", "status": "PENDING"},
         row | {"connection": "4", "status": "PENDING"},
     )
@@ -129,7 +129,18 @@ def test_statement_that_writes_blocks_the_global_read_lock() -> None:
     assert (root.node, root.waiting) == (-2, 2)
 
 
-def test_locks_without_an_owner_or_of_another_wait_class_are_no_roots() -> None:
+def test_statements_do_not_block_each_other_in_mariadbs_backup_namespace() -> None:
+    row = {"namespace": "BACKUP", "schema": "", "object": "", "type": "BACKUP_TRANS_DML"}
+    rows = (
+        row | {"connection": "1", "status": "GRANTED", "type": "BACKUP_FTWRL1"},
+        row | {"connection": "2", "status": "GRANTED"},  # it is already writing, and may continue
+        row | {"connection": "3", "status": "PENDING", "type": "BACKUP_COMMIT"},
+    )
+    [root] = Graph(evidence(answers={"metadata_locks": rows})).roots(["metadata_lock"])
+    assert (root.node, root.waiting, root.lock) == (-1, 1, "BACKUP_FTWRL1 on the backup lock")
+
+
+def test_locks_without_an_owner_or_of_another_wait_class_are_not_roots() -> None:
     assert blockers(evidence(held(None, 1, 2)), "opening_tables") == []
     assert blockers(evidence(held(9, 1, wait="mutex_wait")), "opening_tables") == []
 
@@ -146,7 +157,7 @@ def _thread(tid: int, *functions: str, syscall: int = FUTEX, argument: int = 0x1
 
 
 class Locks:
-    """A fake process memory that contains some locks."""
+    """The memory of a fake process, which contains some locks."""
 
     def __init__(self, **at: bytes) -> None:
         self.at = {int(address[1:], 16): content for address, content in at.items()}

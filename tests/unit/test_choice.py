@@ -1,4 +1,4 @@
-"""Innoscope logs in to a container's server only if selected, and verifies it before it sends passwords."""
+"""Innoscope logs in to a container's server only if a user selected it, and verifies it first."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_FILE = "/nowhere/my.cnf"
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    """Return processes on this host, in another pid namespace, and in a container with the host's pids."""
+    """Return a /proc with processes on the host, in another pid namespace, and only in a Docker cgroup."""
     for pid, inner in ((HOST, "1"), (NESTED, "2\t1"), (IN_CGROUP, "3")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(

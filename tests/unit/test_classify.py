@@ -169,6 +169,35 @@ def test_each_class_has_a_rule() -> None:
     assert label("from a newer version") == "from a newer version"
 
 
+@pytest.mark.parametrize(
+    "stack",
+    [
+        (
+            "psi_cond_timedwait",
+            "",
+            "MDL_context::acquire_lock",
+            "open_table",
+            "open_tables",
+            "dispatch_command",
+        ),
+        ("psi_cond_timedwait", "", "MDL_context::acquire_lock", "ha_commit_trans", "dispatch_command"),
+        ("MDL_wait::timed_wait", "MDL_context::acquire_lock", "open_table", "dispatch_command"),
+    ],
+)
+def test_inlined_wait_for_a_metadata_lock_is_found(stack: tuple[str, ...]) -> None:
+    calls = ("libc.so.6!__futex_abstimed_wait_common", "libc.so.6!pthread_cond_timedwait")
+    assert default_classifier().classify(frames(*calls, *stack), syscall="futex") == "metadata_lock"
+
+
+def test_applier_that_waits_for_a_row_is_found_on_a_stripped_server() -> None:
+    stack = (
+        "libc.so.6!__futex_abstimed_wait_common", "libc.so.6!pthread_cond_timedwait", "", "", "",
+        "handler::ha_rnd_pos", "Rows_log_event::find_row", "Rows_log_event::do_apply_event",
+        "Log_event::apply_event", "", "handle_slave_sql", "", "libc.so.6!start_thread",
+    )  # fmt: skip
+    assert default_classifier().classify(frames(*stack), syscall="futex") == "row_lock"
+
+
 @pytest.mark.parametrize("server", store.servers())
 def test_recorded_stacks_get_their_class(server: str) -> None:
     wrong = []
@@ -200,6 +229,7 @@ def test_recorded_stacks_get_their_class(server: str) -> None:
         ("/var/lib/mysql/host-relay-bin.000002", "relaylog"),
         ("/var/lib/mysql/#ib_16384_0.dblwr", "doublewrite"),
         ("/var/lib/mysql/#ib_16384_1.bdblwr", "doublewrite"),
+        ("/var/lib/mysql/xb_doublewrite", "doublewrite"),
         ("/var/lib/mysql/undo_001", "undo"),
         ("/var/lib/mysql/undo002", "undo"),
         ("/var/lib/mysql/ibtmp1", "temporary"),

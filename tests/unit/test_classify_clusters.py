@@ -1,4 +1,4 @@
-"""Wait classes of threads of clusters, from shortened stacks of real nodes, innermost function first."""
+"""Threads of cluster nodes get the right wait class. The stacks are from real nodes, but shortened."""
 
 from __future__ import annotations
 

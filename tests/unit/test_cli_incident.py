@@ -105,7 +105,7 @@ def test_options_for_a_live_server_are_refused(
 ) -> None:
     assert main(["diagnose", str(file), *options]) == USAGE
     said = capsys.readouterr().err
-    assert f"with the file {file}: only with a live server" in said
+    assert f"with the file {file}: it requires a live server" in said
 
 
 def test_contradictory_options_and_missing_files_are_refused(

@@ -28,7 +28,7 @@ AGENT = Path(cli_main.__file__).parents[2]
 
 @pytest.fixture
 def command_that(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception | int], None]:
-    """Replace ``targets`` by a command that raises or returns ``outcome``."""
+    """Return a function that replaces all commands with one that raises or returns the given outcome."""
 
     def install(outcome: Exception | int) -> None:
         @click.command("targets")
@@ -116,7 +116,7 @@ def test_start_up_imports_no_expensive_modules() -> None:
 
 
 def test_thread_inside_the_core_survives_the_exit_of_python() -> None:
-    """Check that PyO3 suspends the thread, because Python would unwind its stack through Rust frames."""
+    """Check that PyO3 suspends the thread. Otherwise, Python would unwind its stack through Rust frames."""
     done = _python(
         "import threading; from innoscope import _native\n"
         "begun = threading.Barrier(3)\n"

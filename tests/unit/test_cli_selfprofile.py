@@ -85,7 +85,7 @@ def test_table_has_shares_of_all_samples() -> None:
 
 
 def test_idle_process_gets_a_hint() -> None:
-    assert table("agent, pid 7", []) == ["agent, pid 7: no thread ran; waiting threads too: --idle"]
+    assert table("agent, pid 7", []) == ["agent, pid 7: no thread ran; to include waiting threads: --idle"]
 
 
 @pytest.mark.parametrize("words", [("--pid", "1", "--sensor"), ("--format", "svg"), ("--seconds", "0")])
@@ -95,7 +95,7 @@ def test_invalid_options_are_refused(words: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def agent_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder for a fake py-spy, with a fake /proc whose only process is an agent."""
+    """Return a folder for a fake py-spy, beside a fake /proc whose only process is an agent."""
     (tmp_path / "proc").mkdir()
     process(tmp_path / "proc", 7, "/usr/bin/python3", *AGENT)
     monkeypatch.setattr("innoscope.cli.commands.selfprofile.ProcFs", lambda: ProcFs(tmp_path / "proc"))

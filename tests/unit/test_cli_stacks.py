@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """Return the same six threads each time, until the server ends after ``ends_after`` snapshots."""
+    """A fake engine that returns the same six threads; the server ends after ``ends_after`` snapshots."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99
@@ -121,7 +121,7 @@ def test_server_that_ends_leaves_the_snapshots_so_far(
     [
         (["--wait", "lunch"], "unknown class 'lunch'"),
         (["--grep", "("], "not a regular expression"),
-        (["--json", "--format", "text"], "contradicts"),
+        (["--json", "--format", "text"], "cannot use --json"),
         (["--by", "wait", "--json"], "cannot use --by with --format json"),
         (["--interval", "2"], "--interval requires --count"),
     ],

@@ -1,4 +1,4 @@
-"""Test output, questions and exit codes of `innoscope toggle` with a fake engine."""
+"""Test the output, prompts and exit codes of `innoscope toggle` with a fake engine."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_set_shows_the_plan_and_the_undo_command(fake: Engine, capsys: pytest.Ca
     assert main(["toggle", "set", "read_ahead", "off", "--yes", "--why", "scan", "--for", "10m"]) == 0
     output = capsys.readouterr().out
     assert output.index("read_ahead → off") < output.index("read_ahead is off")
-    assert "undone by itself at" in output
+    assert "  undone at" in output
     assert "innoscope toggle undo c7f1" in output
     [how] = fake.applied
     assert (how["who"], how["why"], how["seconds"]) == ("root (alice)", "scan", 600.0)
@@ -283,9 +283,9 @@ def test_undo_finds_the_server_in_the_journal(fake: Engine, capsys: pytest.Captu
     ("old", "new", "expected"),
     [
         (0, True, "OFF → ON"),
-        ("OFF", False, "OFF, as it is"),
+        ("OFF", False, "OFF, unchanged"),
         (75.0, 90, "75.0 → 90"),
-        (200, 200, "200, as it is"),
+        (200, 200, "200, unchanged"),
         (None, None, ""),
     ],
 )
@@ -312,7 +312,7 @@ def test_history_lists_the_newest_first(fake: Engine, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)[0]["id"] == "c7f4"
     fake.entries = []
     assert main(["toggle", "history"]) == 0
-    assert "nothing was changed yet" in capsys.readouterr().out
+    assert "no changes are recorded" in capsys.readouterr().out
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Resuming a server sends signals only to the intended process, and the journal records each rescue."""
+"""Resuming a server sends signals only to the intended process, and is recorded in the journal."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def test_debugger_is_killed_only_on_request(target: Target) -> None:
     assert "--end-tracer" in str(refused.value.remedy)
     unstick.check(target, FOUND, end_tracer=True)
     parent = replace(FOUND, tracers=(replace(GDB, started_server=True),))
-    with pytest.raises(Refused, match="has started it"):
+    with pytest.raises(Refused, match="which started it"):
         unstick.check(target, parent, end_tracer=True)
 
 
 def test_rescue_is_in_the_journal(target: Target) -> None:
-    steps = "SIGTERM to gdb (pid 12), SIGCONT to the server: well after 0.06 s"
+    steps = "SIGTERM to gdb (pid 12), SIGCONT to the server: recovered after 0.06 s"
     for outcome in ("done", "failed"):
         assert unstick.journal_rescue(target, 5.0, FOUND, outcome, steps) is None
 
@@ -170,7 +170,7 @@ def test_server_answers_if_it_sends_a_greeting(
 
 
 def test_silent_server_does_not_answer(target: Target, tmp_path: Path) -> None:
-    """Let the kernel accept the connection, and send nothing."""
+    """Use a socket on which the kernel accepts the connection, but no process sends anything."""
     path = tmp_path / "s.sock"
     with listening(path):
         assert unstick.answers(replace(target, socket=str(path)), 0.05) is False

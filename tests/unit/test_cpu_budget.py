@@ -7,7 +7,7 @@ import pytest
 from innoscope.daemon.agent.config import Own
 from innoscope.daemon.agent.cpu_budget import CpuBudget
 
-#: Seconds between two checks of the budget.
+#: Seconds between checks of the budget.
 STEP = 5
 
 

@@ -1,6 +1,6 @@
 """The committed dashboards follow our own rules and those of Grafana's dashboard-linter.
 
-Tests of the linter's rules have the names of these rules.
+Each test of a linter rule is named after that rule.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def queries(board: dict[str, Any]) -> Iterator[tuple[str, promql.Use]]:
 
 
 def test_template_and_uneditable_dashboard_rules(board: dict[str, Any]) -> None:
-    """Check template-datasource, template-job, template-instance, template-on-time-change-reload."""
+    """Check the template rules for datasource, job, instance and on-time-change-reload."""
     [source] = variables(board, "datasource").values()
 
     assert (source["name"], source["label"], source["query"]) == ("datasource", "Data source", "prometheus")
@@ -61,7 +61,7 @@ def test_template_label_promql_rule(board: dict[str, Any]) -> None:
 
 
 def test_panel_rules(board: dict[str, Any]) -> None:
-    """Check panel-datasource, panel-title-description, panel-units, panel-no-targets."""
+    """Check the rules panel-datasource, panel-title-description, panel-units and panel-no-targets."""
     for panel in grafana.panels(board):
         title = panel["title"]
         assert title
@@ -97,7 +97,7 @@ def test_target_rate_interval_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
-    """Check that rates are only taken of counters, and that counters are only used in rates."""
+    """Check that rates are computed only from counters, and that counters are used only in rates."""
     for where, use in queries(board):
         counter = use.name.endswith(("_total", "_bucket", "_sum", "_count"))
         rated = bool(use.around) and use.around[-1] in promql.OF_COUNTERS

@@ -24,7 +24,7 @@ BODY = b"\x7fELF" + b"debug" * 1000
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Send the response that the test has set."""
+    """A request handler that sends the response that the test has set."""
 
     def do_GET(self) -> None:
         self.server.requests.append(self.path)  # type: ignore[attr-defined]

@@ -73,11 +73,12 @@ def test_value_with_a_missing_operand_is_omitted(missing: str) -> None:
 @pytest.mark.parametrize(
     ("age", "zone"),
     [
-        (500, "calm"),
-        (501, "steady"),
-        (750, "steady"),
-        (751, "aggressive"),
-        (876, "storm"),
+        (875, "calm"),
+        (876, "async"),
+        (937, "async"),
+        (938, "sync"),
+        (968, "sync"),
+        (969, "checkpoint"),
     ],
 )
 def test_exactly_one_checkpoint_zone_is_set(age: float, zone: str) -> None:
@@ -91,6 +92,29 @@ def test_exactly_one_checkpoint_zone_is_set(age: float, zone: str) -> None:
     assert [name for name, value in zones.items() if value == 1] == [zone]
     assert list(zones) == METRICS["checkpoint_zone"]["labels"]["zone"]
     assert found["checkpoint_age_ratio"] == age / 1000
+    assert not [name for name in found if name.startswith("modified")]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "age", "zone"), [(1900, 100, "calm"), (1050, 950, "sync"), (0, 0, "calm")]
+)
+def test_the_oldest_modification_has_a_zone_of_its_own(oldest: float, age: float, zone: str) -> None:
+    values = REDO | {"redo_written_bytes": 2000.0, "redo_oldest_change_bytes": oldest}
+
+    found = _of(derived.derive(values, None, 0))
+
+    assert found["modified_age_bytes"] == age
+    assert found["modified_age_ratio"] == age / 1000
+    assert found[f"modified_zone/{zone}"] == 1
+    assert found["checkpoint_zone/checkpoint"] == 1
+
+
+def test_pages_of_no_known_owner_belong_to_locks() -> None:
+    values = POOL | {"buffer_pool_owner_pages.hash_index": 3, "buffer_pool_owner_pages.recovery": 1}
+
+    found = _of(derived.derive(values, None, 0))
+
+    assert found["buffer_pool_owner_pages/locks"] == 196
 
 
 def test_time_until_the_redo_space_is_full() -> None:

@@ -12,10 +12,10 @@ import pytest
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
 from innoscope.common.schema import convert
-from innoscope.diagnose import cluster, facts
 from innoscope.diagnose.evidence import Evidence, Missing, Statement
+from innoscope.diagnose.facts import registry
 from innoscope.diagnose.incident.codec import decode, encode
-from innoscope.diagnose.rules import File, default_rules, metrics_read
+from innoscope.diagnose.rules import File, default_rules, fill, metrics_read
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.unavailable import Unknown
@@ -46,18 +46,18 @@ def test_rules_name_existing_toggles_and_wait_classes() -> None:
 def test_metrics_that_rules_read_are_declared() -> None:
     read = metrics_read(default_rules())
     assert [name for name in read if name not in default()] == []
-    # metrics that conditions, scores, texts, series or facts use
+    # Rules use these in conditions, scores, texts, series or facts.
     assert {"mysqld_stopped", "recovered_pages", "toggle_in_force", "read_ahead_pages"} <= read
     assert not {"mutex_wait_seconds", "master_ticks"} & read
 
 
 def test_metrics_that_facts_read_are_listed() -> None:
-    texts = [Path(file).read_text() for file in (facts.__file__, cluster.__file__)]
+    texts = [path.read_text() for path in Path(registry.__file__).parent.glob("*.py")]
     named = re.findall(r'"([a-z0-9_]+)(?:\.[a-z_]+)?"', "".join(texts))
-    assert {name for name in named if name in default()} == facts.METRICS
+    assert {name for name in named if name in default()} == registry.METRICS
     # Each metric of the list must also occur in a function.
     text = "".join(text.partition("METRICS: Final")[0] for text in texts)
-    assert [name for name in facts.METRICS if f'"{name}"' not in text] == []
+    assert [name for name in registry.METRICS if f'"{name}"' not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,7 @@ def test_metrics_that_facts_read_are_listed() -> None:
         ({"score": {"base": 1, "signal": "x", "full": 1, "most": 2}}, r"\.score: unknown signal: 'x'"),
         ({"title": "{threads.row_lock}"}, ": malformed placeholder"),
         ({"title": "{threads.row_lock:furlongs}"}, ": unknown unit"),
+        ({"title": "{threads.row_lock:count|thread}"}, ": malformed placeholder"),
         ({"do": ["{hunch.a:count}"]}, ": unknown signal: 'hunch.a'"),
         ({"series": ["no_such_metric"]}, ": unknown metric: 'no_such_metric'"),
         ({"blocker": "somebody"}, ": unknown blocker"),
@@ -90,11 +91,20 @@ def test_invalid_rule_is_named(change: dict[str, Any], problem: str) -> None:
         convert({"version": 1, "findings": {"other": good, "one": good | change}}, File, "findings.yaml")
 
 
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [("1", "1 thread waits"), ("1.0", "1.0 threads wait"), ("20", "20 threads wait")],
+)
+def test_words_agree_with_their_number(number: str, shown: str) -> None:
+    text = "{threads.row_lock:count|thread waits|threads wait} for row locks"
+    assert fill(text, lambda *_: number) == f"{shown} for row locks"
+
+
 def test_busy_healthy_server_has_no_findings() -> None:
     calm = {"mysqld_stopped": 0, "checkpoint_age_ratio": 0.3, "buffer_pool_dirty_headroom_ratio": 0.4}
     verdict = judge(evidence({"idle": 100, "on_cpu": 6, "fsync_redo": 1}, calm, calm))
     assert names(verdict) == []
-    assert any("Nothing wrong" in line for line in text(evidence({"idle": 3}), verdict))
+    assert any("Nothing wrong was found" in line for line in text(evidence({"idle": 3}), verdict))
 
 
 def test_row_lock_convoy_has_its_blocker() -> None:
@@ -117,7 +127,7 @@ def test_row_lock_convoy_has_its_blocker() -> None:
     [blocker] = found.blockers
     assert "connection 7, app@web1, idle in its transaction for 29 s" in blocker.words
     assert blocker.stack == ("poll", "vio_read")
-    assert f"   blocked by {blocker.words}" in list(text(observed, verdict))
+    assert f"   blocker: {blocker.words}" in list(text(observed, verdict))
     assert found.stacks == (seen[0],)
 
 
@@ -168,7 +178,7 @@ def test_missing_source_is_listed_once_with_its_reason() -> None:
     assert "row_lock_convoy" in by_source["looks"].findings
     assert by_source["looks"].words == "not root"
     assert verdict.checked < verdict.rules
-    assert "Cannot tell:" in list(text(evidence(None, missing=missing), verdict))
+    assert "Not checked, because data is missing:" in list(text(evidence(None, missing=missing), verdict))
 
 
 def test_metrics_that_a_server_does_not_have_are_not_missing() -> None:

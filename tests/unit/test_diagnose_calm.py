@@ -26,7 +26,7 @@ BUSY = {"cpus": 2.0, "cpu_busy_ratio": 1.0, "cpu_stall_ratio": 0.9}
         ({"other": 3, "on_cpu": 6}, ["unexplained"]),
         ({"other": 2, "on_cpu": 6}, []),  # a quarter of the active threads
         ({"idle": 50, "user_sleep": 5, "on_cpu": 2}, []),
-        ({"replication": 4}, ["unexplained"]),  # no finding covers this wait of clients
+        ({"replication": 4}, ["unexplained"]),  # no finding covers clients in this wait class
         # A finding covers this wait, but two threads are too few for a convoy.
         ({"row_lock": 2}, ["unexplained"]),
         ({"row_lock": 1, "on_cpu": 1}, []),
@@ -70,8 +70,8 @@ def test_without_snapshots_nothing_is_called_healthy(reason: str) -> None:
     assert (names(verdict), verdict.blind, verdict.nothing_wrong) == ([], True, False)
     assert record(seen, verdict)["nothing_wrong"] is False
     shown = "\n".join(text(seen, verdict))
-    assert "Nothing wrong" not in shown
-    assert "The threads were not seen, so a stall may go unnoticed" in shown
+    assert "Nothing wrong was found" not in shown
+    assert "No snapshot of the threads was taken, so a stall may have been missed" in shown
 
 
 @pytest.mark.parametrize("missing", [{}, {"looks": Missing("timeout", "too slow")}])
@@ -85,11 +85,11 @@ def test_checks_without_values_are_named() -> None:
     assert verdict.nothing_wrong
     assert "cpu_throttled" in verdict.not_applicable
     assert verdict.checked + len(verdict.not_applicable) == verdict.rules
-    assert "Not checked, because this server has no values for it: " in "\n".join(text(seen, verdict))
+    assert "Not checked, because this server does not have the data: " in "\n".join(text(seen, verdict))
 
 
 def test_host_values(tmp_path: Path) -> None:
-    """Increase the counters, so that the rates are positive regardless of the elapsed time."""
+    """Check that increased counters give positive rates, regardless of the elapsed time."""
     files = {
         "proc/42/cgroup": "0::/app/db\n",
         "proc/42/status": "Name:\tmysqld\nCpus_allowed:\t3,0000000f\n",

@@ -1,4 +1,4 @@
-"""The share of a control group's I/O limit that the server uses, for both versions of control groups."""
+"""The server's share of its I/O limit is computed for both versions of control groups."""
 
 from __future__ import annotations
 

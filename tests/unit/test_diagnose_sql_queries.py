@@ -8,7 +8,7 @@ from typing import Any
 from innoscope.diagnose.sql_queries import query_all
 from unit.sql_connection import FakeConnection
 
-#: Some of the forty columns of SHOW SLAVE STATUS in MySQL 5.6; the error message contains a literal.
+#: Some of the forty columns of SHOW SLAVE STATUS in MySQL 5.6. The error message contains a literal.
 SLAVE_STATUS = {
     "Slave_IO_State": "Waiting for master to send event",
     "Slave_IO_Running": "Yes",

@@ -54,4 +54,4 @@ def test_thread_pool(
 def test_queue_and_limit_are_evidence() -> None:
     [found] = judge(evidence(SLEEPING, POOL, **queued(8))).findings
     assert "thread_pool_max_threads is 4" in found.evidence
-    assert "8 statements and logins are queued" in found.evidence
+    assert "queued statements and logins: 8" in found.evidence

@@ -1,4 +1,4 @@
-"""Links point to existing files and headings, and the files that pages and sources name exist."""
+"""Links point to existing files and headings, and every file named in a page or in source code exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGES = tuple(
     for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("dashboards", "**/*.md"))
     for page in sorted((ROOT / folder).glob(pattern))
 )
-#: Folders whose comments and messages refer to pages, and the types of their text files.
+#: Folders with comments and messages that refer to pages, and the suffixes of the files to search.
 SOURCES = ("agent/innoscope", "agent/native/src", "packaging", "dashboards", "probes", "tests")
 TEXTS = {".c", ".h", ".js", ".json", ".md", ".py", ".pyi", ".rs", ".service", ".sh", ".toml", ".yaml"}
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.M | re.S)
@@ -25,7 +25,7 @@ _PAGE = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?")
 
 
 def links(text: str) -> list[str]:
-    """Return the targets of the links of a page, except in code."""
+    """Return the targets of a page's links; links in code and to other sites are ignored."""
     text = re.sub(r"`[^`\n]*`", lambda code: code[0] if "](" not in code[0] else "", _FENCE.sub("", text))
     return [target for target in _LINK.findall(text) if not _ELSEWHERE.match(target)]
 
@@ -44,7 +44,7 @@ def anchors(text: str) -> set[str]:
 
 
 def problems(start: Path, link: str) -> list[str]:
-    """Return what is wrong with a link; ``start`` is its page, or the folder to which it is relative."""
+    """Return what is wrong with a link. ``start`` is the page, or the folder that the link is relative to."""
     path, _, anchor = link.partition("#")
     target = ((start if start.is_dir() else start.parent) / path).resolve() if path else start
     if not target.exists() or not target.is_relative_to(ROOT):

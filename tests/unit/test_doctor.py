@@ -9,7 +9,7 @@ import pytest
 from innoscope._native import Feature
 from innoscope.cli import main as cli_main
 from innoscope.cli.doctor import host, packages, report, server
-from innoscope.cli.doctor.model import Check, Status, Verdict, fail, ok, warn
+from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, Verdict, fail, ok, warn
 from innoscope.common.errors import NoRights, SqlFailed
 from innoscope.probes import capabilities
 from innoscope.target import sql
@@ -26,7 +26,7 @@ TARGET = target(pid=42, symbols="dynsym")
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., host.Host]:
-    """Return a function that makes a host with these files."""
+    """Return a function that makes a synthetic host from the given files and environment."""
 
     def make(files: dict[str, str], **environment: str) -> host.Host:
         for path, text in files.items():
@@ -41,9 +41,9 @@ def write(tmp_path: Path) -> Callable[..., host.Host]:
     ("effective", "status", "words"),
     [
         ("000001ffffffffff", Status.OK, "all"),
-        ("0000000000000000", Status.FAIL, "CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE"),
+        ("0000000000000000", Status.WARN, "CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE"),
         (f"{1 << 21 | 1 << 19:016x}", Status.OK, "all"),
-        (f"{1 << 38 | 1 << 39 | 1 << 40:016x}", Status.FAIL, "missing CAP_SYS_PTRACE"),
+        (f"{1 << 38 | 1 << 39 | 1 << 40:016x}", Status.WARN, "missing CAP_SYS_PTRACE"),
     ],
 )
 def test_missing_capabilities_are_named(
@@ -60,10 +60,10 @@ def test_missing_capabilities_are_named(
         (None, Status.OK),
         ("[none] integrity confidentiality", Status.OK),
         ("none [integrity] confidentiality", Status.OK),
-        ("none integrity [confidentiality]", Status.FAIL),
+        ("none integrity [confidentiality]", Status.WARN),
     ],
 )
-def test_lockdown_fails_only_with_confidentiality(
+def test_only_the_lockdown_mode_confidentiality_is_reported(
     write: Callable[..., host.Host], text: str | None, status: Status
 ) -> None:
     files = {} if text is None else {"sys/kernel/security/lockdown": text}
@@ -79,12 +79,31 @@ def test_each_failure_of_a_host_has_a_remedy(
     assert {check.name for check in failed} >= {
         "rights",
         "BTF",
-        "bpf snapshot",
-        "ptrace fallback",
+        SNAPSHOTS,
+        PTRACE,
         "map_files",
     }
     assert all(check.remedy for check in failed)
     assert any("ptrace_scope = 3" in check.detail for check in failed)
+
+
+@pytest.mark.parametrize(
+    ("works", "status", "words"),
+    [
+        ({"probe_profile_bpf", "probe_profile_perf"}, Status.OK, "bpf works"),
+        ({"probe_profile_perf"}, Status.WARN, "CPU time only, with perf"),
+        (set(), Status.WARN, "perf does not work"),
+    ],
+)
+def test_the_method_of_profiles_is_reported(
+    monkeypatch: pytest.MonkeyPatch, works: set[str], status: Status, words: str
+) -> None:
+    monkeypatch.setattr(host, "require_host_pids", lambda _action: None)
+    monkeypatch.setattr(host, "_try", lambda probe: Feature(probe in works, f"{probe} tried"))
+    check = host.profiles(host.Host())
+    assert check.status is status
+    assert words in check.detail
+    assert (check.remedy is None) == (status is Status.OK)
 
 
 def test_debuginfod_is_off_by_default(write: Callable[..., host.Host]) -> None:
@@ -189,8 +208,8 @@ def _report(bpf: Check, ptrace: Check, access: Check | None) -> report.Report:
     return report.Report([bpf, ptrace], [] if access is None else [TARGET], servers)
 
 
-WORKS, BROKEN = ok("bpf snapshot", "x"), fail("bpf snapshot", "x", "y")
-HOLDS, HELD_BACK = ok("ptrace fallback", "x"), warn("ptrace fallback", "x", "y")
+WORKS, BROKEN = ok(SNAPSHOTS, "x"), fail(SNAPSHOTS, "x", "y")
+HOLDS, HELD_BACK = ok(PTRACE, "x"), warn(PTRACE, "x", "y")
 READ, UNREAD = ok(server.ACCESS, "x"), fail(server.ACCESS, "x", "y")
 
 
@@ -229,9 +248,9 @@ def test_host_is_checked_when_no_server_runs(
 @pytest.mark.parametrize(
     ("links", "effective", "files", "status", "words"),
     [
-        (True, "000001ffffffffff", {}, Status.OK, "by BPF links, without CAP_SYS_ADMIN"),
+        (True, "000001ffffffffff", {}, Status.OK, "BPF links work, without CAP_SYS_ADMIN"),
         (False, "000001ffffffffff", {}, Status.WARN, "which the sensor's unit does not have"),
-        (False, "000001ffffffffff", {str(capabilities.DROP_IN)[1:]: ""}, Status.OK, "gives to the sensor"),
+        (False, "000001ffffffffff", {str(capabilities.DROP_IN)[1:]: ""}, Status.OK, "grants to the sensor"),
         (False, "0000000000000000", {}, Status.WARN, "not tried"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Test the engine with a fake core: shared objects, wait classes, notes, and a process that ends."""
+"""Test the engine with a fake core, including shared objects, wait classes, notes and a server that exits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FUTEX_CALL, FSYNC_CALL = 202, 74
 
 @dataclass(frozen=True)
 class FakeThread:
-    """Imitates ``_native.RawThread``."""
+    """A stand-in for ``_native.RawThread``."""
 
     tid: int
     ns_tid: int

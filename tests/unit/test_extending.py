@@ -1,4 +1,4 @@
-"""The examples in docs/extending.md work if they are applied to a copy of the tree."""
+"""The examples in docs/extending.md work when they are applied to a copy of the tree."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from unit.toggling import World
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 EXAMPLES = dict(re.findall(r"<!-- extending: (\w+) -->\n```diff\n(.*?)```", PAGE, re.S))
-#: Maximum number of files to edit by hand, not counting tests and generated pages.
+#: Maximum number of files that an example may edit by hand, not counting tests and generated pages.
 MOST_FILES = 3
 
 
 def changes(example: str) -> dict[str, list[tuple[str, str]]]:
-    """Return the hunks of a diff by file: the text before and after."""
+    """Return the hunks of an example's diff by file, each as the text before and after the change."""
     found: dict[str, list[tuple[str, str]]] = {}
     for part in re.split(r"^--- a/", EXAMPLES[example], flags=re.M)[1:]:
         head, *hunks = re.split(r"^@@\n", part, flags=re.M)
@@ -41,7 +41,7 @@ def changes(example: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def _side(hunk: str, omitted: str) -> str:
-    """Return the lines of a hunk that do not begin with ``omitted``."""
+    """Return one side of a hunk: the lines without the mark ``omitted``, which is "-" or "+"."""
     return "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] != omitted)
 
 
@@ -75,7 +75,7 @@ def apply(example: str, tree: Path) -> Path:
 
 
 def run(script: str, tree: Path) -> str:
-    """Run Python with the copied package."""
+    """Run a Python script with the copied package. Return its output."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "agent")}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

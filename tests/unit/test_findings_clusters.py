@@ -1,4 +1,4 @@
-"""Findings about clusters follow from constructed evidence."""
+"""Findings about clusters follow from synthetic evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from innoscope.diagnose.evidence import Statement
-from innoscope.diagnose.facts import appliers
+from innoscope.diagnose.replica_applier import appliers
 from innoscope.diagnose.verdict import judge
 from innoscope.sampling.snapshot_history import ObservedStack
 from unit.evidence import evidence, names
@@ -21,7 +21,7 @@ ALTER = "ALTER TABLE stock FORCE"
 
 
 def _galera(*grown: float, queue: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first and the last reading of a node whose counters have grown by these numbers."""
+    """Return the first and the last reading of a node whose counters increased by these amounts."""
     before = dict.fromkeys(COUNTERS, 100.0) | {"galera_receive_queue": queue}
     after = {name: 100.0 + number for name, number in zip(COUNTERS, grown, strict=True)}
     return before, after | {"galera_receive_queue": queue}
@@ -74,7 +74,7 @@ def test_ddl_is_found_by_its_stack() -> None:
     assert [blocker.words for blocker in verdict.findings[0].blockers] == ["thread 77 executes DDL"]
 
 
-def test_idle_threads_of_galera_are_no_busy_appliers() -> None:
+def test_idle_threads_of_galera_are_not_busy_appliers() -> None:
     states = ("wsrep aborter idle", "wsrep applier idle", "wsrep applier committed", "Updating")
     statements = tuple(Statement(2, "system user", "", "Sleep", state, 99, "") for state in states)
     assert [one.state for one in appliers(evidence({}, statements=statements))] == ["Updating"]
@@ -109,7 +109,7 @@ def test_flow_control_of_a_group_names_the_slowest_member() -> None:
     verdict = judge(evidence(GROUP, answers={"group_members": members}, seen=(_throttled(60),)))
     assert names(verdict) == ["group_replication_wait", "group_replication_commit"]
     [blocker] = verdict.findings[0].blockers
-    assert blocker.words == "member db:1: 4,104 transactions wait to be applied"
+    assert blocker.words == "member db:1: applier queue of 4,104 transactions"
 
 
 @pytest.mark.parametrize("seen", [(), (_throttled(2),)], ids=["never", "seldom"])

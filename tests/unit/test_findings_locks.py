@@ -17,12 +17,12 @@ OLD = {"connection": "2", "state": "RUNNING", "seconds": "13", "rows_locked": "0
 
 
 def test_deadlock_searches_are_estimated_from_the_rate_of_waits() -> None:
-    """Let the probe measure a few searches of 0.1 ms while 4,000 waits begin per second."""
+    """Use a probe that measured a few searches of 0.1 ms, and a rate of 4,000 new waits per second."""
     begun, ended = WAITS
     before, after = begun | SEARCHES, ended | SEARCHES
     [first, second] = judge(evidence({"row_lock": 100, "on_cpu": 3}, before, after)).findings
     assert first.name == "deadlock_search"
-    assert "40 % of the time some thread searches: 4,000 waits begin per second" in first.evidence[0]
+    assert "a search is running 40 % of the time: 4,000 lock waits begin per second" in first.evidence[0]
     assert "each with a search of 100 µs" in first.evidence[0]
     assert (second.name, second.follows_from) == ("row_lock_convoy", "deadlock_search")
 

@@ -64,7 +64,7 @@ def test_ambiguous_statement_is_cut_off(statement: str) -> None:
 
 
 def test_planted_secrets_never_appear() -> None:
-    """Join random pieces. Only text that is a literal in the statement's sql_mode contains secrets."""
+    """Build statements from random pieces. Secrets are only in literals, as the sql_mode defines literals."""
     chance = random.Random(17)  # noqa: S311
     for _ in range(ROUNDS):
         escapes = chance.random() < 0.5
@@ -88,7 +88,7 @@ def _literal(chance: random.Random, escapes: bool) -> str:
 
 
 def _body(chance: random.Random, escapes: bool) -> str:
-    """Return a function body, which MySQL 9 writes between ``$$`` or ``$tag$``."""
+    """Return a function body as in MySQL 9, delimited by ``$$`` or ``$tag$``."""
     del escapes
     tag = chance.choice(("$$", "$js$", "$\xe9$"))
     inside = "".join(chance.choice(("'", '"', "`", "/*", "a$", "--", "#", " ", "\n", "\\")) for _ in range(4))
@@ -96,13 +96,13 @@ def _body(chance: random.Random, escapes: bool) -> str:
 
 
 def _run(chance: random.Random, escapes: bool) -> str:
-    """Return an executable comment; the comment's literals may contain the end of a comment."""
+    """Return an executable comment with literals, which may contain ``*/``."""
     begin = chance.choice(("/*!", "/*!50000 ", "/*M!100000 ", "/*!99999 /* a */ "))
     return f"{begin}{_literal(chance, escapes)} {chance.choice(('', '# */ '))}\n{_literal(chance, escapes)}*/"
 
 
 def _inside(quote: str, escapes: bool) -> tuple[str, ...]:
-    """Return the pieces that a literal may contain in this mode."""
+    """Return the pieces that a literal with these quotes may contain, with or without backslash escapes."""
     other = '"' if quote == "'" else "'"
     always = (quote * 2, other, "`", "/*", "*/", "-- ", "#", "$$", "$a$", ";", "\n", "(", ",", "a")
     return (*always, f"\\{quote}", "\\\\", "\\n") if escapes else (*always, "\\" + other, "\\a")
@@ -121,7 +121,7 @@ def _name(chance: random.Random, escapes: bool) -> str:
 
 
 def test_string_that_ends_with_a_backslash_cuts_off_the_rest() -> None:
-    """Use a string that, with NO_BACKSLASH_ESCAPES, ends after the backslash and is followed by a literal."""
+    """Use a string that ends at its backslash under NO_BACKSLASH_ESCAPES, followed by a secret in quotes."""
     assert fingerprint(f"SELECT 'c:\\', '{SECRET}'") == "SELECT ? …"
 
 

@@ -1,4 +1,4 @@
-"""With fake sensors, the agent's scrapes give reasons for missing sources and do not block."""
+"""A scrape does not block and gives the reason for each missing source; the sensors are fake."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_memory_stays_constant_over_ten_thousand_names() -> None:
         if number % 20 == 19:
             gatherer.maintain()
         if number % 1000 == 999:
-            gc.collect()  # the measurement must not include garbage
+            gc.collect()  # so that garbage is not measured
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()

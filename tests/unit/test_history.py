@@ -1,4 +1,4 @@
-"""The live page's history of an hour is ordered, bounded, and can be read from any start time."""
+"""The live page's one-hour history is ordered and bounded, and can be read from any point onwards."""
 
 from __future__ import annotations
 

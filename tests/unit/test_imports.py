@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 LAYERS = (
     "common", "target", "sampling", "probes", "memory", "metrics", "diagnose", "toggles", "daemon", "cli",
 )  # fmt: skip
-#: Allowed function-local imports; a comment at each import gives the reason.
+#: Maximum number of function-local imports. A comment at each import gives the reason.
 MOST_LOCAL_IMPORTS = 20
 
 
@@ -95,7 +95,7 @@ def modules_from(*starts: str) -> set[str]:
 
 
 def starting(modules: set[str]) -> set[str]:
-    """Return the given modules that can start another program."""
+    """Return the modules that can start another program."""
     calls = re.compile(
         r"\b(subprocess|multiprocessing|pty|posix_spawn\w*|os\.(exec|spawn|system|popen)\w*)\b"
     )

@@ -80,16 +80,16 @@ def test_different_numbers_of_snapshots_are_compared_by_their_means(tmp_path: Pa
     assert not differences(tmp_path, evidence(waits, snapshots=1), evidence(waits, snapshots=20))
     grown = differences(tmp_path, evidence(CALM, snapshots=1), evidence(waits, snapshots=20))
     assert [one.wait for one in grown.waits] == ["row_lock", "idle"]
-    assert any("a single snapshot is one moment" in note for note in grown.notes)
+    assert any("a single snapshot shows one moment only" in note for note in grown.notes)
 
 
-def test_few_threads_of_a_single_snapshot_are_no_difference(tmp_path: Path) -> None:
+def test_few_threads_of_a_single_snapshot_are_not_a_difference(tmp_path: Path) -> None:
     busier = CALM | {"row_lock": 5}
     assert not differences(tmp_path, evidence(CALM, snapshots=1), evidence(busier, snapshots=1)).waits
     assert differences(tmp_path, evidence(CALM), evidence(busier)).waits
 
 
-def test_noise_is_no_difference(tmp_path: Path) -> None:
+def test_noise_is_not_a_difference(tmp_path: Path) -> None:
     """Compare random snapshots and counters of the same busy server."""
     draw = random.Random(5)  # noqa: S311
     for _ in range(PAIRS):

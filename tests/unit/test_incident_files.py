@@ -1,4 +1,4 @@
-"""A saved capture can be loaded unchanged. Any other content of an incident file is refused quickly."""
+"""A saved capture is loaded unchanged. Any other content of an incident file is refused quickly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MUTANTS = 1000
-#: Maximum seconds to read a damaged file of a few kilobytes; if it takes longer, reading hangs.
+#: Maximum seconds to read a damaged file of a few kilobytes; a longer time means that reading hangs.
 READ_S = 20
 MEMORY_BYTES = 1 << 30
 _HOSTILE: tuple[Any, ...] = (
@@ -56,15 +56,15 @@ def test_file_is_private_complete_and_never_overwritten(tmp_path: Path) -> None:
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.name == "mysql-42-20231114T221320Z.innoscope"
-    with pytest.raises(CannotWrite, match="it exists already"):
+    with pytest.raises(CannotWrite, match="it already exists"):
         files.save(path, capture(trigger="again"))
     assert files.load(path) == capture()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
     for taken in (path, link):
-        with pytest.raises(CannotWrite, match="it exists already"):
+        with pytest.raises(CannotWrite, match="it already exists"):
             files.check_free(taken)
-    with pytest.raises(CannotWrite, match="it exists already"):
+    with pytest.raises(CannotWrite, match="it already exists"):
         files.save(link, capture())
     with pytest.raises(CannotWrite, match="no such folder"):
         files.check_free(tmp_path / "no" / "file")
@@ -84,7 +84,7 @@ def test_file_is_never_overwritten_without_hard_links_either(
     path = tmp_path / "one"
     files.save(path, capture())
     assert files.load(path) == capture()
-    with pytest.raises(CannotWrite, match="it exists already"):
+    with pytest.raises(CannotWrite, match="it already exists"):
         files.save(path, capture(trigger="again"))
     assert [path] == list(tmp_path.iterdir())
 
@@ -234,7 +234,7 @@ def _read_all_of(path: Path) -> None:
 
 
 def _replace_value(value: Any, draw: random.Random) -> None:
-    """Replace one value at a random position by a hostile one."""
+    """Replace one value at a random position with a hostile one."""
     while isinstance(value, dict | list) and value:
         key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
         if not isinstance(value[key], dict | list) or not value[key] or draw.random() < 0.15:

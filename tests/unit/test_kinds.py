@@ -1,4 +1,4 @@
-"""Each recorded thread in tests/golden gets the kind that describes its purpose."""
+"""Each thread recorded in tests/golden is assigned the right kind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_recorded_threads_have_a_kind(server: str) -> None:
     assert {"connection", "io", "replication", "background"} <= kinds.keys()
     if server != STRIPPED:
         assert {"master", "io"} <= kinds.keys()
-    if server not in (STRIPPED, "mysql-5.5.9"):  # in 5.5, the master thread cleans pages and purges
+    if server not in (STRIPPED, "mysql-5.5.9"):  # in 5.5, the master thread flushes pages and purges
         assert {"page_cleaner", "purge"} <= kinds.keys()
 
 

@@ -48,6 +48,31 @@ STACKS = {
         "some_plugin_function",
         "sub_select",
     ): "a mutex, in some_plugin",
+    (
+        *SLEEPS,
+        "rw_lock_s_lock_spin",
+        "locksys::Latches::Unique_sharded_rw_lock::s_lock",
+        "locksys::Global_shared_latch_guard::Global_shared_latch_guard",
+        "lock_rec_lock",
+    ): "the lock system as a whole",
+    (
+        *SLEEPS,
+        "TTASEventMutex<GenericPolicy>::enter",
+        "locksys::Shard_naked_latch_guard::Shard_naked_latch_guard",
+        "lock_table",
+    ): "a part of the lock system",
+    (
+        *SLEEPS,
+        "PolicyMutex<TTASEventMutex<GenericPolicy> >::enter",
+        "log_writer",
+        "std::thread",
+    ): "writer_mutex",
+    (
+        *SLEEPS,
+        "PolicyMutex<TTASEventMutex<GenericPolicy> >::enter",
+        "trx_erase_from_serialisation_list_low",
+        "trx_release_impl_and_expl_locks",
+    ): "the order of commits",
     # These function names end like names of system calls.
     ("sched_yield", "rw_lock_s_lock_spin", "buf_page_get_gen", "rr_sequential"): "in buf_page_get_gen",
 }
@@ -68,8 +93,8 @@ def test_most_wanted_latch_is_first_and_rare_ones_are_omitted() -> None:
     )
     evidence = Evidence({}, 0.0, 10.0, seen=seen)
     assert [line.split(" (")[0] for line in wanted(evidence, ("spin", "mutex_wait"))] == [
-        "66 % of them want a page",
-        "30 % of them want an index's tree",
+        "66 % of them wait for a page",
+        "30 % of them wait for an index tree",
     ]
     assert wanted(evidence, ()) == []
 

@@ -33,6 +33,12 @@ def test_installed_catalog_is_valid() -> None:
     assert loaded.values["row_lock_waits"][2].bits == (19, 64)
 
 
+def test_every_variable_of_the_server_has_a_citation() -> None:
+    for value, sources in catalog.load().values.items():
+        for source in sources:
+            assert bool(source.source) == bool(source.paths), f"{value}: {source.paths}"
+
+
 def test_values_are_metrics_with_memory_as_a_source() -> None:
     metrics = yaml.safe_load(METRICS.read_bytes())["metrics"]
 
@@ -56,6 +62,14 @@ def _set(*path: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
+        (
+            _set("values", "x", [{"status": "S", "plus": {"path": "a.b", "bits": [0, 3]}}]),
+            "plus requires paths",
+        ),
+        (_set("values", "x", [{"status": "S", "minus": ["a.b"]}]), "minus requires paths"),
+        (_set("values", "x", [{"paths": ["a"], "per": "b"}]), "per requires symbol"),
+        (_set("values", "x", [{"paths": ["a"], "plus": {"path": "b", "bits": [3, 3]}}]), "bits must be"),
+        (_set("values", "x", [{"paths": ["a"], "source": "somewhere"}]), "matching regex"),
         (_set("version", 2), "version: Invalid enum value 2"),
         (_set("values", "Upper", [{"paths": ["a"]}]), "values.Upper: Expected `str` matching regex"),
         (_set("values", "a", []), "values.a: Expected `array` of length >= 1"),
@@ -87,7 +101,7 @@ def _set(*path: Any) -> Callable[[Any], None]:
             _set("tables", "status", "types", "mysql", {1: "char"}),
             "tables.status.types.mysql[1]: Invalid",
         ),
-        (_set("tables", "status", "types", {}), "tables.status: types and live need mysql and mariadb"),
+        (_set("tables", "status", "types", {}), "tables.status: types and live must have the keys"),
     ],
 )
 def test_invalid_catalog_is_named(data: Any, change: Callable[[Any], None], problem: str) -> None:

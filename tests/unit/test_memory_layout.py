@@ -1,4 +1,4 @@
-"""Offsets are cached and numbers are read correctly, with this process and its executable as the server."""
+"""Offsets are cached and numbers are read correctly; the test process itself acts as the server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from innoscope.common.cache import Cache
 from innoscope.common.errors import NoSuchProcess
 from innoscope.memory import layout, numbers
 from innoscope.memory.layout import Debug
-from innoscope.memory.plan import Term
+from innoscope.memory.plan import Plan, PlannedValue, Term
+from innoscope.memory.reader import MemoryReader, value_of
 from unit.snapshots import target
 
 if TYPE_CHECKING:
@@ -131,6 +132,109 @@ def test_numbers_are_read_through_pointers_and_summed() -> None:
     assert {name: found[term] for name, term in terms.items()} == {
         "one": 1, "through": -1, "all": 7, "halves": 0.875, "null": None, "nowhere": None, "beyond": None,
     }  # fmt: skip
+
+
+def test_lsn_is_the_sequence_number_with_the_headers_of_its_blocks() -> None:
+    """Use log_translate_sn_to_lsn: 496 of 512 bytes of a block are payload, which starts at byte 12."""
+    term = Term(0, Member((0,), 8, "unsigned"))
+    planned = PlannedValue("redo_written_bytes", (term,), None, (0, 63), None, "", settled=False, unit="sn")
+
+    assert _value(planned, {term: 0}) == 12
+    assert _value(planned, {term: 495}) == 507
+    assert _value(planned, {term: 496 * 16}) == 512 * 16 + 12
+    assert _value(planned, {term: (1 << 63) + 496}) == 524  # SN_LOCKED
+
+
+def test_lsn_is_the_base_and_the_offset_without_its_flags() -> None:
+    """Use log_t::get_lsn of MariaDB 10.11.18: bit 33 and above are flags and a counter."""
+    base, offset = (Term(0, Member((0,), 8, "unsigned")) for _ in range(2))
+    planned = PlannedValue(
+        "redo_written_bytes", (base,), None, None, None, "", settled=False, plus=(offset, (0, 33))
+    )
+
+    assert _value(planned, {base: 5_000_000_000, offset: (7 << 34) + (1 << 33) + 321}) == 5_000_000_321
+    assert _value(planned, {base: 5_000_000_000, offset: None}) is None
+
+
+def test_value_subtracts_and_divides() -> None:
+    size, margin, page = (Term(0, Member((0,), 8, "unsigned")) for _ in range(3))
+    planned = PlannedValue("a", (size,), None, None, None, "", settled=False, minus=(margin,), per=page)
+
+    assert _value(planned, {size: 100, margin: 1, page: 16}) == 6
+    assert _value(planned, {size: 100, margin: None, page: 16}) is None
+    assert _value(planned, {size: 100, margin: 1, page: 0}) is None
+
+
+def _value(planned: PlannedValue, found: dict[Term, int | None]) -> float | None:
+    elements = {term: None if number is None else (number,) for term, number in found.items()}
+    return value_of(planned, elements, {}, 0.0)
+
+
+class _Page(ctypes.Structure):
+    _fields_ = (("space", ctypes.c_uint64), ("oldest", ctypes.c_uint64))
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_uint64), ("since", ctypes.c_int64))
+
+
+@pytest.mark.parametrize(("ends", "least"), [((3, 1, 2), 1), ((7, None, 9), 7), ((None, None, None), 0)])
+def test_least_value_behind_pointers_ignores_null(
+    ends: tuple[int | None, ...], least: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The ends of flush lists are pages; a list without dirty pages has none."""
+    pages = [None if end is None else _Page(0, end) for end in ends]
+    array = (ctypes.c_void_p * 3)(*[None if page is None else ctypes.addressof(page) for page in pages])
+    term = Term(ctypes.addressof(array), Member((0,), 8, "pointer", 8, 3))
+    value = PlannedValue("a", (term,), None, None, None, "", settled=False, least=Member((8,), 8, "unsigned"))
+
+    assert _reader(value, monkeypatch, tmp_path).read() == {"a": least}
+
+
+@pytest.mark.parametrize(("slots", "age"), [(((1, 90), (1, 95), (0, 10)), 10), (((0, 90),) * 3, 0)])
+def test_age_is_that_of_the_oldest_element_in_use(
+    slots: tuple[tuple[int, int], ...], age: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    array = (_Slot * 3)(*[_Slot(*slot) for slot in slots])
+    times, flags = (Term(ctypes.addressof(array), Member((at,), 8, "signed", 16, 3)) for at in (8, 0))
+    value = PlannedValue("a", (times,), None, None, None, "", settled=False, flags=flags)
+    monkeypatch.setattr("time.time", lambda: 100.0)
+
+    assert _reader(value, monkeypatch, tmp_path).read() == {"a": age}
+
+
+@pytest.mark.parametrize(("spare", "pages"), [(None, 4), (4096, 5)])
+def test_one_is_subtracted_without_a_reserve(
+    spare: int | None, pages: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    count, pointer = ctypes.c_uint64(5), ctypes.c_void_p(spare)
+    term = Term(ctypes.addressof(count), Member((0,), 8, "unsigned"))
+    reserve = Term(ctypes.addressof(pointer), Member((0,), 8, "pointer"))
+    value = PlannedValue("a", (term,), None, None, None, "", settled=False, reserve=reserve)
+
+    assert _reader(value, monkeypatch, tmp_path).read() == {"a": pages}
+
+
+def _reader(value: PlannedValue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryReader:
+    """Return a reader of one value in this process."""
+    reader = MemoryReader(TARGET, cache=tmp_path)
+    monkeypatch.setattr(reader, "_planned", lambda: Plan((value,), ()))
+    monkeypatch.setattr("innoscope.memory.reader.still_same", lambda target, proc: True)
+    return reader
+
+
+def test_elements_far_apart_are_read_one_by_one() -> None:
+    distance, elements = 1 << 16, 3
+    pool = (ctypes.c_uint64 * (2 * distance // 8 + 1))()
+    for number in range(elements):
+        pool[number * distance // 8] = 1 << number
+    member = Member((0,), 8, "unsigned", distance, elements)
+    beyond = Member((0,), 8, "unsigned", 1 << 46, 2)
+
+    terms = [Term(ctypes.addressof(pool), one) for one in (member, beyond)]
+
+    assert numbers.read(os.getpid(), terms) == {terms[0]: 7, terms[1]: None}
+    assert [numbers.is_readable(one) for one in (member, beyond)] == [True, False]
 
 
 def test_implausible_number_of_elements_is_refused() -> None:

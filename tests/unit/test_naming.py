@@ -1,4 +1,7 @@
-"""Server names are stable and unique. A process with the options of another server does not get its name."""
+"""Server names are stable and unique.
+
+A process with the options of another server does not get that server's name.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def test_a_configured_name_overrides_the_port(proc: ProcFs, monkeypatch: pytest.
 
 
 def test_two_running_servers_never_share_a_name(proc: ProcFs) -> None:
-    """Name two containers that both listen on 3306, each in its own network."""
+    """Name two servers that both listen on 3306, each in the network of its own container."""
     names = ServerNames({}, proc)
     first = names.give(target(pid=1, container="a"), ())
     second = names.give(target(pid=2, container="b", socket="/b.sock"), {first})
@@ -57,7 +60,7 @@ def test_two_running_servers_never_share_a_name(proc: ProcFs) -> None:
 
 
 def pods(proc: ProcFs, count: int, **changes: object) -> tuple[ServerNames, dict[str, DataDirectory]]:
-    """Name servers of one image, each in its own container with its own volume."""
+    """Name the servers of ``count`` containers. Return the names, and the data directory of each name."""
     names, given = ServerNames({}, proc), dict[str, DataDirectory]()
     for number in range(count):
         home, pid = DataDirectory(number, 2, 999), 1000 + number

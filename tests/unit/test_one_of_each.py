@@ -1,4 +1,4 @@
-"""The package has one version range, one schema loader, one sanitizer and one cache."""
+"""The package has only one implementation each of version ranges, schemas, sanitizing and caching."""
 
 from __future__ import annotations
 

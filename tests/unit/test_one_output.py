@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 
-#: Functions that write to the terminal, under any module's name.
+#: Functions that write to the terminal, whichever module they come from.
 CALLS = frozenset({
     "print", "echo", "secho", "echo_via_pager", "style", "confirm", "prompt", "progressbar", "pager",
     "print_exc", "print_exception", "print_stack", "print_tb", "showwarning", "excepthook",
@@ -127,7 +127,7 @@ class Terminal(io.StringIO):
 def test_colours_are_for_terminals_that_have_them(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], begins: str
 ) -> None:
-    """Check that the text between colours is escaped with and without colours."""
+    """Check that control characters in the text are escaped, whether or not the text is coloured."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in environment.items():

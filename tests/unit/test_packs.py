@@ -44,7 +44,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sealed(program: Path, tmp_path: Path) -> Callable[[bytes, bytes], Path]:
-    """Return ``sealed(about, layout)``, which writes a pack with these descriptions and a valid checksum."""
+    """Return ``sealed(about, layout)``, which writes a pack with these parts and a valid checksum."""
     build_id = _native.elf_info(str(program)).build_id
     assert build_id
 
@@ -136,7 +136,7 @@ def test_the_commands_export_show_and_check_a_pack(program: Path, tmp_path: Path
     assert layout.members["buf_pool.free.count"] == Member((16,), 4, "unsigned")
     assert "buf_pool.curr_size" in layout.missing
     assert layout.variables["max_connections"][1:3] == (8, "unsigned")
-    assert innoscope("symbols", "check", path).stdout.startswith(f"{path}: good: shop 1.0")
+    assert innoscope("symbols", "check", path).stdout.startswith(f"{path}: valid: shop 1.0")
 
 
 def test_unsuitable_files_are_not_exported(program: Path, tmp_path: Path) -> None:
@@ -178,10 +178,10 @@ def test_installed_packs_are_listed_with_their_problems(
     assert entries.keys() == {good.name, "shop.pack", "junk.pack"}
     assert (entries[good.name].problem, entries[good.name].fits) == (None, ())
     assert "mv " in (entries["shop.pack"].problem or "")
-    assert "no symbol pack" in (entries["junk.pack"].problem or "")
+    assert "not a symbol pack" in (entries["junk.pack"].problem or "")
     listed = innoscope("symbols", "list").stdout
     assert good.stem in listed
-    assert "none that runs" in listed
+    assert "none running" in listed
 
 
 def test_all_variables_that_toggles_write_are_exported() -> None:

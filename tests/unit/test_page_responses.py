@@ -1,4 +1,4 @@
-"""Browsers get pages with their headers, cacheable files, and JSON documents."""
+"""Test what browsers get: pages with their headers, cacheable files, and JSON documents."""
 
 from __future__ import annotations
 

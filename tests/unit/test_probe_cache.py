@@ -1,4 +1,4 @@
-"""Probe addresses and the cost of a hit are computed once and cached, per file and per boot."""
+"""Probe addresses are cached until the file changes, the cost of a hit for one boot and one day."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class File:
         self.searched = 0
 
     def search(self, names: list[str]) -> Any:
-        """Search through the cache."""
         return symbol_resolution._cached(self, names, lambda: self._search(names))  # type: ignore[arg-type]
 
     def _search(self, names: list[str]) -> list[tuple[str, int, bool]]:

@@ -1,4 +1,4 @@
-"""probes.yaml is consistent, and loading refuses entries that could harm a server."""
+"""probes.yaml is consistent, and the loader refuses entries that could harm a server."""
 
 from __future__ import annotations
 
@@ -40,13 +40,66 @@ def test_every_return_probe_gives_a_reason_why_no_exception_crosses_it() -> None
 
 
 @pytest.mark.parametrize(
-    "server", ["mysql 5.5.9", "mysql 5.6.24", "mysql 5.7.42", "mysql 9.7.0", "mariadb 11.4.5"]
+    "server",
+    [
+        "mysql 5.5.9",
+        "mysql 5.6.24",
+        "mysql 5.7.44",
+        "mysql 8.0.11",
+        "mysql 8.0.44",
+        "mysql 8.4.6",
+        "mysql 9.7.0",
+        "mariadb 10.2.44",
+        "mariadb 10.4.34",
+        "mariadb 10.5.23",
+        "mariadb 10.6.22",
+        "mariadb 11.4.5",
+        "mariadb 11.8.3",
+    ],
 )
 def test_every_probe_has_an_entry_for_every_server(server: str) -> None:
     flavour, version = server.split()
     number = tuple(map(int, version.split(".")))
     for probe in default_catalog().probes.values():
         assert probe.site(flavour, number) is not None, f"{probe.name} has no entry for {server}"
+
+
+def test_every_function_of_the_server_has_a_citation() -> None:
+    for probe in default_catalog().probes.values():
+        for site in probe.sites:
+            needed = bool(site.functions or site.symbols) and not site.libraries
+            assert bool(site.source) == needed, f"{probe.name}: {site.functions}"
+
+
+@pytest.mark.parametrize(
+    ("probe", "server", "functions"),
+    [
+        ("checkpoint", "mysql 5.7.44", ["log_checkpoint"]),
+        ("checkpoint", "mysql 8.0.11", ["log_files_write_checkpoint"]),
+        ("checkpoint", "mysql 8.0.29", ["log_files_write_checkpoint"]),
+        ("checkpoint", "mysql 8.0.30", ["log_files_write_checkpoint_low"]),
+        ("checkpoint", "mysql 8.4.10", ["log_files_write_checkpoint_low"]),
+        ("doublewrite_batch", "mysql 8.0.19", ["buf_dblwr_flush_buffered_writes"]),
+        ("doublewrite_batch", "mysql 8.0.20", ["Double_write::write_pages"]),
+        ("deadlock_search", "mysql 8.0.17", ["DeadlockChecker::check_and_resolve"]),
+        ("deadlock_search", "mysql 8.0.18", []),
+        ("deadlock_found", "mysql 8.0.17", ["DeadlockChecker::notify"]),
+        ("deadlock_found", "mysql 8.0.18", ["Deadlock_notifier::notify"]),
+        ("flush_wait", "mysql 8.0.44", ["buf_flush_wait_batch_end", "buf_flush_await_no_flushing"]),
+        ("row_lock_wait", "mariadb 10.2.44", ["lock_wait_suspend_thread"]),
+        ("row_lock_wait", "mariadb 10.5.23", ["lock_wait_suspend_thread"]),
+        ("row_lock_wait", "mariadb 10.6.0", ["lock_wait"]),
+        ("latch_wait", "mariadb 10.5.23", ["sync_array_wait_event"]),
+        ("page_flush", "mariadb 10.5.23", ["buf_flush_page"]),
+        ("page_flush", "mariadb 11.8.3", ["buf_page_t::flush"]),
+        ("redo_stall", "mariadb 10.4.34", ["log_check_margins"]),
+    ],
+)
+def test_functions_of_servers_that_are_not_run(probe: str, server: str, functions: list[str]) -> None:
+    flavour, version = server.split()
+    site = default_catalog().probes[probe].site(flavour, tuple(map(int, version.split("."))))
+    assert site is not None
+    assert list(site.functions) == functions
 
 
 def test_labels_are_values_of_the_metrics_label() -> None:
@@ -119,6 +172,7 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
     family = {"source": "flush.bpf.c", "default": True, "answers": "x"}
     return {
         "version": 1,
+        "known": {"mysql": "5.5-9.7"},
         "safe": {"c": "a C function"},
         "families": {"flush": family},
         "probes": {"p": probe | changes},

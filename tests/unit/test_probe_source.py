@@ -20,7 +20,7 @@ def test_the_first_pid_namespace_needs_no_translation(
 
 
 def test_another_pid_namespace_is_named_in_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the device has the kernel's internal encoding, with 20 bits for the minor number."""
+    """Check that the device number has the kernel's internal encoding, with a minor number of 20 bits."""
     monkeypatch.setattr(c_source, "FIRST_PID_NAMESPACE", 1)
     ours = os.stat("/proc/self/ns/pid")  # noqa: PTH116
     device = os.major(ours.st_dev) << 20 | os.minor(ours.st_dev)

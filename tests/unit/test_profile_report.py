@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile import report as reporting
 from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row
 from innoscope.sampling.profile.offcpu import MAX_STACKS_PER_S, StackLimit
-from innoscope.sampling.profile.setup import ring_bytes
+from innoscope.sampling.profile.setup import perf_ring_bytes, ring_bytes
 from innoscope.sampling.render import encode, render
 from innoscope.target.container import require_host_pids
 from unit.snapshots import target
@@ -50,9 +51,9 @@ def test_the_headline_of_a_cpu_profile_gives_shares_and_trust() -> None:
 
 def test_the_headline_of_an_off_cpu_profile_gives_times() -> None:
     line = next(iter(render(reporting.report(off_cpu()), "text")))
-    assert "1 threads in 10.0 s, 10.0 s together: 0.50 s on a CPU, 0.50 s ready to run, 9.0 s blocked" in line
+    assert "1 threads in 10.0 s, 10.0 s in total: 0.50 s on a CPU, 0.50 s ready to run, 9.0 s blocked" in line
     assert "94.7 % row lock" in line
-    assert "100.0 % of it seen" in line
+    assert "100.0 % of the time in waits whose own stack was captured" in line
 
 
 def test_each_format_has_the_right_unit() -> None:
@@ -84,6 +85,13 @@ def test_counts_in_json_add_up_to_the_total() -> None:
     assert document["cpu_seconds"] is None
 
 
+def test_the_method_is_reported() -> None:
+    profile = replace(on_cpu(), method="perf")
+    made = reporting.report(profile)
+    assert made.method == "perf"
+    assert reporting.document(profile, made)["method"] == "perf"
+
+
 def test_stack_limit_keeps_the_rate_near_the_target() -> None:
     limit = StackLimit()
     before = limit.value
@@ -98,6 +106,9 @@ def test_stack_limit_keeps_the_rate_near_the_target() -> None:
 def test_the_size_of_the_ring_buffer_is_bounded() -> None:
     assert ring_bytes(99) == 4 << 20
     assert ring_bytes(10**9) == 64 << 20
+    assert perf_ring_bytes(99, 2) == 2 << 20
+    assert perf_ring_bytes(10**9, 4) == 16 << 20
+    assert perf_ring_bytes(10**9, 1024) == 512 << 10
 
 
 def test_a_pid_namespace_of_its_own_is_refused(tmp_path: Path) -> None:

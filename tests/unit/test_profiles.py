@@ -1,4 +1,4 @@
-"""The profile history of an hour has exact counts and bounded memory, and every format can render it."""
+"""The one-hour profile history has exact counts and bounded memory, and can be rendered in every format."""
 
 from __future__ import annotations
 

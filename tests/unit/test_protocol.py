@@ -171,7 +171,7 @@ def test_each_series_is_encoded_once() -> None:
     assert [tuple(one) for one in reply()["series"]] == series
 
 
-#: Invalid values of ``series``: positions and values, at least one of which is invalid.
+#: Invalid ``samples``. A valid one is a list of indexes into ``series`` and a list of as many values.
 _BAD_SAMPLES: Final[tuple[Any, ...]] = (
     [], [[]], [1, 2], [[], [], []], [[0], []], [[], [1]], [{}, {}],
     [["0"], [1]], [[True], [1]], [[0.0], [1]], [[None], [1]], [[-1], [1]], [[99], [1]], [[0, 10**30], [1, 1]],
@@ -181,7 +181,7 @@ _BAD_SAMPLES: Final[tuple[Any, ...]] = (
 
 
 def _malformed_replies() -> Iterator[Any]:
-    """Yield replies with one invalid part."""
+    """Yield replies, each with one invalid or missing part."""
     for name in ("boot_id", "pid", "cpu_seconds", "rss_bytes", "version", "series", "servers", "sent_at"):
         less = reply()
         del less[name]

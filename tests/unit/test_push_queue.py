@@ -64,14 +64,14 @@ class World:
         self.got.append((query["name"][0], span, pprofile.parse(request.body)))
 
     def feed(self, seconds: float, server: str = "shop", stack: Stack | None = None) -> None:
-        """Pass ten seconds of snapshots to the pusher every ten seconds, for that time."""
+        """Pass ten seconds of snapshots to the pusher every ten seconds, for ``seconds``."""
         end = self.now + seconds
         while self.now < end:
             self.pusher.take(server, target(), [chunk(START + self.now, stack)])
             self.run(10)
 
     def run(self, seconds: float) -> None:
-        """Let the pusher run for that time on the simulated clock."""
+        """Run the pusher for ``seconds`` on the simulated clock."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + self.pusher.step())

@@ -51,7 +51,7 @@ def test_headline_says_that_threads_were_stopped() -> None:
     made = report()
     made.method = "ptrace"
 
-    assert words.headline(made).endswith(" · each thread was stopped for a moment (ptrace)")
+    assert words.headline(made).endswith(" · each thread was stopped briefly (ptrace)")
 
 
 def test_text_is_one_line_per_stack_with_the_count_first() -> None:
@@ -125,7 +125,7 @@ def test_text_names_each_idle_class_and_needs_no_table_without_others() -> None:
     ]  # fmt: skip
 
 
-def test_a_thread_that_was_idle_only_once_is_shown_with_all_it_did() -> None:
+def test_a_thread_that_was_idle_only_once_is_shown_with_all_its_waits() -> None:
     shown = text(
         report(snapshot_of(thread(1)), snapshot_of(thread(1, ROW_LOCK, "row_lock"))),
         by="thread",
@@ -233,7 +233,8 @@ def test_json_is_one_line_with_all_values() -> None:
 
     assert made["schema"] == 1
     assert made["tally"] == {
-        "threads": 6, "exact": 4, "on_cpu": 0, "stale": 1, "torn": 1, "truncated": 0, "incomplete": 0,
+        "threads": 6, "exact": 4, "inferred": 0, "on_cpu": 0, "stale": 1, "torn": 1, "truncated": 0,
+        "incomplete": 0,
     }  # fmt: skip
     frame = {"function": "pthread_cond_wait", "module": "libc.so.6", "offset": 4096}
     assert made["threads"][4]["frames"][0] == frame | {"inlined": False, "kernel": False}
@@ -288,7 +289,7 @@ def test_pprof_is_a_gzipped_protobuf() -> None:
 
 
 class Page(HTMLParser):
-    """Collect the URLs that a page would load."""
+    """A parser that collects the URLs that a page would load."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Test the clock of the player, times on the command line, the display of a recording, and the command."""
+"""Test the player's clock, times on the command line, the display of a recording, and the command itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TARGET = target(
 )
 IDLE = (Frame("poll", "libc.so.6", 1), Frame("do_command", "mariadbd", 2))
 LOCK = (Frame("lock_wait", "mariadbd", 3),)
-START = datetime(2026, 1, 31, 23, 59, 30).astimezone().timestamp()  # local time: crosses midnight
+START = datetime(2026, 1, 31, 23, 59, 30).astimezone().timestamp()  # 30 s before midnight, local time
 SNAPSHOTS = 60
 
 

@@ -1,4 +1,4 @@
-"""The findings about stopped replicas show the errors without values of rows."""
+"""The findings about stopped replicas show error messages without row values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_replica_that_an_operator_stopped_is_a_remark() -> None:
     off = {"running": "No", "receiving": "No"}
     [one] = found(STATUS | off)
     assert (one.name, one.score) == ("replication_off", 15)
-    assert one.title == "Replication is stopped without an error: 2 of its threads are off"
+    assert one.title == "Replication is stopped, without an error: 2 of its threads are not running"
     [one] = found(STATUS | DUPLICATE | {"receiving": "No"})
     assert one.name == "replication_stopped"
 
@@ -56,7 +56,7 @@ def test_replica_that_an_operator_stopped_is_a_remark() -> None:
     "status",
     [
         {},
-        {"receiver_error": "2003"},  # of a receiver that has connected again
+        {"receiver_error": "2003"},  # the last error of a receiver that has reconnected
         {"receiving": "Connecting"},
         {"receiving": "No", "running": "No", "channel": "group_replication_recovery"},
         {"error": "not a number"},

@@ -1,4 +1,4 @@
-"""Collectors run concurrently: one that hangs or fails delays no other, and every failure has a reason."""
+"""Collectors run concurrently; one that hangs or fails delays no others. Every failure has a reason."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_a_collector_that_still_hangs_is_not_started_again() -> None:
     assert again.seconds >= 0.01
 
 
-def test_a_caller_can_wait_less_than_the_collector_s_timeout() -> None:
-    """Let a collector's first run take longer than the caller waits; its result is available later."""
+def test_a_caller_can_wait_less_than_the_collectors_timeout() -> None:
+    """Use a collector that is slower than the caller's patience, but within its own timeout."""
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=30), Collecting("process", fine)])
     runner.start()
@@ -111,7 +111,7 @@ def test_slow_servers_do_not_delay_a_fast_one() -> None:
     """Check that the fast collector finishes although more slow runs are waiting than there are threads."""
     workers, gate = Workers(size=2), Gate()
     quick = Runner([Collecting("memory", fine, timeout=0.2)], workers)
-    assert quick.run()[0].success  # after its first run the runner has recorded that it is fast
+    assert quick.run()[0].success  # after its first run, the collector is known to be fast
     slow = [Runner([Collecting("memory", gate, timeout=0.01)], workers) for _ in range(3)]
     for runner in slow:
         runner.start()

@@ -16,7 +16,7 @@ from innoscope.metrics import registry
 from innoscope.metrics.families import expose
 from innoscope.metrics.merge import Series
 
-#: Escape, bell, CSI of C1, DEL, text direction, line ends, invisible characters, a lone surrogate.
+#: Escape, bell, the C1 control CSI, DEL, direction marks, line ends, invisible characters, a lone surrogate.
 NASTY = "\x1b]0;x\x07\x9b2J\x7f\u061c\u200e\u202e\u2066\u2069\u2028\u2029\u200b\ufeff\xad\U000e0041\udcff"
 
 
@@ -107,7 +107,7 @@ def test_long_labels_are_cut_and_stay_distinct() -> None:
 
 
 def test_an_unprintable_label_does_not_break_the_exposition() -> None:
-    """Use the port of a server with --port=\\xff, for which /metrics returned 500 in an earlier version."""
+    """Use the label of a server with --port=\\xff, which made /metrics return 500 in an earlier version."""
     metrics = registry.default()
     up, threads = metrics["mysqld_up"], metrics["threads"]
     series = [

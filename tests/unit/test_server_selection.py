@@ -10,8 +10,8 @@ import pytest
 from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.daemon.sensor import server_selection
 from innoscope.daemon.sensor.server_selection import Admission
-from innoscope.target import discover
-from innoscope.target.allowed_users import Rule
+from innoscope.target import allowed_users, discover
+from innoscope.target.allowed_users import Ignored, Rule
 from innoscope.target.data_directory import DataDirectory
 from innoscope.target.discover import Scan
 from innoscope.target.proc import ProcFs
@@ -27,16 +27,17 @@ BACK_OFF = 3  # ticks
 
 @dataclass
 class Process:
-    """A process with a server's name. Unless it settles, it neither listens nor enters a data directory."""
+    """A process named like a server. If ``settles`` is false, it never listens or enters a data directory."""
 
     tenant: str
     home: DataDirectory | None = None
     fails: bool = False
     settles: bool = True
+    refused: Ignored | None = None
 
 
 class World:
-    """Simulate a sensor's ticks. Store the watched servers by pid, and those backed off after a failure."""
+    """A simulated sensor that selects servers at each tick, and backs off from those that failed."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.processes: dict[int, Process] = {}
@@ -47,6 +48,7 @@ class World:
         rule = Rule((), (), (), PLACES)
         self._admission = Admission(rule, ServerNames({}, ProcFs(folder)), ProcFs(folder), self._now)
         monkeypatch.setattr(discover, "scan", lambda *_: Scan(tuple(sorted(self.processes)), ()))
+        monkeypatch.setattr(allowed_users, "ignored", lambda _, __, pid: self.processes[pid].refused)
         monkeypatch.setattr(server_selection, "tenant_of", lambda _, pid: self.processes[pid].tenant)
         monkeypatch.setattr(server_selection, "working_directory_of", lambda _, pid: self.processes[pid].home)
         monkeypatch.setattr(
@@ -62,7 +64,7 @@ class World:
         self.processes[pid] = Process(tenant, DataDirectory(1, inode, 27) if inode else None, fails, settles)
 
     def crowd(self, tenant: str, count: int, *, fails: bool = False, settles: bool = True) -> None:
-        """Start ``count`` servers, whose pids are lower than all others."""
+        """Start ``count`` servers whose pids are lower than those of all others."""
         for pid in range(1000, 1000 + count):
             self.start(pid, tenant, fails=fails, settles=settles)
 
@@ -107,6 +109,13 @@ def test_processes_that_are_never_watched_take_no_places(world: World, *, fails:
     world.tick(4)
     assert 5000 in world.watched
     assert world.most_offered <= PLACES
+
+
+def test_a_process_whose_user_changes_after_the_search_is_not_watched(world: World) -> None:
+    world.start(5000, "a")
+    world.processes[5000].refused = Ignored(5000, "mysqld", "nobody", "host", "")
+    world.tick()
+    assert 5000 not in world.watched
 
 
 def test_one_owner_cannot_take_all_places(world: World) -> None:

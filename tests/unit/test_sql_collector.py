@@ -38,7 +38,7 @@ OLD: dict[str, Any] = {
 
 
 class Server:
-    """Return the result for a statement's first words; if the result is an exception, raise it."""
+    """A fake server that returns or raises the prepared answer for the first words of a statement."""
 
     user = b"ann"
 
@@ -138,7 +138,7 @@ def test_the_monitor_is_not_read_if_status_and_counters_suffice() -> None:
             "SELECT NAME": counters,
         }
     )
-    found = values(collector(server)[0].collect())
+    found = values(collector(server, version=(8, 0, 31))[0].collect())
 
     assert found["deadlock_searches"] == 3
     assert found["flushed_pages.list"] == 4
@@ -286,12 +286,20 @@ def test_an_invalid_sql_catalog_is_named(change: dict[str, Any], words: str) -> 
 def test_every_metric_of_sql_is_in_the_catalog_or_derived() -> None:
     derived = {
         "buffer_pool_other_pages", "buffer_pool_dirty_ratio", "buffer_pool_dirty_headroom_ratio",
-        "checkpoint_age_bytes", "checkpoint_age_ratio", "checkpoint_zone",
-        "redo_full_seconds", "sql_up", "memory_sql_difference",
+        "checkpoint_age_bytes", "checkpoint_age_ratio", "checkpoint_zone", "modified_age_bytes",
+        "modified_age_ratio", "modified_zone", "redo_full_seconds", "sql_up", "memory_sql_difference",
     }  # fmt: skip
     in_catalog = {entry.metric for entry in sql_catalog.default().entries}
 
     assert {metric.name for metric in registry.default() if "sql" in metric.sources} == in_catalog | derived
+
+
+def test_the_change_buffer_limit_is_a_share_of_the_pool() -> None:
+    formula = sql_plan.FORMULAS["change_buffer_limit"].compute
+    settings = {"innodb_buffer_pool_size": "134217728", "innodb_page_size": "16384"}
+
+    assert formula(settings) is None
+    assert formula(settings | {"innodb_change_buffer_max_size": "25"}) == 2048
 
 
 def test_the_classic_redo_limit_is_what_the_server_computes() -> None:
@@ -301,7 +309,7 @@ def test_the_classic_redo_limit_is_what_the_server_computes() -> None:
     assert formula({"innodb_log_file_size": "50331648", "innodb_log_files_in_group": "2"}) == 80826164
 
 
-def test_a_value_that_is_no_number_is_left_out() -> None:
+def test_a_value_that_is_not_a_number_is_left_out() -> None:
     answers = Answers(status={"Uptime": "ON"})
     entry = next(entry for entry in sql_catalog.default().entries if entry.metric == "uptime_seconds")
 

@@ -1,4 +1,4 @@
-"""A thread is stopped if it has no context switches between two samples of its state."""
+"""A thread is stopped if two samples show it as stopped, without a context switch between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _thread(state: str, switches: int, tracer: int = 0) -> dict[int, dict[str, s
     [
         (_thread("T (stopped)", 5), _thread("T (stopped)", 5), True),
         (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 5, 99), True),
-        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 6, 99), False),  # ran in between
+        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 6, 99), False),  # it ran in between
         (_thread("S (sleeping)", 5), _thread("T (stopped)", 5), False),
         (_thread("T (stopped)", 5), _thread("S (sleeping)", 5), False),
         ({}, _thread("T (stopped)", 5), False),
@@ -63,8 +63,8 @@ def test_the_description_names_signals_and_debuggers() -> None:
     gdb = Tracer(12, 99, "gdb", "gdb -p 7", "root (ann)", 1000.0, stopped=False, started_server=False)
 
     assert str(ThreadStates(125, 3, 122, (gdb,), hidden=False)) == (
-        "of 125 threads 3 stopped by a signal, 122 held by gdb (pid 12) of root (ann)"
+        "of 125 threads, 3 stopped by a signal, 122 held by gdb (pid 12) of root (ann)"
     )
     assert str(ThreadStates(125, 0, 125, (), hidden=True)) == (
-        "of 125 threads 125 held by a debugger outside of this pid namespace"
+        "of 125 threads, 125 held by a debugger outside this pid namespace"
     )

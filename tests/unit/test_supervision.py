@@ -22,7 +22,7 @@ PATIENCE_S = 10
 
 
 class Panic(BaseException):
-    """Imitates the exception of a panic in the Rust core."""
+    """A stand-in for the exception that a panic in the Rust core raises."""
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_the_watchdog_is_notified_only_while_all_threads_are_alive(systemd: sock
                 free.wait(PATIENCE_S)
 
     supervisor = Supervisor()
-    supervisor.start("good", good, 0.3)
+    supervisor.start("good", good, PATIENCE_S)
     supervisor.start("bad", bad, 0.3)
     watching = threading.Thread(target=supervisor.watch, args=(ended,))
     watching.start()

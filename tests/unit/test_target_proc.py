@@ -227,7 +227,7 @@ def test_containers_are_recognized_by_cgroup_or_namespaces(
     assert container_of(fake.fs, 7) == expected
 
 
-def test_a_server_in_our_own_container_is_in_none(fake: FakeProc) -> None:
+def test_a_server_in_our_own_container_does_not_count_as_contained(fake: FakeProc) -> None:
     (fake.root / "self" / "cgroup").write_text(f"0::/docker/{CONTAINER}\n")
     fake.process(7, "/opt/mysqld", cgroup=f"0::/docker/{CONTAINER}\n")
     assert container_of(fake.fs, 7) is None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def target(**changes: Any) -> Target:
-    """Return a server that is this process and does not listen on a socket or port."""
+    """Return this process as a server that does not listen on a socket or port."""
     own: dict[str, Any] = {
         "pid": os.getpid(), "start_time": 1, "version": (9, 7, 4), "version_text": "9.7.4",
         "version_from": "memory", "build_id": None, "socket": None, "port": None, "datadir": None,
@@ -192,6 +192,22 @@ def test_connection_errors_are_one_line_with_a_remedy(
         sql.connect(target(socket="/run/x.sock"), user="ann")
     assert "\n" not in caught.value.what
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("needed", "granted"),
+    [
+        ("the PROCESS privilege(s)", "PROCESS"),
+        ("(at least one of) the SUPER, REPLICATION CLIENT privilege(s)", "REPLICATION CLIENT"),
+        ("(at least one of) the SUPER, SLAVE MONITOR privilege(s)", "SLAVE MONITOR"),
+        ("the SUPER privilege(s)", "PROCESS"),
+    ],
+)
+def test_the_privilege_that_the_server_names_is_the_remedy(needed: str, granted: str) -> None:
+    denied = pymysql.err.OperationalError(1227, f"Access denied; you need {needed} for this operation")
+    with pytest.raises(SqlFailed) as caught:
+        sql.table(Connection(denied), "SHOW SLAVE STATUS")  # type: ignore[arg-type]
+    assert caught.value.remedy == f"GRANT {granted} ON *.* TO 'dba'@'localhost'"
 
 
 def test_a_server_without_sockets_is_refused() -> None:

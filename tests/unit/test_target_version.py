@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FakeNativeError(Exception):
-    """Stands in for ``_native.NativeError``."""
+    """A stand-in for ``_native.NativeError``."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_the_version_in_memory_is_preferred(native: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"garbage", b"\xff" * 60])
-def test_memory_that_is_no_version_is_ignored(native: ModuleType, raw: bytes) -> None:
+def test_memory_that_is_not_a_version_is_ignored(native: ModuleType, raw: bytes) -> None:
     native.symbol_in_process = lambda pid, names: dict.fromkeys(names, Symbol(4096, 60))  # type: ignore[attr-defined]
     native.read_memory = lambda pid, address, size: raw.ljust(size, b"\0")  # type: ignore[attr-defined]
     assert version.from_memory(ProcFs(), 7) is None

@@ -88,10 +88,10 @@ def test_every_known_server_has_one_entry_per_toggle(toggles: dict[str, Toggle])
     ("flavour", "version", "words"),
     [
         ("mysql", (9, 8, 0), "not known for MySQL 9.8.0: .* to 9.7;"),
-        ("mysql", (4, 1, 22), "not known for MySQL 4.1.22: the catalog knows it from 5.0"),
+        ("mysql", (4, 1, 22), "not known for MySQL 4.1.22: the catalog covers 5.0"),
         ("mariadb", (12, 3, 1), "not known for MariaDB 12.3.1"),
         ("mariadb", (10, 2, 44), "not known for MariaDB 10.2.44"),
-        ("mysql", (), "the version of this MySQL is not known"),
+        ("mysql", (), "the version of this MySQL is unknown"),
         ("drizzle", (7,), "no servers of this kind"),
     ],
 )
@@ -198,7 +198,7 @@ def test_settings_are_shown_as_values(
         ("read_ahead", "5.6", "maybe", "it takes on, off"),
         ("spin_delay", "9.7", "1001", "it takes 0 to 1000 pauses"),
         ("spin_delay", "m11.4", "6001", "it takes 0 to 6000 pauses"),
-        ("io_capacity", "5.6", "0", "it takes 100 to 4294967295 writes a second"),
+        ("io_capacity", "5.6", "0", "it takes 100 to 4294967295 writes per second"),
         ("dirty_page_limit", "5.6", "100", "it takes 0 to 99 per cent"),
         ("max_connections", "5.6", "-5", "it takes 10 to 100000"),
         ("max_connections", "5.6", "1e3", "it takes 10 to 100000"),

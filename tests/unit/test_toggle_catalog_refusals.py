@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def data() -> Any:
-    """Return the parsed file, without shared parts, so that a change of one entry changes only that one."""
+    """Return the parsed file without shared objects, so that a change to one entry does not affect others."""
     shared = yaml.load(catalog_path("toggles.yaml").read_bytes(), Loader=yaml.CSafeLoader)
     return yaml.load(yaml.dump(shared, Dumper=Plain), Loader=yaml.CSafeLoader)
 
@@ -58,13 +58,13 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
     [
         (_set(*FLAG, "size", 2), "srv_startup_is_before_trx_rollback_phase.size: Invalid enum value 2"),
         (_set(*FLAG, "size", True), "size: Expected `int`, got `bool`"),
-        (_set(*FLAG, "kind", "float"), None),  # accepted, as only the server's own type shows the error
+        (_set(*FLAG, "kind", "float"), None),  # accepted: only the server's own type reveals the error
         (_set(*FLAG, "kind", "double"), "kind: Invalid enum value 'double'"),
         (_set(*FLAG, "kind", ["float"]), "kind: Expected `str`, got `array`"),
-        (_set(*FLAG, "plausible", [1, 0]), "phase: plausible is outside of the range"),
-        (_set(*FLAG, "plausible", [0, float("nan")]), "phase: plausible is outside of the range"),
+        (_set(*FLAG, "plausible", [1, 0]), "phase: plausible is outside the range"),
+        (_set(*FLAG, "plausible", [0, float("nan")]), "phase: plausible is outside the range"),
         (_set(*FLAG, "plausible", [0]), "plausible: Expected `array` of length 2"),
-        (_set(*FLAG, "values", {"on": 0, "off": 2}), "values: 2 is outside of plausible"),
+        (_set(*FLAG, "values", {"on": 0, "off": 2}), "values: 2 is outside the plausible range"),
         (_set(*FLAG, "values", {"on": 0, "off": float("nan")}), "off must be a number"),
         (_set(*FLAG, "values", {"on": 0, "off": 10**40}), "off must be a number"),
         (_set(*FLAG, "values", {"on": 0}), "needs on and off"),
@@ -73,8 +73,8 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
         (_set(*FLAG, "values", {"on": 0, "off": True}), r"values.off: Expected `int \| float`, got `bool`"),
         (_set(*FLAG, "address", 4096), "unknown field `address`"),
         (_set(*FLAG, "bound", "raise"), "unknown field `bound`"),
-        (_set(*ROUNDS, "plausible", [0, 99]), "100000 is outside of plausible"),
-        (_set(*ROUNDS, "size", 1), "plausible is outside of the range of unsigned with 1 bytes"),
+        (_set(*ROUNDS, "plausible", [0, 99]), "100000 is outside the plausible range"),
+        (_set(*ROUNDS, "size", 1), "plausible is outside the range of unsigned numbers of 1 bytes"),
         (_set(*ROUNDS, "kind", "float"), None),
         (_set(*ROUNDS, "low", 5.5e30), "low must be a number"),
         (_set(*ROUNDS, "low", float("nan")), "low must be a number"),

@@ -1,6 +1,6 @@
-"""Each check refuses for one reason and gives its remedy.
+"""Each check refuses a change for one reason, and gives the remedy.
 
-tests/safety/test_toggle_facts.py gathers the facts of other processes; this needs root.
+tests/safety/test_toggle_facts.py needs root; it tests how facts about other processes are gathered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_all_checks_pass() -> None:
         ({"start_time": None}, "identity", "has ended"),
         ({"start_time": 100}, "identity", "another process"),
         ({"build_id": "cd"}, "identity", "build-id cd, not ab"),
-        ({"stopped": 3}, "not_stopped", "3 of the threads"),
+        ({"stopped": 3}, "not_stopped", "3 threads"),
         ({"tracer": 12, "tracer_name": "gdb"}, "not_traced", "process 12 (gdb)"),
         ({"listens": False}, "serving", "starting, recovering"),
         ({"listens": False, "phase": "recovering"}, "serving", "is recovering"),
@@ -129,9 +129,9 @@ def test_the_value_must_be_in_the_toggle_s_domain(domain: Domain, value: str, fi
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"outcome": "intended"}, "never ended"),
-        ({"outcome": "done", "until": 5.0}, "undone by itself"),
-        ({"outcome": "intended", "toggle": "other"}, "never ended"),
+        ({"outcome": "intended"}, "never completed"),
+        ({"outcome": "done", "until": 5.0}, "undone automatically"),
+        ({"outcome": "intended", "toggle": "other"}, "never completed"),
         ({"outcome": "intended", "undoes": "ffff"}, "the undo"),
         ({"outcome": "done"}, None),
         ({"outcome": "undone", "until": 5.0}, None),

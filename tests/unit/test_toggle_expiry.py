@@ -61,7 +61,7 @@ def test_a_change_is_undone_at_the_end_of_its_time(world: World) -> None:
 
     assert world.values == BEFORE
     undone, undo = world.journal.entries()
-    assert (undone.outcome, undo.who, undo.why) == ("undone", "innoscope", "the end of its time")
+    assert (undone.outcome, undo.who, undo.why) == ("undone", "innoscope", "expired")
     assert watching.moot()
 
 
@@ -96,7 +96,7 @@ def test_a_later_value_is_not_overwritten_and_a_note_says_so(world: World) -> No
     watch(world, change.id).undo(ACCOUNT)
 
     assert world.values["spin"] == 8
-    assert "it was changed since" in world.journal.entries()[0].notes[0]
+    assert "it has since changed" in world.journal.entries()[0].notes[0]
 
 
 def test_the_undo_is_moot_when_the_server_has_ended(world: World) -> None:
@@ -118,7 +118,7 @@ def test_the_undo_is_moot_if_the_change_was_killed_before_it_began(world: World)
 
 
 def _helpers(ident: str) -> list[int]:
-    """Return the processes that wait for this change to expire."""
+    """Return the pids of helper processes that wait for this change to expire."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

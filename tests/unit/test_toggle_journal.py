@@ -119,12 +119,12 @@ def test_a_truncated_last_line_is_reported_and_left_out(journal: Journal) -> Non
         journal.path.write_bytes(whole + whole[:length])
         reading = journal.read()
         assert [one.id for one in reading.entries] == ["one"]
-        assert "cut off" in reading.notes[0]
+        assert "truncated" in reading.notes[0]
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
-    [(b'{"v":1,"event":"res', "cut off"), (b"\0" * 80 + b"\n", "line 2 is damaged")],
+    [(b'{"v":1,"event":"res', "truncated"), (b"\0" * 80 + b"\n", "line 2 is damaged")],
     ids=["truncated", "zeros"],
 )
 def test_a_damaged_last_line_is_reported_and_does_not_prevent_new_entries(
@@ -216,9 +216,9 @@ def test_a_journal_that_others_can_write_is_refused(journal: Journal) -> None:
     journal.intend(entry("one"))
     journal.path.chmod(0o620)
 
-    with pytest.raises(BadFile, match="written by others"):
+    with pytest.raises(BadFile, match="writable by other users"):
         journal.read()
-    with pytest.raises(Refused, match="written by others"):
+    with pytest.raises(Refused, match="writable by other users"):
         journal.intend(entry("two"))
     assert journal.problem() is not None
 

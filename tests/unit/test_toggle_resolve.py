@@ -80,15 +80,15 @@ def test_agreeing_sources_give_an_address() -> None:
     ("setting", "places", "debug_info", "words"),
     [
         (FLAG, [(BIAS + 0x1000, 8), (BIAS + 0x2000, 8)], None, "2 times"),
-        (FLAG, [(BIAS + 0x1000, 1)], None, "1 bytes in this build, and 8"),
+        (FLAG, [(BIAS + 0x1000, 1)], None, "1 bytes in this build, but 8"),
         (FLAG, [(BIAS + 0x1000, 8)], described(address=0x2000), "by its debug information"),
         (FLAG, [(BIAS + 0x1000, 8)], described(size=1), "by its debug information"),
         (FLAG, [(BIAS + 0x1000, 8)], described(kind="float", text="double"), "is of type double"),
         (FLAG, [(BIAS + 0x1000, 8)], described(kind="signed", text="long"), "is of type long"),
         (FLAG, [(BIAS + 0x1000, 8)], described(kind="other", text="struct x"), "is of type struct x"),
-        (replace(FLAG, kind=None), [(BIAS + 0x1000, 8)], None, "does not say"),
-        (replace(FLAG, size=None), [(BIAS + 0x1000, 8)], None, "does not say"),
-        (replace(FLAG, size=1), [(BIAS + 0x1000, 8)], described(), "8 bytes in this build, and 1"),
+        (replace(FLAG, kind=None), [(BIAS + 0x1000, 8)], None, "does not define"),
+        (replace(FLAG, size=None), [(BIAS + 0x1000, 8)], None, "does not define"),
+        (replace(FLAG, size=1), [(BIAS + 0x1000, 8)], described(), "8 bytes in this build, but 1"),
     ],
 )
 def test_a_contradiction_is_refused_with_its_source(
@@ -99,7 +99,7 @@ def test_a_contradiction_is_refused_with_its_source(
     assert refused.value.remedy
 
 
-def test_the_server_s_table_gives_an_address_of_matching_type() -> None:
+def test_the_servers_table_gives_an_address_of_matching_type() -> None:
     table = {
         "innodb_x": Variable("innodb_x", 0x1000, "uint64"),
         "innodb_y": Variable("innodb_y", 8, "float64"),

@@ -39,7 +39,7 @@ def outcome_of(path: Path, one: Any = ME) -> Any:
 
 @pytest.fixture
 def path(memory_folder: Path) -> Path:
-    """Write a file with one change in force, one undone, one unfinished and one failed."""
+    """Write a status file with changes in force, undone, unfinished and failed; return its path."""
     written = memory_folder / "run" / "toggles.json"
     status_file.write(
         written,
@@ -163,7 +163,7 @@ def test_an_unsafe_or_malformed_file_is_an_error(path: Path) -> None:
     assert "not a regular file" in outcome_of(path).reason
 
 
-def test_an_unwritable_status_file_is_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_status_file_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     status_file.publish(Journal(tmp_path / "state"), tmp_path / "file" / "toggles.json")
 

@@ -1,4 +1,4 @@
-"""Reading many toggles uses one writer per backend, and reads memory only for values that SQL lacks."""
+"""Reading many toggles uses one writer per backend. Memory is read only for values that SQL does not show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Raw, Step, Toggle
     from unit.toggling import World
 
-#: A setting that only memory can change, and that SQL shows under another name.
+#: A setting that can be changed only in memory, and that SQL shows under another name.
 SHOWN = Backend("memory", (Assignment(replace(SPIN, variable="shown")),))
 HIDDEN = Backend("memory", (Assignment(DELAY),))
 ABSENT = Backend("sql", (Assignment(Setting("of_another_server")),))

@@ -35,7 +35,7 @@ SQL = {tid: Query(tid, "app", "web1", "shop", "Query", "updating", 1, "UPDATE t1
 
 
 class FakeSource:
-    """Return snapshots of 20 idle threads and 10 row locks; before that, raise each of ``errors`` once."""
+    """A source that first raises ``errors``, then returns 20 idle threads and 10 that wait for row locks."""
 
     def __init__(self, *errors: InnoscopeError | None, slow_s: float = 0.0) -> None:
         self.snapshots = 0
@@ -72,7 +72,7 @@ def lines(app: StacksApp, selector: str) -> list[str]:
 
 
 async def wait_for(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    """Wait up to 20 s, as test machines can be slow."""
+    """Wait until the condition is true; allow 20 s, because test machines can be slow."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline, "the condition was never met"
@@ -146,7 +146,7 @@ async def test_enter_on_a_class_shows_only_that_class() -> None:
         await until(pilot, "4242", app, "#head")
         await pilot.press("shift+tab", "down", "enter")
         assert [line.split()[0] for line in lines(app, "#stacks")] == ["10"]
-        assert lines(app, "#waits")[1].startswith("▸ row lock")  # the mark is not only a color
+        assert lines(app, "#waits")[1].startswith("▸ row lock")  # marked by a symbol, not only by color
         await pilot.press("enter")
         assert len(lines(app, "#stacks")) == 2
 
@@ -213,7 +213,7 @@ async def test_the_last_snapshot_stays_after_the_server_ended() -> None:
     source = FakeSource(None, NoSuchProcess("process 4242 ended", remedy="innoscope targets"))
     app = app_of(source, interval_s=0.1)
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "THE SERVER ENDED", app, "#messages")
+        await until(pilot, "THE SERVER EXITED", app, "#messages")
         assert "process 4242 ended (innoscope targets)" in text(app, "#messages")
         assert len(lines(app, "#stacks")) == 2
         await pilot.pause(0.4)
@@ -278,7 +278,7 @@ def test_hanging_sql_does_not_delay_the_snapshot() -> None:
             live.take()
         assert time.monotonic() - begun < 2
         now += 1.1
-        assert live.take().sql_problem == "the server has not answered SQL for 1 s"
+        assert live.take().sql_problem == "the server has not answered SQL queries for 1 s"
     finally:
         hold.set()
 
@@ -333,4 +333,4 @@ def test_recording_ends_with_the_server(tmp_path: Path) -> None:
             LiveSnapshots(source, recorder=recorder), interval_s=0.1, duration_s=None, say=messages.append
         )
     assert snapshots == 2
-    assert "the server ended: process 4242 ended" in messages
+    assert "the server exited: process 4242 ended" in messages

@@ -52,7 +52,7 @@ def stacks(*counts: int) -> Report:
 def test_a_refusal_gives_rate_cost_and_alternative() -> None:
     error = refusal(CHOSEN, TraceOptions(), COST, TRIAL, 0.05)
     assert error.exit_code == 14
-    assert "400,000 calls a second" in error.what
+    assert "400,000 calls per second" in error.what
     assert "40.0% of its 2 CPUs (800 ms/s); the budget is 1.0%" in error.what
     assert error.remedy is not None
     assert "probed for 50 ms" in error.remedy
@@ -77,8 +77,8 @@ def test_the_rate_of_stacks_follows_from_the_budget() -> None:
 
 def test_the_headline_gives_rate_and_cost() -> None:
     assert trace_text.headline(seen()) == (
-        "buf_page_get_gen: 1,000 calls in 10.0 s, 100 a second · cost 0.01% of the server's 2 CPUs "
-        "(2.0 µs a call) · not stopped"
+        "buf_page_get_gen: 1,000 calls in 10.0 s, 100 per second · cost 0.01% of the server's 2 CPUs "
+        "(2.0 µs per call) · not stopped"
     )
 
 
@@ -103,7 +103,7 @@ def test_values_are_listed_by_frequency_and_by_powers_of_two() -> None:
 def test_callers_have_their_share_and_the_number_of_stacks() -> None:
     made = seen(report=stacks(300, 700), stacks_taken=250)
     lines = text(made).splitlines()
-    assert "2 different stacks in 250 of 1,000 calls (one of 4.0, sampled evenly" in text(made)
+    assert "2 different stacks in 250 of 1,000 calls (one in 4.0, sampled evenly" in text(made)
     assert lines[-2].split() == ["700", "70.0%", "buf_page_get_gen,caller1"]
     assert "one of" not in text(seen(report=stacks(10), stacks_taken=1000))
 
@@ -121,7 +121,7 @@ def test_the_loss_is_given_as_cpu_time_and_as_throughput() -> None:
     loss = Loss(0.5, 5.0, 0.05, {"statements": 1000.0}, {"statements": 900.0}, None)
     shown = text(seen(loss=loss))
     assert "0.50 s of CPU in 5.0 s: 100 ms/s, 5.0% of the server's 2 CPUs" in shown
-    assert "1,000 statements a second before, 900 during (-10 %)" in shown
+    assert "1,000 statements per second before, 900 during (-10 %)" in shown
 
 
 def test_json_has_the_same_results_as_the_text() -> None:
@@ -164,7 +164,7 @@ def test_hot_functions_are_recognized_by_their_symbols() -> None:
     ("arguments", "word"),
     [
         (["--format", "folded"], "--callers"),
-        (["--json", "--format", "text"], "contradicts"),
+        (["--json", "--format", "text"], "cannot use --json"),
         (["--force", "--seconds", "31"], "limited to 30"),
         (["--seconds", "601"], "10m"),
         (["--arg", "6"], "range"),

@@ -1,4 +1,4 @@
-"""Several threads may use a type for the first time at once, although msgspec itself would crash."""
+"""Several threads may use a type for the first time at once. With msgspec alone, this would crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 def _nested(depth: int) -> Any:
-    """Return a new type of structures nested to that depth."""
+    """Return a new structure type, nested to that depth."""
     kind: Any = int
     for number in range(depth):
         inner = dict[str, tuple[kind, ...]] | None

@@ -18,9 +18,10 @@ from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import ProfileHistory
 from unit.snapshots import IDLE, ROW_LOCK, frames, snapshot_of, target, thread
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Target
@@ -30,7 +31,7 @@ INTERVAL_S = 0.01
 
 
 class FakeSource:
-    """Return the given snapshots, then repeat the last one. If ``stepped``, each one needs a permit."""
+    """Return the given snapshots, then repeat the last one. If ``stepped``, wait for a permit before each."""
 
     def __init__(self, *snapshots: Snapshot | Exception, stepped: bool = False) -> None:
         self._left = list(snapshots)
@@ -53,7 +54,7 @@ class FakeSource:
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    """Return worker threads with their scheduler."""
+    """Start worker threads and their scheduler, and yield them."""
     workers = Workers()
     Supervisor().start("workers", workers.run, PATIENCE_S)
     yield workers
@@ -68,13 +69,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was never met"
-        time.sleep(0.001)
 
 
 class Stepped:
@@ -104,7 +98,7 @@ class Stepped:
         before = self.profiles.between(0, 1e12).snapshots
         self.clock.now += after_s
         self.source.step.release()
-        wait_until(lambda: self.profiles.between(0, 1e12).snapshots == before + 1)
+        until(lambda: self.profiles.between(0, 1e12).snapshots == before + 1, within_s=PATIENCE_S)
 
 
 def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
@@ -170,7 +164,7 @@ def test_a_kernel_without_bpf_is_unsupported_with_its_reason(workers: Workers) -
 
     waits = WaitsCollector(target(), workers=workers, open_source=no_source)
     try:
-        wait_until(lambda: "no BTF" in str(_raised(waits)))
+        until(lambda: "no BTF" in str(_raised(waits)), within_s=PATIENCE_S)
         failure = _raised(waits)
     finally:
         waits.close()

@@ -157,7 +157,7 @@ def test_slow_clients_do_not_lock_out_others() -> None:
 
 @contextmanager
 def socket_pairs(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
-    """Yield our ends and the clients' ends of that many connections."""
+    """Yield the server's ends and the clients' ends of ``count`` connections."""
     pairs = [socket.socketpair() for _ in range(count)]
     yield [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
     for ours, theirs in pairs:
@@ -236,7 +236,7 @@ def test_a_request_that_never_ends_is_closed(sent: bytes, monkeypatch: pytest.Mo
 def test_a_connection_that_gets_no_thread_is_closed_and_the_next_one_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Let starting a thread fail, as TasksMax of the unit does during a flood."""
+    """Make the start of a thread fail, as it does when the systemd unit reaches TasksMax."""
     with serving() as server:
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", lambda _: fail_to_start())

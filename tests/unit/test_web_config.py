@@ -1,4 +1,4 @@
-"""The web configuration file may only have supported keys, and is reloaded when it changes."""
+"""The web configuration file may contain only supported keys, and is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_wrong_guesses_do_not_evict_accepted_logins(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_number_of_waiting_comparisons_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow two comparisons for each client and eight in total. A known login does not wait for others."""
+    """Check that at most 2 comparisons per client and 8 in total wait, and that a known login never waits."""
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def slow(password: bytes, _: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The number of shared threads is bounded, and a hanging job does not block other jobs permanently."""
+"""The number of shared threads is bounded, and a hanging job does not block other jobs forever."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from innoscope.common import workers as module
 from innoscope.common.supervision import Supervisor
 from innoscope.common.workers import Job, Workers
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 PATIENCE_S = 10
 
@@ -27,13 +28,6 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     Supervisor().start("workers", workers.run, PATIENCE_S)
     yield workers
     workers.close()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was never met"
-        time.sleep(0.001)
 
 
 def wait(gate: threading.Event) -> None:
@@ -50,7 +44,7 @@ def test_a_hundred_servers_share_two_threads_of_a_kind(workers: Workers) -> None
 
     for number in range(100):
         workers.submit(Job("memory", str(number), lambda number=number: work(number)))  # type: ignore[misc]
-    wait_until(lambda: len(done) == 100)
+    until(lambda: len(done) == 100, within_s=PATIENCE_S)
 
     assert sorted(done) == list(range(100))
     assert len(used) <= 2
@@ -63,20 +57,20 @@ def test_stuck_jobs_are_listed_and_their_threads_replaced_up_to_a_bound(workers:
         workers.submit(Job("memory", f"stuck{number}", partial(wait, gate)))
     workers.submit(Job("memory", "good", done.set))
     assert done.wait(PATIENCE_S)
-    wait_until(lambda: len(workers.stuck()) == 4)
+    until(lambda: len(workers.stuck()) == 4, within_s=PATIENCE_S)
 
     assert {one.owner for one in workers.stuck()} == {f"stuck{number}" for number in range(4)}
     for number in range(20):
         workers.submit(Job("memory", f"more{number}", partial(wait, gate)))
-    wait_until(lambda: len(workers.stuck()) == 6)
+    until(lambda: len(workers.stuck()) == 6, within_s=PATIENCE_S)
     time.sleep(0.1)
     assert workers.threads() == 6
     other = threading.Event()
     workers.submit(Job("process", "good", other.set))
     assert other.wait(PATIENCE_S), "another kind has its own threads"
     gate.set()
-    wait_until(lambda: not workers.stuck())
-    wait_until(lambda: workers.threads() <= 4)
+    until(lambda: not workers.stuck(), within_s=PATIENCE_S)
+    until(lambda: workers.threads() <= 4, within_s=PATIENCE_S)
 
 
 def test_jobs_of_a_slow_kind_are_not_stuck(workers: Workers) -> None:
@@ -120,7 +114,7 @@ def test_delayed_jobs_run_in_order_and_on_time(workers: Workers) -> None:
     now = time.monotonic()
     workers.submit_at(now + 0.2, Job("memory", "b", lambda: done.append("b")))
     workers.submit_at(now + 0.1, Job("memory", "a", lambda: done.append("a")))
-    wait_until(lambda: len(done) == 2)
+    until(lambda: len(done) == 2, within_s=PATIENCE_S)
 
     assert done == ["a", "b"]
     assert 0.2 <= time.monotonic() - now < 1

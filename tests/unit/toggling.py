@@ -1,4 +1,4 @@
-"""A fake server that stores its settings in a file, for faults that a real server cannot have.
+"""A fake server that stores its settings in a file, to simulate faults that a real server cannot produce.
 
 Like a server's memory, the file survives the process that writes to it. The server's process is real.
 """
@@ -68,7 +68,7 @@ class World:
     process: subprocess.Popen[bytes]
     toggles: dict[str, Toggle] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    broken: dict[str, Exception] = field(default_factory=dict)  # by backend, raised by prepare
+    broken: dict[str, Exception] = field(default_factory=dict)  # errors that ``prepare`` raises, by backend
     on_write: Callable[[Step], None] = lambda _: None
     after_write: Callable[[Step], None] = lambda _: None
     armed: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class World:
 
 
 class FileWriter:
-    """Write to the file instead of a server."""
+    """A writer that changes the file instead of a server."""
 
     def __init__(self, kind: str, world: World) -> None:
         self.kind = kind
@@ -146,7 +146,7 @@ class FileWriter:
 
 @contextmanager
 def made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Yield a server with spin 30 and delay 6, and a catalog with one toggle for both."""
+    """Yield a fake server with the settings spin=30 and delay=6, and a catalog with one toggle for both."""
     monkeypatch.setattr(catalog, "generation", _generation)
     monkeypatch.setattr(
         catalog, "raws", lambda backend, _toggle, value: tuple(int(value) for _ in backend.assignments)
@@ -191,7 +191,7 @@ def entry(ident: str = "0a1b2c3d", **changes: Any) -> Entry:
 
 
 def expanded(names: tuple[str, ...], order: tuple[int, ...] = (0, 1)) -> list[str]:
-    """Return the fault points of a change with two settings."""
+    """Return the names of all fault points of a change to two settings, in order."""
     head = list(names[: _first_numbered(names)])
     tail = [name for name in names[_first_numbered(names) :] if not name.endswith("-N")]
     numbered = [name for name in names if name.endswith("-N")]

@@ -7,7 +7,18 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.blocked import Idle, MetadataLock, RowLock, Sleep, UserLock
-from workloads.busy import Burn, Cpu, Fsync, Oltp, Readers, Repeated, TableScan, UpdateStorm, Writers
+from workloads.busy import (
+    Burn,
+    Cpu,
+    Fsync,
+    Oltp,
+    Readers,
+    Repeated,
+    Sysbench,
+    TableScan,
+    UpdateStorm,
+    Writers,
+)
 from workloads.crowd import Crowd
 from workloads.probe import Gaps, LatencyProbe
 
@@ -30,6 +41,7 @@ __all__ = [
     "Repeated",
     "RowLock",
     "Sleep",
+    "Sysbench",
     "TableScan",
     "UpdateStorm",
     "UserLock",

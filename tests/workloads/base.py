@@ -26,7 +26,7 @@ class WorkloadError(RuntimeError):
 
 
 class Workload(ABC):
-    """Context manager: the block begins once ``count`` connections of ``server`` are in the known state.
+    """Context manager: the block begins once ``count`` connections of ``server`` are in the intended state.
 
     ``expected`` is the wait class of the affected threads. Snapshots may also show the classes in ``also``,
     because the threads run through a cycle (for example, a computing thread is idle between two statements).
@@ -37,7 +37,7 @@ class Workload(ABC):
     also: ClassVar[frozenset[str]] = frozenset()
     server_options: ClassVar[tuple[str, ...]] = ()
     counter: ClassVar[str] = ""  #: status variable that counts the operations
-    poll: ClassVar[float] = 0.05  #: seconds between two checks of whether the state is reached
+    poll: ClassVar[float] = 0.05  #: seconds between two checks for the intended state
 
     def __init__(self, server: Server, count: int = 10, *, ready_timeout: float = 120) -> None:
         self.server = server
@@ -73,7 +73,7 @@ class Workload(ABC):
     @property
     @abstractmethod
     def describe(self) -> str:
-        """Describe the workload, with its number of connections."""
+        """Return a description of the workload, with its number of connections."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -133,7 +133,7 @@ class Workload(ABC):
         )
 
     def _clear(self) -> None:
-        """Kill the remaining connections, whose end the server might not notice, and drop the database."""
+        """Drop the database. First kill connections that the server has not noticed to be closed."""
         self._until(self._none_left)
         self.sql(f"DROP DATABASE {self.database}")
 

@@ -47,16 +47,17 @@ class Sleep(Workload):
         return len(self.listed("STATE = 'User sleep'")) == self.count
 
 
-#: Waiters per row. On 5.5 and 5.6 the deadlock search grows with the cube of the queue, to 60 s for 1,000.
+#: Maximum waiters per row. In 5.5 and 5.6, the time for a deadlock search grows with the cube of this number
+#: (60 s for 1,000 waiters).
 _QUEUE = 200
 
 
 class RowLock(Workload):
-    """One transaction holds locks on rows, and all others wait for them. Many waiters use several rows."""
+    """One transaction holds row locks, and all others wait for them: at most ``_QUEUE`` for each row."""
 
     name: ClassVar[str] = "row_lock"
     expected: ClassVar[str] = "row_lock"
-    poll: ClassVar[float] = 0.15  # INNODB_TRX is refreshed only if it was not read for 0.1 s
+    poll: ClassVar[float] = 0.15  # INNODB_TRX is refreshed only if it has not been read for 0.1 s
 
     @property
     def describe(self) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: update one row complete only 50 operations a second.
 _WARM = 50
 
-#: Maximum number of dirty pages on a clean server, caused by background work.
+#: A server counts as clean up to this number of dirty pages, because background work makes some.
 _CLEAN = 50
 
 #: Wait classes of a thread between two statements, on any server.
@@ -34,7 +34,7 @@ ROW = 2_100
 
 
 def fill(workload: Workload, table: str, rows: int) -> None:
-    """Create a table with that many rows of 2 KB: ``a`` counts from 1, ``b`` is 0, ``pad`` is filler."""
+    """Create a table with ``rows`` rows of 2 KB: ``a`` counts from 1, ``b`` is 0, and ``pad`` is filler."""
     columns = "a INT PRIMARY KEY, b INT, pad VARCHAR(2100)"
     workload.sql(f"CREATE TABLE {table} ({columns}) ENGINE=InnoDB")
     workload.sql(f"INSERT INTO {table} VALUES (1, 0, REPEAT('x', 2000))")
@@ -89,7 +89,7 @@ class _Busy(_Loaded):
 
 
 class UpdateStorm(_Busy):
-    """Every client increments the same row. Clients queue for its lock, and each wait searches for deadlocks.
+    """All clients increment the same row and queue for its lock. Each wait triggers a deadlock search.
 
     With about 100 clients or more, most wait for the row lock; with fewer, for the redo log at commit.
     """
@@ -147,8 +147,8 @@ class Fsync(_Busy):
 class Writers(_Busy):
     """Each statement changes one random row of a table of ``megabytes``, and so makes a page dirty.
 
-    ``rewrite`` changes all 2,000 bytes of the row, for much redo. ``rate`` limits the statements per second
-    of all clients. ``clean`` waits until no pages are dirty before the clients start.
+    ``rewrite`` changes all 2,000 bytes of the row, to write much redo. ``rate`` limits the statements per
+    second of all clients. With ``clean``, the clients start only when hardly any page is dirty.
     """
 
     name: ClassVar[str] = "writers"
@@ -202,25 +202,37 @@ class Readers(Writers):
         return ["SELECT b FROM t1 WHERE a = $R"]
 
 
-class Oltp(_Loaded):
-    """sysbench's oltp_read_write: transactions of 18 statements on tables that fit into the buffer pool."""
+class Sysbench(_Loaded):
+    """One of sysbench's own scripts, with options. ``rate`` limits the events per second of all clients."""
 
-    name: ClassVar[str] = "oltp"
+    name: ClassVar[str] = "sysbench"
     expected: ClassVar[str] = "on_cpu"
     also: ClassVar[frozenset[str]] = _BETWEEN | _COMMIT | {"row_lock"}
-    counter: ClassVar[str] = "Com_commit"
+    counter: ClassVar[str] = "Questions"
 
-    _SCRIPT: ClassVar[Sequence[str]] = ("oltp_read_write", "--tables=4", "--table-size=25000")
+    def __init__(self, server: Server, count: int, script: Sequence[str], *, rate: int = 0) -> None:
+        super().__init__(server, count)
+        self._script = [*script, f"--rate={rate}"]
 
     @property
     def describe(self) -> str:
-        return f"{self.count} clients of sysbench oltp_read_write"
+        return f"{self.count} clients of sysbench {self._script[0]}"
 
     def prepare(self) -> None:
-        prepare(self.server, self.database, self._SCRIPT)
+        prepare(self.server, self.database, [*self._script, f"--threads={self.count}"])
 
     def script(self) -> Sequence[str]:
-        return self._SCRIPT
+        return self._script
+
+
+class Oltp(Sysbench):
+    """sysbench's oltp_read_write: transactions of 18 statements on tables that fit into the buffer pool."""
+
+    name: ClassVar[str] = "oltp"
+    counter: ClassVar[str] = "Com_commit"
+
+    def __init__(self, server: Server, count: int) -> None:
+        super().__init__(server, count, ("oltp_read_write", "--tables=4", "--table-size=25000"))
 
 
 class TableScan(_Busy):
@@ -229,7 +241,7 @@ class TableScan(_Busy):
     name: ClassVar[str] = "table_scan"
     expected: ClassVar[str] = "page_read"
     also: ClassVar[frozenset[str]] = _BETWEEN | {"read_ahead", "free_page_wait"}
-    #: If O_DIRECT were not set, pages would come from the kernel's cache and threads would not wait.
+    #: Without O_DIRECT, pages would come from the kernel's cache and threads would not wait.
     server_options: ClassVar[tuple[str, ...]] = (
         "--innodb-buffer-pool-size=16M", "--innodb-flush-method=O_DIRECT",
     )  # fmt: skip
@@ -254,7 +266,7 @@ class Burn(Workload):
     name: ClassVar[str] = "burn"
     expected: ClassVar[str] = "on_cpu"
 
-    #: Maximum number of threads; with more, the host does not respond.
+    #: Maximum number of threads; with more, the host would not respond.
     _MOST = 64
 
     @property
@@ -277,6 +289,7 @@ class Repeated(_Busy):
     """Clients that repeat the given statements. The statements in ``make`` run once beforehand.
 
     ``$R`` in a statement is a random number up to ``among``. ``rate`` limits the statements per second.
+    ``reconnect`` opens a new connection for each statement.
     """
 
     name: ClassVar[str] = "repeated"
@@ -292,9 +305,11 @@ class Repeated(_Busy):
         make: Sequence[str] = (),
         among: int = 1,
         rate: int = 0,
+        reconnect: bool = False,
     ) -> None:
         super().__init__(server, count)
-        self._statements, self._make, self._among, self._rate = statements, make, among, rate
+        self._statements, self._make, self._among = statements, make, among
+        self._options = [f"--rate={rate}", f"--reconnect={'on' if reconnect else 'off'}"]
 
     @property
     def describe(self) -> str:
@@ -309,7 +324,7 @@ class Repeated(_Busy):
                 cursor.execute(statement)
 
     def script(self) -> Sequence[str]:
-        return [*repeating(self._statements, self._among), f"--rate={self._rate}"]
+        return [*repeating(self._statements, self._among), *self._options]
 
     def statements(self) -> Sequence[str]:
         return self._statements

@@ -1,9 +1,10 @@
--- One client: run its statements in turn, without pause. Successive clients start with successive statements,
--- so that two clients of a table scan read different tables.
+-- One client: run its statements in turn, without pausing. Successive clients start with successive
+-- statements, so that two clients of a table scan read different tables.
 
 sysbench.cmdline.options = {
    statements = {"Statements, separated by semicolons", ""},
    rows = {"$R in a statement is a random number from 1 to this", 1},
+   reconnect = {"Use a new connection for each statement", false},
 }
 
 function thread_init()
@@ -17,6 +18,10 @@ function thread_init()
 end
 
 function event()
+   if sysbench.opt.reconnect then
+      connection:disconnect()
+      connection = sysbench.sql.driver():connect()
+   end
    local statement = list[turn + 1]
    turn = (turn + 1) % #list
    if varied then

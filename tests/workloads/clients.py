@@ -35,7 +35,7 @@ def _sysbench(server: Server, database: str, *arguments: str) -> list[str]:
 
 
 def prepare(server: Server, database: str, script: Sequence[str]) -> None:
-    """Let a sysbench script create its tables."""
+    """Create the tables of a sysbench script."""
     ensure_commands("sysbench")
     done = subprocess.run(
         _sysbench(server, database, *script, "prepare"), capture_output=True, text=True, check=False
@@ -45,7 +45,7 @@ def prepare(server: Server, database: str, script: Sequence[str]) -> None:
 
 
 class Clients:
-    """Context manager: ``count`` connections that run a sysbench script without pause."""
+    """Context manager: ``count`` connections that run a sysbench script without pausing."""
 
     def __init__(self, server: Server, count: int, database: str, script: Sequence[str]) -> None:
         ensure_commands("sysbench")

@@ -46,11 +46,10 @@ class Crowd:
 
     @property
     def ids(self) -> list[int]:
-        """Return the connection ids."""
         return [int(connection.thread_id()) for connection in self._connections]
 
     def send(self, *statements: str) -> None:
-        """Send one statement per connection and read no results; then the connections can only be closed."""
+        """Send one statement per connection and read no results. The connections can then only be closed."""
         for connection, statement in zip(self._connections, itertools.cycle(statements), strict=False):
             connection._execute_command(COM_QUERY, statement)
 

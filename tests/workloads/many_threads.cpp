@@ -1,7 +1,8 @@
 // Many threads with stacks of a given depth.
 //
-// Arguments: number of threads, bytes of stack that each thread uses, milliseconds between two wakeups of each thread
-// (0: never). The process prints a line once all threads have reached their depth. It ends with its standard input.
+// Arguments: number of threads, bytes of stack that each thread uses, milliseconds between wakeups of each
+// thread (0: never). The process prints a line once all threads have reached their depth. It ends when its
+// standard input is closed.
 #include <alloca.h>
 #include <cstdio>
 #include <cstdlib>

@@ -30,7 +30,6 @@ class ManyThreads:
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
         return self._process.pid
 
     def __enter__(self) -> ManyThreads:

@@ -1,4 +1,4 @@
-"""Measure a client's reply times, in a separate process that queries continuously."""
+"""Measure the times between replies to a client, which queries continuously in a separate process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Gaps:
     histogram: dict[int, int]
 
     def percentile(self, share: float) -> int:
-        """Return the quantile of the gaps; the resolution is an eighth of an octave."""
+        """Return the quantile ``share`` of the gaps in microseconds, with the histogram's resolution."""
         left = share * self.count
         for edge, count in sorted(self.histogram.items()):
             left -= count
@@ -42,9 +42,9 @@ class Gaps:
 
 
 class LatencyProbe:
-    """Context manager around one client that sends ``DO 1``, waits for the reply, and sends the next.
+    """Context manager around one client that sends ``DO 1``, waits for the reply, and repeats this.
 
-    With ``realtime`` (SCHED_FIFO) the client itself never waits for a CPU, as if it ran on another host. A
+    With ``realtime`` (SCHED_FIFO), the client itself never waits for a CPU, as if it ran on another host. A
     nice value is not sufficient under EEVDF. The client ends by itself after ``bound`` seconds.
     """
 

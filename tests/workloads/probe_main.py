@@ -20,7 +20,7 @@ _QUERY = b"\x05\x00\x00\x00\x03DO 1"
 
 
 class Meter:
-    """Collect the times between two replies of the server.
+    """Collect the times between consecutive replies of the server.
 
     The thread that reads standard input sets ``wanted`` to request a report. The client prints the report
     before its next query.
@@ -58,7 +58,7 @@ def _listen(meter: Meter) -> None:
 
 
 def _measure(wire: socket.socket, meter: Meter, until: float) -> None:
-    """Send queries, wait for replies and count. Gaps reach from reply to reply, so every delay is counted."""
+    """Send queries and count the gaps. A gap lasts from one reply to the next, so every delay is counted."""
     before = time.perf_counter_ns()
     while time.monotonic() < until:
         wire.sendall(_QUERY)

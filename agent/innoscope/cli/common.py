@@ -58,12 +58,12 @@ def target_options(function: F) -> F:
 
 
 def on_terminal() -> bool:
-    """Return whether standard input is a terminal, so that the user can be asked."""
+    """Return whether standard input is a terminal, so that the user can be asked questions."""
     return sys.stdin.isatty()
 
 
 def require_yes(question: str, command: str) -> None:
-    """Ask for confirmation. Raise Refused unless the answer is yes. ``command`` is shown as the remedy."""
+    """Ask for confirmation. Raise Refused, with ``command`` as the remedy, unless the answer is yes."""
     if not on_terminal():
         raise Refused(
             "cannot ask for confirmation without a terminal: nothing was changed", remedy=f"{command} --yes"
@@ -74,7 +74,7 @@ def require_yes(question: str, command: str) -> None:
 
 def json_option(function: F) -> F:
     """Add ``--json``, passed as ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def source_options(function: F) -> F:
@@ -109,9 +109,9 @@ def sql_options(function: F) -> F:
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal, or None if standard output is a file or a pipe.
+    """Return the width of the terminal, or None if standard output is not a terminal.
 
-    Output to a file or a pipe is not truncated.
+    Lines are truncated only on a terminal.
     """
     if not sys.stdout.isatty():
         return None
@@ -130,7 +130,8 @@ def table(
 
     Columns that are empty in every row are omitted. The widest columns are truncated to fit ``width``.
     """
-    rows = [[sanitize.line(cell) for cell in row] for row in rows]  # before the widths are measured
+    # Escape before measuring, because escaping changes the widths.
+    rows = [[sanitize.line(cell) for cell in row] for row in rows]
     kept = [index for index in range(len(headings)) if any(row[index] for row in rows)]
     cells = [[row[index] for index in kept] for row in ([*headings], *rows)]
     widths = _fit([max(len(row[column]) for row in cells) for column in range(len(kept))], width)
@@ -147,7 +148,7 @@ def _cell(text: str, size: int, flush_right: bool) -> str:
 
 
 def _fit(widths: list[int], width: int | None) -> list[int]:
-    """Return the widths, with the widest column reduced repeatedly until the row fits."""
+    """Shrink the widest column, one character at a time, until the row fits. Return the new widths."""
     if width is None:
         return widths
     fitted = list(widths)

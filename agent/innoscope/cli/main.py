@@ -26,7 +26,7 @@ _DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the shell completion scripts that click generates
 
-#: Commands with their lines in ``--help``, the most used ones first. Their modules are imported on demand,
+#: Commands and their descriptions in ``--help``, most used first. Their modules are imported on demand,
 #: because startup must be fast.
 COMMANDS = {
     "diagnose": "Report what is wrong with a server, why, and what to do.",
@@ -74,12 +74,12 @@ class LazyGroup(Group):
     """A group that imports the module of a command only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, the most used ones first."""
+        """Return the names of the commands, most used first."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return ``command`` of the command's module; None for an unknown command name."""
+        """Import the command's module and return its ``command``; None if the name is unknown."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -116,9 +116,9 @@ def cli(settings: Settings, debug: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit with its code: the entry point of the console script."""
+    """Run a command and exit with its exit code. This is the entry point of the console script."""
     logs.log_uncaught()
-    # A suspended command could not detach its probes, so Ctrl-Z has the effect of Ctrl-C.
+    # A suspended command could not detach its probes, so Ctrl-Z acts like Ctrl-C.
     signal.signal(signal.SIGTSTP, lambda *_: signal.raise_signal(signal.SIGINT))
     code = main(arguments)
     try:
@@ -129,7 +129,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line. Return its exit code (see docs/cli.md); never raise an exception."""
+    """Run a command line and return its exit code (docs/cli.md). Never raise an exception."""
     settings = Settings()
     try:
         code = _invoke(arguments, settings)
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Exception as error:  # unexpected: show a message instead of a traceback
         if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
-            _complain(f"cannot write the output: {error.strerror}", "write it elsewhere", settings)
+            _complain(f"cannot write the output: {error.strerror}", "choose another file or device", settings)
             _drop_output()
             return ExitCode.CANNOT_WRITE
         remedy = None if settings.debug else "run with --debug for the traceback: innoscope --debug …"
@@ -170,7 +170,7 @@ def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
 
 
 def _complain(what: str, remedy: str | None, settings: Settings) -> None:
-    """Write ``innoscope: <what>`` and the remedy below it to standard error."""
+    """Write ``innoscope: <what>`` to standard error, with the remedy below."""
     console.line(console.Coloured(f"innoscope: {what}", console.Colour.RED), err=True)
     console.lines((f"  {line}" for line in (remedy or "").split("\n") if line), err=True)
     if settings.debug:
@@ -178,14 +178,14 @@ def _complain(what: str, remedy: str | None, settings: Settings) -> None:
 
 
 def _show_usage(error: click.ClickException) -> None:
-    """Print click's message about an invalid command line, escaped because it may repeat arguments."""
+    """Print click's message about an invalid command line. Escape it, because it may quote arguments."""
     text = io.StringIO()
     error.show(file=text)
     console.block(text.getvalue(), err=True)
 
 
 def _drop_output() -> None:
-    """Redirect output to /dev/null, so that the flush at exit does not fail with a closed pipe."""
+    """Redirect output to /dev/null, so that the flush at exit does not fail if the pipe is closed."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None:

@@ -1,9 +1,8 @@
-"""Open a server for ``stacks``, ``top`` and ``profile``, and obtain its debug files."""
+"""Open a server for ``stacks``, ``top`` and ``profile``, and download its debug files if allowed."""
 
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from innoscope.common import console
-from innoscope.common.errors import KernelUnable, NoRights
 from innoscope.sampling.engine import MOST_BYTES, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope._native import ModuleInfo
-    from innoscope.common.errors import InnoscopeError
     from innoscope.target.model import Target
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -28,10 +25,10 @@ F = TypeVar("F", bound="Callable[..., Any]")
 class How:
     """Options for snapshots. ``debug_dirs`` are searched before the defaults; ``fetch`` allows debuginfod.
 
-    ``repeated`` snapshots are limited in size; a single snapshot is complete.
+    With ``repeated``, the size of each snapshot is limited; otherwise, the snapshot is complete.
     """
 
-    method: str = "bpf"
+    method: str = "auto"
     inlines: bool = False
     kernel: bool = False
     debug_dirs: tuple[Path, ...] = ()
@@ -65,25 +62,25 @@ def method_options(function: F) -> F:
     option = click.option(
         "-m",
         "--method",
-        type=click.Choice(["bpf", "ptrace"]),
-        default="bpf",
+        type=click.Choice(["auto", "bpf", "bpf-nosleep", "procfs", "ptrace"]),
+        default="auto",
         show_default=True,
-        help="How to copy stacks. ptrace stops each thread for microseconds; it is never used by default.",
+        help="How to copy stacks. auto: the first of bpf, bpf-nosleep and procfs that works; these stop "
+        "nothing. ptrace stops each thread for microseconds.",
     )
     return option(debug_options(function))
 
 
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
-    """Return the engine and notes. The engine uses debug files from debuginfod if the user allows it.
+    """Create the engine, and download debug files if the user allows it. Return the engine and notes.
 
-    If BPF is unavailable, ask on the terminal whether threads may be stopped instead. If there is no terminal
-    or the answer is no, raise NoRights or KernelUnable.
+    Raises NoRights or KernelUnable.
     """
 
-    def build(method: str, debug_files: Mapping[str, str] | None = None) -> Engine:
+    def build(debug_files: Mapping[str, str] | None = None) -> Engine:
         return Engine(
             target,
-            method=method,
+            method=how.method,
             inlines=how.inlines,
             kernel=how.kernel,
             debug_files=debug_files,
@@ -91,29 +88,16 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
             most_bytes=MOST_BYTES if how.repeated else None,
         )
 
-    try:
-        method, engine = how.method, build(how.method)
-    except (KernelUnable, NoRights) as error:
-        if how.method != "bpf" or not _may_stop(error):
-            raise
-        method, engine = "ptrace", build("ptrace")
+    engine = build()
     files, notes = fetched(lambda: engine.modules(), how)
-    return (build(method, files) if files else engine), notes
-
-
-def _may_stop(error: InnoscopeError) -> bool:
-    """Ask on the terminal whether each thread may be stopped. Return False without a terminal."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    console.line(error.what, err=True)
-    return console.ask_yes_no("Stop each thread for some microseconds instead (--method ptrace)?")
+    return (build(files) if files else engine), notes
 
 
 def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Return the paths of debug files by build-id, downloaded if the user allows it, and notes."""
+    """Download debug files if the user allows it. Return their paths by build-id, and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
         return {}, ()
-    # Imported here: urllib takes 30 ms and 7 MB, and is only needed with DEBUGINFOD_URLS.
+    # Imported here: urllib takes 30 ms and 7 MB to import, and is needed only with DEBUGINFOD_URLS.
     from innoscope.target.symbols import debuginfod
 
     found = debuginfod.fetch(modules(), debuginfod.Settings.of(os.environ), download_progress())

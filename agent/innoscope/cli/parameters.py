@@ -1,4 +1,4 @@
-"""Parameter types and options: times, older spellings, completion, suggestions, logging options."""
+"""Parameter types and shared options: times, deprecated spellings, completion, suggestions, logging."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     _ParamType = click.ParamType[float]
 else:
-    _ParamType = click.ParamType  # not generic before click 8.3
+    _ParamType = click.ParamType  # generic only since click 8.3
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -27,7 +27,7 @@ _LONGEST_S = 366 * 86_400.0
 
 
 class Duration(_ParamType):
-    """A time in seconds, given as ``10``, ``250ms``, ``90s``, ``5m``, ``1h`` or ``1d``."""
+    """A duration in seconds, given as ``10``, ``250ms``, ``90s``, ``5m``, ``1h`` or ``1d``."""
 
     name = "time"
 
@@ -35,27 +35,27 @@ class Duration(_ParamType):
         self._least, self._most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the time in seconds. Fail with a usage error if it is malformed or out of range."""
+        """Return the duration in seconds. Fail with a usage error if it is malformed or out of range."""
         if isinstance(value, float):
             return value
         match = _DURATION.fullmatch(value.strip())
         if match is None:
-            self.fail(f"{value!r} is not a time: 10 (seconds), 250ms, 90s, 5m, 1h, 1d", param, ctx)
+            self.fail(f"{value!r} is not a duration: use 10 (seconds), 250ms, 90s, 5m, 1h or 1d", param, ctx)
         seconds = float(match[1]) * _UNITS[match[2]]
         if not self._least <= seconds <= self._most:
             limits = f"{_shown(self._least)} to {_shown(self._most)}"
-            self.fail(f"{value!r} is not within {limits}", param, ctx)
+            self.fail(f"{value!r} is out of range: {limits}", param, ctx)
         return seconds
 
 
 def _shown(seconds: float) -> str:
-    """Format a time in the longest unit that divides it: ``0.1s``, ``5m``, ``366d``."""
+    """Format a duration in the largest unit that gives a whole number, or in seconds: ``5m``, ``0.1s``."""
     unit = next((unit for unit in ("d", "h", "m") if seconds and seconds % _UNITS[unit] == 0), "s")
     return f"{seconds / _UNITS[unit]:g}{unit}"
 
 
 class Option(click.Option):
-    """An option whose older spellings, ``formerly``, still work but are not in the help text."""
+    """An option with deprecated spellings (``formerly``) that still work, but are not in the help text."""
 
     def __init__(self, *args: Any, formerly: Sequence[str] = (), **options: Any) -> None:
         super().__init__(*args, **options)
@@ -74,7 +74,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command and its arguments. Raise UsageError with a suggestion if it is unknown."""
+        """Return the command and its arguments. If it is unknown, raise UsageError with a suggestion."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             there_are = self.list_commands(ctx)
@@ -93,7 +93,7 @@ def completes(
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Return a completion function (``shell_complete=``) for the words, each with a description.
 
-    If the words cannot be read, no words are offered, because completion cannot show errors.
+    If reading the words fails, none are offered, because completion cannot show errors.
     """
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

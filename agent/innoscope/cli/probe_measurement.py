@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of a measurement over ``seconds``. ``overhead`` is a share of the server's CPU time."""
+    """The result of measuring for ``seconds`` seconds. ``overhead`` is a fraction of the server's CPUs."""
 
     reports: list[ProbeReport]
     samples: list[Sample]
@@ -33,7 +33,7 @@ class Measured:
     cost: HitCost
 
     def rows(self) -> Iterable[tuple[str, ...]]:
-        """Return the rows of a table, the busiest probes first."""
+        """Return the rows of the table, the most expensive probes first."""
         for report in sorted(
             self.reports, key=lambda each: (each.state == "missing", -each.hits, each.probe)
         ):
@@ -51,7 +51,7 @@ class Measured:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return the document for ``--json``."""
+        """Return the JSON document."""
         return {
             "seconds": self.seconds,
             "attach_seconds": self.attach_seconds,
@@ -88,7 +88,7 @@ def measured(target: Target, families: frozenset[str] | None, *, seconds: float,
 
 
 def _thread_groups(target: Target) -> dict[int, str]:
-    """Return the kind of each thread by thread id, determined from one snapshot."""
+    """Take one snapshot, and return the kind of each thread by thread id."""
     kinds = default_kinds()
     snapshot = Engine(target).take_snapshot()
     return {thread.tid: kinds.of(thread.frames, thread.comm).name for thread in snapshot.threads}
@@ -99,7 +99,7 @@ def _wait(seconds: float) -> None:
     shows = seconds > 2
     while (left := ends - time.monotonic()) > 0:
         if shows:
-            console.progress(f"attached; {left:.0f} s to go (Ctrl-C takes the probes off)")
+            console.progress(f"attached; {left:.0f} s to go (Ctrl-C detaches the probes)")
         time.sleep(min(left, 1.0))
     if shows:
         console.clear_progress()

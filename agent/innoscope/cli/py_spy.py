@@ -18,8 +18,8 @@ from innoscope.common.errors import ExitCode, InnoscopeError, NoRights, NoSuchPr
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
-#: Matches a command line with one argument per line:
-#: Python's options, our module or script, our options, the command.
+#: Matches Innoscope's command line, with one argument per line. It consists of Python's options, the module
+#: or script, global options and the command.
 _OURS: Final = re.compile(r"(-[^cm\n].*\n)*(-m\ninnoscope\.cli\.main|(.*/)?innoscope)\n(-.*\n)*(?P<name>.+)")
 _TOP: Final = 20
 
@@ -58,7 +58,7 @@ def command_of(pid: int, proc: ProcFs) -> str:
     if match is None or not Path(program).name.startswith("python"):
         raise NotOurs(
             f"cannot profile process {pid}: it is not an Innoscope process",
-            remedy=f"the stacks of a server: innoscope stacks --pid {pid}",
+            remedy=f"for the stacks of a server: innoscope stacks --pid {pid}",
         )
     return match["name"]
 
@@ -82,7 +82,7 @@ def record(pid: int, seconds: float, options: list[str]) -> list[str]:
 
 
 def table(process: str, folded: list[str]) -> list[str]:
-    """Return the lines of a table of the functions that are innermost in the most samples."""
+    """Return the lines of a table of the functions that were most often at the top of the stack."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in folded:
@@ -92,7 +92,7 @@ def table(process: str, folded: list[str]) -> list[str]:
         total.update(dict.fromkeys(functions, int(count)))
     samples = own.total()
     if not samples:
-        return [f"{process}: no thread ran; waiting threads too: --idle"]
+        return [f"{process}: no thread ran; to include waiting threads: --idle"]
     rows = [
         f"{count / samples:6.1%}  {total[function] / samples:6.1%}  {function}"
         for function, count in own.most_common(_TOP)

@@ -36,7 +36,7 @@ def _class_names() -> Mapping[str, str]:
 
 
 def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Convert labels or ids (with - or _) of wait classes to ids. Raise BadParameter for unknown ones."""
+    """Convert wait classes (labels, or ids with - or _) to ids. Raise BadParameter if one is unknown."""
     if not values:
         return ()
 
@@ -63,7 +63,7 @@ def format_options(function: F) -> F:
             metavar="FILE",
             help="Write to this file atomically.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+        click.option("--json", "as_json", is_flag=True, help="Same as --format json."),
         click.option(
             "-f", "--format", "form", type=click.Choice(FORMATS), help="Output format.  [default: text]"
         ),
@@ -97,14 +97,14 @@ def filter_options(function: F) -> F:
             "--limit",
             type=click.IntRange(min=1),
             metavar="N",
-            help="At most N stacks, classes or threads.",
+            help="Show at most N stacks, classes or threads.",
         ),
         click.option(
             "-g",
             "--grep",
             callback=_regex,
             metavar="REGEX",
-            help="Only threads whose functions, name or statement match.",
+            help="Show only threads with a function, name or statement that matches.",
         ),
         click.option(
             "-w",
@@ -114,7 +114,7 @@ def filter_options(function: F) -> F:
             callback=_classes,
             shell_complete=completes(_class_names),
             metavar="CLASS",
-            help="Only threads in this wait class (may be repeated).",
+            help="Show only threads in this wait class (may be repeated).",
         ),
     ):
         function = option(function)
@@ -136,7 +136,7 @@ def frame_options(function: F) -> F:
 def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
     """Return the output format. Raise UsageError if options contradict each other."""
     if as_json and form not in (None, "json"):
-        raise click.UsageError(f"--json contradicts --format {form}")
+        raise click.UsageError(f"cannot use --json with --format {form}")
     form = "json" if as_json else form or "text"
     if by is not None and form != "text":
         raise click.UsageError(f"cannot use --by with --format {form}: only text supports it")
@@ -146,7 +146,7 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
 
 
 def write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None, detail: Detail) -> None:
-    """Write the report in any format except JSON, because each command has its own JSON document."""
+    """Write the report in a format other than JSON. For JSON, each command writes its own document."""
     if form == "pprof":
         sink.raw(pprof.encode(report))
     elif form != "json":

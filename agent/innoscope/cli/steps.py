@@ -1,4 +1,4 @@
-"""Show progress of a step that may take a long time."""
+"""Show the progress of a slow step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUIET_S: Final = 2.0
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Show the current step and its duration on standard error after 2 s, if that is a terminal."""
+    """After 2 s, show the step and the elapsed time on standard error, if that is a terminal."""
     if not console.shows_progress():
         yield
         return

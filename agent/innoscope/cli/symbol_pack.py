@@ -1,4 +1,4 @@
-"""Make a symbol pack from a debug file: all symbols, and the addresses and offsets that the catalogs need."""
+"""Make a symbol pack from a debug file. It contains all symbols, and addresses and offsets for catalogs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from innoscope.toggles.backends.gdb import Described
     from innoscope.toggles.model import Setting
 
-#: Receives the description of a step, and returns a context manager that is active during the step.
+#: A function that takes the description of a step, and returns the context manager in which the step runs.
 Step: TypeAlias = "Callable[[str], AbstractContextManager[object]]"
 
 _LONGEST: Final = 200  # maximum length of a C type in characters; longer ones are truncated
@@ -38,37 +38,37 @@ _LONGEST: Final = 200  # maximum length of a C type in characters; longer ones a
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A symbol pack that is not written to a file yet."""
+    """A symbol pack that has not been written to a file yet."""
 
     build_id: str
     data: bytes
 
 
-def make(origin: PackSource, step: Step, *, gdb: str = "gdb") -> Made:
-    """Make a pack from a file with symbols and, optionally, debug information. The call takes seconds.
+def make(origin: PackSource, step: Step) -> Made:
+    """Make a pack from a file with symbols and, optionally, debug information. This takes seconds.
 
     Raise BadFile if the file is missing, is not an ELF file, or has no build-id or no symbols.
     """
     try:
-        return _make(origin, step, gdb)
+        return _make(origin, step)
     except _native.NativeError as error:
         raise BadFile(f"cannot make a symbol pack: {failure(error).detail}", remedy=_REMEDY) from error
 
 
-_REMEDY: Final = "give the server's debug file, or the server before it was stripped: --file FILE"
+_REMEDY: Final = "use the server's debug file, or the unstripped server: --file FILE"
 
 
-def _make(origin: PackSource, step: Step, gdb: str) -> Made:
+def _make(origin: PackSource, step: Step) -> Made:
     file = origin.file
     info = _native.elf_info(str(file))
     if info.build_id is None:
         raise BadFile(
-            f"{file} has no build-id, by which a pack is found",
-            remedy="only what was linked with --build-id has one; use its debug file as it is (docs/cli.md)",
+            f"{file} has no build-id, which identifies packs",
+            remedy="use its debug file directly (docs/cli.md), or link the server with --build-id",
         )
     if not info.has_symtab:
         raise BadFile(f"{file} has no symbols: it was stripped", remedy=_REMEDY)
-    layout = _layout(origin, step, gdb) if info.has_debug_info else _as_json({}, {}, {})
+    layout = _layout(origin, step) if info.has_debug_info else _as_json({}, {}, {})
     with step("compressing the names"):
         about = _about(origin)
         payload = _native.pack_payload(str(file), _encoded(about), _encoded(layout))
@@ -82,18 +82,19 @@ def _about(origin: PackSource) -> dict[str, Any]:
     return {"server": origin.server, "made_by": made_by, "made_at": made_at, "made_of": origin.name}
 
 
-def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
-    """Return the part of the debug information that the catalogs need, for the variables of this build."""
+def _layout(origin: PackSource, step: Step) -> dict[str, Any]:
+    """Return the debug information that the catalogs need about the variables of this build."""
     file = origin.file
-    paths, names = memory_catalog.load().paths, [setting.name for setting in memory_settings()]
+    catalog, names = memory_catalog.load(), [setting.name for setting in memory_settings()]
+    paths = catalog.paths
     with step(f"reading the debug information of {origin.name}"):
         symbols = _native.symbol_in_file(str(file), sorted({*names, *map(root, paths)}))
-        paths = tuple(path for path in paths if root(path) in symbols)
+        paths = (*(path for path in paths if root(path) in symbols), *catalog.types)
         names = [name for name in names if name in symbols]
         answers = _native.members_in_file(str(file), [*paths, *names])
     answers = answers or _native.Members({}, {})
     with step(f"reading the debug information of {origin.name} with gdb"):
-        described = backends_gdb.describe(str(file), names, gdb) or {}
+        described = backends_gdb.describe(str(file), names) or {}
     for name in set(names) - described.keys():
         if name in answers.found:
             described[name] = backends_gdb.without_gdb(answers.found[name], symbols[name].address)
@@ -106,7 +107,7 @@ def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
 
 
 def memory_settings() -> Sequence[Setting]:
-    """Return all variables that toggles may write in memory, for all server versions, without duplicates."""
+    """Return the variables that toggles may write in the memory of any server version, without duplicates."""
     found = {
         assignment.setting.name: assignment.setting
         for toggle in toggle_catalog.load().values()
@@ -133,7 +134,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def write(made: Made, output: str) -> Path:
-    """Write the pack atomically, and only if Innoscope would accept it. Return its path.
+    """Check that Innoscope would accept the pack, and write it atomically. Return its path.
 
     ``output`` is a file or a folder. Raise BadFile or CannotWrite.
     """

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from innoscope.toggles.journal_format import Entry
     from innoscope.toggles.model import Backend, Generation, Plan, Raw, Step, Toggle
 
-LIST = ("TOGGLE", "NOW", "RANGE", "BACKENDS", "RISK", "WHAT IT IS, OR WHY NOT HERE")
+LIST = ("TOGGLE", "NOW", "RANGE", "BACKENDS", "RISK", "DESCRIPTION, OR WHY NOT SUPPORTED")
 HISTORY = ("ID", "WHEN", "WHO", "SERVER", "TOGGLE", "CHANGE", "BACKEND", "OUTCOME", "UNTIL", "WHY")
 _BACKENDS = {
-    "sql": "SET GLOBAL; nothing stops",
-    "memory": "one write into its memory; nothing stops",
+    "sql": "SET GLOBAL; the server keeps running",
+    "memory": "one write to its memory; the server keeps running",
 }
 _DAY_S = 86_400
 _READABLE = 100  # maximum width of a paragraph in columns
@@ -29,7 +29,7 @@ _READABLE = 100  # maximum width of a paragraph in columns
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """A toggle on one server: its current value, allowed values and backends, or why it is unsupported."""
+    """A toggle on one server: current value, allowed values and backends, or why it is not supported."""
 
     toggle: Toggle
     now: str | None = None
@@ -74,6 +74,7 @@ class Here:
             "why_not": self.why_not,
             "also": self.toggle.also,
             "undo": self.toggle.undo,
+            "cluster": self.toggle.cluster,
         }
 
 
@@ -89,6 +90,7 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
     yield from wrap(toggle.what, _READABLE, initial_indent="  ", subsequent_indent="  ")
     yield from _labelled("also", toggle.also)
     yield from _labelled("undo", toggle.undo)
+    yield from _labelled("cluster", toggle.cluster)
     if toggle.risk is Risk.DANGEROUS:
         yield from _labelled("confirm", "by typing its name, or --confirm " + toggle.name)
     yield ""
@@ -96,7 +98,7 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
     if here.why_not is not None:
         yield from _labelled("not here", here.why_not)
         return
-    yield from _labelled("now", here.now or "cannot be told: innoscope toggle plan says why")
+    yield from _labelled("now", here.now or "unknown: innoscope toggle plan shows why")
     yield from _labelled("values", here.allowed)
     for backend in here.backends:
         yield from _labelled(backend.kind, f"{', '.join(_settings(backend))} ({_BACKENDS[backend.kind]})")
@@ -106,7 +108,7 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
 
 
 def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
-    """Yield the lines of ``toggle plan``: exactly which changes would be made."""
+    """Yield the lines of ``toggle plan``: the changes that would be made."""
     toggle = plan.toggle
     kind = plan.backend.kind
     yield f"{title(target)}: {toggle.name} → {plan.value}, by {kind} ({_BACKENDS[kind]})"
@@ -141,7 +143,7 @@ def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
 
 
 def refusal(plan: Plan) -> Refused:
-    """Return the error for a plan that the checks refuse, with all reasons and remedies."""
+    """Return the error for a plan that the checks reject, with all reasons and remedies."""
     reasons = "; ".join(verdict.reason or verdict.check for verdict in plan.refusals)
     remedies = dict.fromkeys(verdict.remedy for verdict in plan.refusals if verdict.remedy)
     return Refused(f"{plan.toggle.name} is not changed: {reasons}", remedy="\n".join(remedies) or None)
@@ -153,7 +155,7 @@ def done_lines(entry: Entry) -> Iterator[str]:
     for step in entry.steps:
         yield f"  {step.setting}: {_change(step)}"
     if entry.until is not None:
-        yield f"  undone by itself at {clock(entry.until)}; before: innoscope toggle undo {entry.id}"
+        yield f"  undone at {clock(entry.until)}; earlier: innoscope toggle undo {entry.id}"
     else:
         yield f"  undo: innoscope toggle undo {entry.id}"
 
@@ -161,7 +163,7 @@ def done_lines(entry: Entry) -> Iterator[str]:
 def undone_lines(entry: Entry) -> Iterator[str]:
     """Yield the lines that report an undo. ``entry`` is the journal entry of the original change."""
     if entry.outcome != "undone":
-        yield f"{entry.toggle}: nothing to set back, {entry.id} had not been written"
+        yield f"{entry.toggle}: nothing to undo, {entry.id} was not written"
         return
     yield f"{entry.toggle} is as it was before {entry.id} of {clock(entry.at)}, by {entry.who}"
     for step in reversed(entry.steps):
@@ -191,7 +193,7 @@ def entry_document(entry: Entry) -> dict[str, Any]:
 
 
 def clock(at: float) -> str:
-    """Format a Unix time as local time, with the date unless it is within a day from now."""
+    """Format a Unix time as local time, with the date if it is more than a day from now."""
     form = "%H:%M:%S" if abs(at - time.time()) < _DAY_S else "%Y-%m-%d %H:%M:%S"
     return datetime.fromtimestamp(at).astimezone().strftime(form)
 
@@ -202,7 +204,7 @@ def dotted(version: Sequence[int]) -> str:
 
 
 def _step_text(step: Step) -> str:
-    """Format a step as ``innodb_x: 56 → 0``. For a write to memory, append the address and its source."""
+    """Format a step as ``innodb_x: 56 → 0``. For a memory write, append the address and how it was found."""
     text = f"{step.setting}: {_change(step)}"
     if step.address is None:
         return text
@@ -210,7 +212,7 @@ def _step_text(step: Step) -> str:
 
 
 def _change(step: Step) -> str:
-    """Format a change as ``56 → 0`` or ``OFF, as it is``; empty for a step without values.
+    """Format a change as ``56 → 0``, or ``OFF, unchanged``; empty for a step without values.
 
     If either value is a bool, both are shown as ON or OFF, even if the server reports 0 or 1.
     """
@@ -218,7 +220,7 @@ def _change(step: Step) -> str:
         return ""
     switch = isinstance(step.old, bool) or isinstance(step.new, bool)
     old, new = ((_switch(raw) if switch else str(raw)) for raw in (step.old, step.new))
-    return f"{new}, as it is" if same(step.old, step.new) else f"{old} → {new}"
+    return f"{new}, unchanged" if same(step.old, step.new) else f"{old} → {new}"
 
 
 def _switch(raw: Raw) -> str:

@@ -25,7 +25,7 @@ _NO_FOLDER: Final = Path("/nonexistent")
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return ``$XDG_CACHE_HOME/innoscope``, else root's /var/cache/innoscope, else ~/.cache/innoscope."""
+    """Return ``$XDG_CACHE_HOME/innoscope``, else ~/.cache/innoscope, or for root /var/cache/innoscope."""
     environment = os.environ if environment is None else environment
     home = environment.get("XDG_CACHE_HOME")
     if home:
@@ -39,12 +39,12 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def cache_key(*inputs: str) -> str:
-    """Return a file name that identifies these inputs and this version of Innoscope."""
+    """Return a file name derived from these inputs and the version of Innoscope."""
     return hashlib.sha256(json.dumps((__version__, *inputs)).encode()).hexdigest()
 
 
 class Cache:
-    """Cached results of one kind, in files in the folder ``name`` below ``root`` (default: cache_folder()).
+    """Cached results of one kind: files in the folder ``name`` below ``root`` (default: cache_folder()).
 
     If there are more than ``max_files`` files, the oldest are removed.
     """
@@ -66,7 +66,7 @@ class Cache:
         return content if hashlib.sha256(content).digest() == digest else None
 
     def write(self, key: str, content: bytes) -> None:
-        """Store a result: write its file atomically. Do nothing if the folder is not writable."""
+        """Store a result by writing its file atomically. Do nothing if the folder is not writable."""
         folder = self._folder
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class Cache:
             self._remove_oldest()
 
     def remove(self, key: str) -> bool:
-        """Remove one result. Return whether it existed."""
+        """Remove a cached result. Return whether it existed."""
         with contextlib.suppress(OSError):
             (self._folder / key).unlink()
             return True

@@ -1,7 +1,7 @@
 """Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
 
-All text is sanitized here. Only ``progress``,
-``clear_progress`` and ``Coloured`` lines contain control characters.
+All text is sanitized here. The only control characters written are those of ``progress``, ``clear_progress``
+and ``Coloured`` lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLEAR_LINE: Final = "\r\x1b[K"
 
 
 class Colour(StrEnum):
-    """The colours of output; the values are click's names."""
+    """Output colours. The values are click's colour names."""
 
     RED = "red"  # failed, urgent
     YELLOW = "yellow"  # degraded
@@ -43,7 +43,7 @@ class Coloured(str):
 
 
 def line(text: str = "", *, err: bool = False) -> None:
-    """Write one line and flush."""
+    """Write one line and flush the stream."""
     lines((text,), err=err)
 
 
@@ -59,7 +59,7 @@ def lines(texts: Iterable[str], *, err: bool = False) -> None:
 
 
 def block(text: str, *, err: bool = False) -> None:
-    """Write a multi-line text, such as a help text, a remedy or a traceback."""
+    """Write multi-line text, such as a help text, a remedy or a traceback."""
     lines(sanitize.block(text).removesuffix("\n").split("\n"), err=err)
 
 
@@ -77,7 +77,7 @@ def raw(data: bytes) -> None:
 
 
 def shows_progress() -> bool:
-    """Return whether standard error is a terminal, so that progress is shown."""
+    """Return whether progress can be shown, that is, whether standard error is a terminal."""
     return sys.stderr.isatty()
 
 

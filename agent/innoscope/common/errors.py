@@ -1,4 +1,4 @@
-"""Errors that end a command: what failed, on what, why, and which command to run next."""
+"""Errors that end a command. Each says what failed, on what, why, and which command to run next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     SUCCESS = 0, "success"
     FAILURE = 1, "a failure without a code of its own; `innoscope --debug …` prints the traceback"
     USAGE = 2, "invalid command line: an unknown option, an invalid or ambiguous argument"
-    NO_TARGET = 3, "no process to work on: none matches, or several do and none was named"
+    NO_TARGET = 3, "no process was selected: none matches, or several match"
     NO_SUCH_PROCESS = 4, "the process does not exist or has ended, or its pid was reused"
     WRONG_PROCESS = 5, "the process exists, but is not a server (`self-profile`: not an agent or sensor)"
     NO_RIGHTS = 6, "missing privileges"
@@ -34,19 +34,19 @@ class ExitCode(IntEnum):
     REFUSED = 14, "refused because of a risk or a cost: nothing was changed; the reason is printed"
     NOT_SUPPORTED = 15, "this server does not have the setting or the function; the reason is printed"
     CHANGE_FAILED = 16, "the server could not be changed as requested; `toggle history` shows the attempt"
-    PUSH_REJECTED = 17, "the receiver of profiles rejected one; the reason is printed"
+    PUSH_REJECTED = 17, "the profile receiver rejected a profile; the reason is printed"
     FOUND = 18, "`diagnose`: something is wrong; the findings are printed"
     DIFFERENT = 19, "`diff`: there are differences; they are printed"
     TRACED = 20, "another debugger is attached to the process"
-    CANNOT_TELL = 21, "`diagnose`: no findings, but the threads were not seen: a stall may go unnoticed"
-    INTERRUPTED = 130, "Ctrl-C, or Ctrl-Z: a suspended command could not detach its probes, so it ends"
+    CANNOT_TELL = 21, "`diagnose`: no findings, but no snapshot was taken, so a stall may have been missed"
+    INTERRUPTED = 130, "interrupted by Ctrl-C or Ctrl-Z (a suspended command could not detach its probes)"
     BROKEN_PIPE = 141, "the reader of the output closed the pipe"
 
 
 class InnoscopeError(Exception):
     """Base class of all errors that end a command with a message instead of a traceback.
 
-    ``exit_code`` differs by cause so that scripts can tell them apart.
+    ``exit_code`` depends on the cause, so that scripts can distinguish errors.
     """
 
     exit_code = ExitCode.FAILURE
@@ -55,6 +55,11 @@ class InnoscopeError(Exception):
         super().__init__(what)
         self.what = what
         self.remedy = remedy
+
+    @property
+    def in_one_line(self) -> str:
+        """Return the message, with the remedy in brackets."""
+        return f"{self.what} ({self.remedy})" if self.remedy else self.what
 
 
 class NoTarget(InnoscopeError):

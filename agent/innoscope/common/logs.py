@@ -15,12 +15,12 @@ _log = logging.getLogger(__name__)
 FORMATS: Final = ("logfmt", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-#: Standard attributes of a LogRecord. All others were passed as ``extra``.
+#: Standard attributes of a LogRecord. All other attributes were passed as ``extra``.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up(form: str, level: str) -> None:
-    """Send logs to stderr in one of FORMATS. ``level`` (one of LEVELS) is the lowest level to write."""
+    """Log to stderr in format ``form`` (one of FORMATS), at severity ``level`` (one of LEVELS) and above."""
     logging.basicConfig(level=level.upper(), handlers=[_handler(form)], force=True)
 
 
@@ -85,7 +85,7 @@ class Structured(logging.Formatter):
 
 
 def _logfmt(value: object) -> str:
-    """Return the value for logfmt. Quote it, with JSON escapes, unless it is a plain printable word."""
+    """Format a value for logfmt. Quote it, with JSON escapes, unless it is a single printable word."""
     text = str(value)
     plain = text.isprintable() and not set(' "=') & set(text)
     return text if text and plain else sanitize.dumps(text)

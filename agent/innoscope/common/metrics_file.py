@@ -1,6 +1,7 @@
 """Read ``probes/catalog/metrics.yaml``, which lists the name and meaning of every exported metric.
 
-This module does not depend on the metrics registry, because probes need this file to number their counters.
+This module does not depend on the metrics registry, because the lower layer ``probes`` also reads the file,
+to number its counters.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "innoscope_"
 Kind = Literal["counter", "gauge", "histogram", "info"]
-#: All collectors; ``agent`` is for metrics of the agent itself.
+#: Sources of metrics: the collectors, and ``agent`` for the agent's own metrics.
 Source = Literal["probes", "memory", "sql", "waits", "process", "toggles", "agent"]
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 #: Suffixes that exposition formats add to names, and suffixes that OpenMetrics reserves.
 _SUFFIXES: Final = ("_total", "_count", "_sum", "_bucket", "_created")
-#: Units that are not base units (Prometheus: "use seconds, bytes, ratio").
+#: Units that are not base units. Prometheus requires base units: seconds, bytes, ratios.
 _BAD_UNITS: Final = re.compile(
     r"_(?:milliseconds|microseconds|nanoseconds|ms|us|ns|minutes|hours|days|percent|pct|kb|mb|kilobytes|megabytes)\b"
 )
-#: Labels that identify a scrape's target, or that the exposition format uses.
+#: Reserved labels: they identify a scrape's target, or the exposition format uses them.
 _TAKEN_LABELS: Final = frozenset({"server", "job", "instance", "le", "quantile", "type_"})
 _FROM: Final = re.compile(r"\([^()]+(?:\([^()]*\)[^()]*)*\)\.$")
 
@@ -55,7 +56,7 @@ class Declaration(Entry, frozen=True):
                 raise ValueError(f"label {label} has a duplicate value")
         if not self.help.endswith(".") or "\n" in self.help:
             raise ValueError("help must be one line that ends with a full stop")
-        # The help of the agent's own metrics need not name a source.
+        # Metrics that only the agent exports need no source in their help text.
         if self.sources != ("agent",) and not _FROM.search(self.help):
             raise ValueError("help must end with the source of the number, in parentheses")
 
@@ -77,24 +78,24 @@ def _name_problem(name: str, kind: str) -> str | None:
     if not _NAME.fullmatch(name):
         return "the name is not snake_case"
     if name.endswith(_SUFFIXES):
-        return "the name ends with what the exposition format adds"
+        return "the name ends with a suffix that the exposition format adds"
     if name.startswith(PREFIX):
-        return f"the name has {PREFIX} already"
+        return f"the name already starts with {PREFIX}"
     if _BAD_UNITS.search(name):
         return "the name has a unit that is not a base unit (seconds, bytes, ratio)"
     if name.endswith("_info") != (kind == "info"):
-        return "info metrics, and only they, end with _info"
+        return "the names of info metrics, and only these, end with _info"
     if kind == "histogram" and not name.endswith("_seconds"):
-        return "histograms are of seconds, and their names say so"
+        return "histograms are in seconds: the name must end with _seconds"
     return None
 
 
 @cache
 def installed() -> dict[str, Declaration]:
-    """Return the metrics of the installed file. Raises BadFile."""
+    """Return the metrics in the installed metrics.yaml. Raises BadFile."""
     return load(catalog_path("metrics.yaml"))
 
 
 def load(path: Path) -> dict[str, Declaration]:
-    """Return the metrics of a file, in file order, after checking it. Raises BadFile."""
+    """Read and check a metrics file. Return its metrics, in file order. Raises BadFile."""
     return read_yaml(path, File).metrics

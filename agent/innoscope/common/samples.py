@@ -1,4 +1,4 @@
-"""Define samples: collectors return them, the sensor sends them to the agent, and the agent exports them."""
+"""Define the samples that collectors return, the sensor sends to the agent, and the agent exports."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ class Outcome:
 
 
 def by_series(samples: Iterable[Sample]) -> dict[tuple[str, tuple[str, ...]], Value]:
-    """Return ``{(metric, labels): value}``."""
+    """Return the samples as a mapping ``{(metric, labels): value}``."""
     return {(sample.metric, sample.labels): sample.value for sample in samples}

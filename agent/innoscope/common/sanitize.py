@@ -12,11 +12,11 @@ import json
 import re
 from typing import Any, Final
 
-#: Characters that are not printable ASCII. Nearly all text has none, so escaping is cheap.
+#: Characters that are not printable ASCII. Most text contains none and needs no further checks.
 _SUSPECT: Final = re.compile(r"[^ -~]")
 _SUSPECT_IN_BLOCK: Final = re.compile(r"[^ -~\n]")
 _ELLIPSIS: Final = "…"
-#: Maximum characters of a label. Longer labels are cut and end with a digest, so that they stay distinct.
+#: Maximum label length in characters. Longer labels are cut and end with a digest to stay distinct.
 LIMIT: Final = 200
 _DIGEST: Final = 8
 
@@ -24,7 +24,7 @@ _DIGEST: Final = 8
 def line(text: str, limit: int | None = None) -> str:
     r"""Return ``text`` on one line with unprintable characters escaped, cut to ``limit`` characters.
 
-    This escapes all characters that ``str.isprintable`` rejects: C0 (also line feeds and tabs), DEL, C1,
+    This escapes all characters that ``str.isprintable`` rejects: C0 (including line feeds and tabs), DEL, C1,
     format characters (bidirectional controls and isolates, zero-width characters, tags), line and paragraph
     separators, unusual spaces, surrogates, private and unassigned code points. The escapes are ``\x1b``,
     ``\u202e``, ``\udcff``. Backslashes are not escaped, so the original text cannot be restored.
@@ -67,7 +67,7 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def json_text(text: str) -> str:
-    """Escape a JSON text like ``dumps``; its meaning does not change."""
+    """Escape a JSON text like ``dumps``, without changing its meaning."""
     return text if text.isprintable() else _SUSPECT_IN_BLOCK.sub(_json_escaped, text)
 
 
@@ -83,7 +83,7 @@ def _json_escaped(match: re.Match[str]) -> str:
 
 
 def _byte_escaped(character: str) -> str:
-    """Escape one character; a surrogate of ``surrogateescape`` is shown as the byte that it stands for."""
+    """Escape one character. A surrogate from ``surrogateescape`` becomes the byte that it stands for."""
     number = ord(character)
     if 0xDC80 <= number <= 0xDCFF:
         return f"\\x{number - 0xDC00:02x}"

@@ -9,6 +9,7 @@ import yaml
 
 from innoscope.common.errors import BadFile
 from innoscope.common.typed import (
+    Citation,
     Entry,
     NamedEntry,
     ServerEntry,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "Entry", "NamedEntry", "ServerEntry", "convert", "decode_json", "decode_toml", "name_entries",
+    "Citation", "Entry", "NamedEntry", "ServerEntry", "convert", "decode_json", "decode_toml", "name_entries",
     "read_json", "read_toml", "read_yaml",
 ]  # fmt: skip
 
@@ -62,7 +63,7 @@ def _text(path: Path) -> str:
 
 
 def _yaml_line(text: str, keys: list[Any]) -> int | None:
-    """Return the number of the line with the deepest of ``keys`` that exists in the file, or None."""
+    """Return the line number of the deepest of ``keys`` that exists in the file, or None."""
     try:
         node: Any = yaml.compose(text, Loader=_LOADER)
     except RecursionError:

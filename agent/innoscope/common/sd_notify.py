@@ -1,4 +1,4 @@
-"""Report a service's state to systemd (sd_notify) without its library."""
+"""Report a service's state to systemd (sd_notify) without libsystemd."""
 
 from __future__ import annotations
 

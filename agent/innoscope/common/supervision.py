@@ -14,17 +14,17 @@ from innoscope.common.sd_notify import notify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: A heartbeat function. A supervised function calls it at least once within the deadline.
+    #: A heartbeat function, which a supervised function must call at least once per deadline.
     Beat: TypeAlias = Callable[[], None]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two checks of all threads.
+#: Seconds between checks of all threads.
 CHECK_S: Final = 1.0
 #: Seconds before a failed thread is restarted, doubled after each consecutive failure.
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-#: A failure after this many seconds of running starts a new count of consecutive failures.
+#: If a thread ran for this many seconds before it failed, its count of consecutive failures restarts at one.
 STEADY_S: Final = 60.0
 #: After this many consecutive failures (about a minute) the process exits, so that systemd restarts it.
 MAX_FAILURES: Final = 7
@@ -35,8 +35,8 @@ class Trouble:
     """Failure counts of this process, and the number of threads and jobs that hang now."""
 
     watch_failures: int = 0  # failed attempts to watch a server
-    restarts: int = 0  # threads that were restarted
-    stuck: int = 0  # threads and jobs that hang
+    restarts: int = 0
+    stuck: int = 0  # threads and jobs that hang now
 
 
 class GaveUp(InnoscopeError):
@@ -73,7 +73,7 @@ class _Task:
         try:
             self._run(self.beat)
             self.finished = True
-        except BaseException as error:  # also a panic of the Rust core; ``check`` restarts the thread
+        except BaseException as error:  # including panics of the Rust core; ``check`` restarts the thread
             _log.error("thread failed", extra={"thread_name": self.name}, exc_info=error)
 
 
@@ -86,13 +86,13 @@ class Supervisor:
         self.restarts = 0
 
     def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        """Call ``run(beat)`` on a new thread, which counts as hung if it does not beat for ``deadline_s``."""
+        """Call ``run(beat)`` in a new thread, which is hung after ``deadline_s`` seconds without a beat."""
         task = _Task(name, run, deadline_s)
         self._tasks[name] = task
         self._begin(task)
 
     def ready(self) -> None:
-        """Report readiness to systemd (only once), and start to feed its watchdog."""
+        """Report readiness to systemd, and start feeding its watchdog. Further calls do nothing."""
         if not self._ready:
             self._ready = True
             notify("READY=1")
@@ -118,13 +118,13 @@ class Supervisor:
         return hung
 
     def join(self, name: str, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for a thread to end."""
+        """Wait at most ``timeout_s`` seconds for a thread to end."""
         thread = self._tasks[name].thread
         if thread is not None:
             thread.join(timeout_s)
 
     def join_all(self, timeout_s: float) -> None:
-        """Wait for all threads to end, at most ``timeout_s`` in total."""
+        """Wait for all threads to end, at most ``timeout_s`` seconds in total."""
         deadline = time.monotonic() + timeout_s
         for name in self._tasks:
             self.join(name, max(0.0, deadline - time.monotonic()))
@@ -160,7 +160,7 @@ class Supervisor:
         if task.failures >= MAX_FAILURES:
             raise GaveUp(
                 f"cannot keep the thread {task.name} running: it failed {task.failures} times in a row",
-                remedy="see the log for the traceback of each failure",
+                remedy="see the log for the tracebacks",
             )
         pause = min(FIRST_PAUSE_S * 2 ** (task.failures - 1), LONGEST_PAUSE_S)
         task.paused, task.hung, task.restart_at = True, False, now + pause

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import tomllib
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -24,8 +24,9 @@ T = TypeVar("T")
 #: msgspec ends its messages with the location: "Expected `str`, got `int` - at `$.rules[3].class`". It
 #: does not name the keys of a mapping: "at `$.classes[...].label`", "at `key` in `$.classes`".
 _PLACE: Final = re.compile(r"(?P<why>.*) - at (?P<key>`key` in )?`\$(?P<keys>.*)`", re.DOTALL)
-#: Types that any thread may use. msgspec describes a structure when it is first used. Other threads can run
-#: meanwhile; if they use the incomplete description, they crash (StructInfo_Convert in _core.c of 0.22.0).
+#: Types whose msgspec metadata is complete. msgspec builds the metadata of a structure on first use, without
+#: a lock. Another thread that uses incomplete metadata crashes (StructInfo_Convert in _core.c of msgspec
+#: 0.22.0).
 _described: Final[set[object]] = set()
 _describing: Final = threading.Lock()
 _KEY: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -36,17 +37,22 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class NamedEntry(Entry, frozen=True):
-    """An entry with its own key in the mapping as ``name``, which name_entries() sets."""
+    """An entry that knows its key in the mapping: name_entries() sets ``name`` to the key."""
 
     name: str = ""
 
 
 def name_entries(entries: Mapping[str, NamedEntry]) -> None:
-    """Set ``name`` of all entries. Call this from ``__post_init__`` of the structure with the mapping."""
+    """Set each entry's ``name``. Call this in ``__post_init__`` of the structure with the mapping."""
     for name, entry in entries.items():
         if entry.name:
             raise ValueError(f"{name}: unknown field `name`")
         msgspec.structs.force_setattr(entry, "name", name)
+
+
+#: The evidence for an entry: a source file of the server, and the versions in which the entry was checked.
+#: Versions in parentheses were checked in the source code, all others by finding the symbol in a build.
+Citation = Annotated[str, msgspec.Meta(pattern=r"\A[\w.]+\.(?:cc|c|h|ic)\b.*\b\d+\.\d+\.\d+")]
 
 
 class ServerEntry(Entry, frozen=True):
@@ -93,7 +99,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _parsed_json(text: str | bytes) -> Any:
-    """Return the untyped value, or None if the JSON is malformed after the part that was decoded."""
+    """Decode JSON text without checking types. Return None if the text is malformed."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -112,7 +118,7 @@ def convert(document: object, kind: type[T], source: object, line_of: Any = None
 
 
 def _describe(kind: object) -> None:
-    """Let msgspec describe a type, and all structures in it, in one thread at a time."""
+    """Make msgspec build the metadata of a type and its structures, in one thread at a time."""
     if kind not in _described:
         with _describing:
             msgspec.json.Decoder(kind, dec_hook=_hook)
@@ -133,7 +139,7 @@ def _hook(kind: Any, value: Any) -> Any:
 
 
 def _where(error: Exception, document: Any, kind: Any) -> tuple[list[Any], str]:
-    """Return the keys that lead to an invalid value, and the message: ``rules[3].class: Expected …``."""
+    """Return the path of keys to an invalid value, and the message: ``rules[3].class: Expected …``."""
     match = _PLACE.fullmatch(str(error))
     if match is None:
         return [], str(error)
@@ -147,7 +153,7 @@ def _where(error: Exception, document: Any, kind: Any) -> tuple[list[Any], str]:
 
 
 def _invalid_key(error: Exception, document: Any, kind: Any, keys: list[Any]) -> Any:
-    """Find by bisection which key of the mapping at ``keys`` causes the error, and return this key."""
+    """Return the key that causes the error in the mapping at ``keys``, found by bisection."""
     mapping = document
     try:
         for key in keys:
@@ -180,7 +186,7 @@ def _error(document: Any, kind: Any) -> str | None:
 
 
 def _toml_line(text: str, keys: list[Any]) -> int | None:
-    """Return the line number of a table's key, else of the table. Arrays of tables are not searched."""
+    """Return the line number of a key or, if not found, of its table. Arrays of tables are not searched."""
     names = [str(key) for key in keys]
     found, table = None, ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""Parse version ranges of the catalogs: ``5.6``, ``5.6+``, ``5.5-5.7``."""
+"""Parse the version ranges in catalogs: ``5.6``, ``5.6+``, ``5.5-5.7``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from typing import Final
 
 _RANGE: Final = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
+_LEADING: Final = re.compile(r"\d{1,5}(?:\.\d{1,5}){0,3}")
 
 
 class VersionRange:
-    """The versions from ``first`` to every version that begins with ``last``; no upper end if that is None.
+    """The versions from ``first`` to the last one that begins with ``last`` (None: no upper bound).
 
     This class is not a dataclass, because msgspec would then expect a mapping instead of a string in files.
     """
@@ -51,6 +52,12 @@ class VersionRange:
         if self.last is None:
             return f"{first}+"
         return first if self.last == self.first else f"{first}-{'.'.join(map(str, self.last))}"
+
+
+def leading_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers at the start of a version (``10.11.19-MariaDB``); empty if there are none."""
+    match = _LEADING.match(text)
+    return _numbers(match[0]) if match else ()
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Run the short jobs of many servers on a bounded number of threads. Each kind of job has its own threads."""
+"""Run short jobs for many servers on a bounded number of threads for each kind of job."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _log = logging.getLogger(__name__)
 
 #: Threads per kind of job.
 SIZE: Final = 4
-#: Maximum threads of one kind, including replacements of stuck threads, as a multiple of the normal number.
+#: Maximum number of threads of one kind, including replacements of stuck threads, as a multiple of the
+#: normal number.
 _SPARE_FACTOR: Final = 3
-#: A job that takes this many seconds is stuck. Another thread then runs the jobs queued behind it.
+#: A job that runs for more than this many seconds is stuck. A new thread then takes over its queue.
 STUCK_S: Final = 5.0
-#: Seconds between two checks for threads that died or are stuck.
+#: Seconds between checks for threads that died or are stuck.
 _CHECK_S: Final = 1.0
 
 
@@ -55,7 +56,7 @@ class Stuck:
 
 @dataclass(slots=True)
 class _Lane:
-    """The queue of one kind of job, and its threads with their current jobs (None: idle)."""
+    """The queue of one kind of job, and the current job of each of its threads (None: idle)."""
 
     size: int
     max_threads: int
@@ -74,9 +75,10 @@ class Workers:
     """Threads that run jobs.
 
     Threads are started on demand: at most ``size`` per kind, or the number in ``sizes`` for that kind. A job
-    is stuck after ``STUCK_S``, or after the seconds in ``stuck_after`` for its kind. Its thread is then
-    replaced, up to three times the normal number of threads. ``run`` starts delayed jobs and
-    replaces threads that died; it must be supervised. ``submit`` works without it.
+    is stuck after ``STUCK_S`` seconds, or after the time in ``stuck_after`` for its kind. Its thread is then
+    replaced; a kind can have at most three times the normal number of threads. ``run`` starts delayed jobs
+    and replaces threads that died; it must be supervised. ``submit`` works even if ``run`` is not
+    called.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Workers:
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
         self._delayed: list[tuple[float, int, Job]] = []  # a heap
-        self._new_earliest = threading.Condition(self._lock)  # a delayed job became the next one that is due
+        self._new_earliest = threading.Condition(self._lock)  # notified when the earliest delayed job changes
         self._number = itertools.count()
         self._closed = False
 
@@ -108,7 +110,7 @@ class Workers:
                 self._new_earliest.notify()
 
     def run(self, beat: Beat) -> None:
-        """Start delayed jobs and replace threads that died or are stuck, until ``close``."""
+        """Start delayed jobs and replace threads that died or are stuck, until ``close`` is called."""
         checked = time.monotonic()
         while not self._closed:
             beat()
@@ -147,7 +149,7 @@ class Workers:
             return sum(len(lane.threads) for lane in self._lanes.values())
 
     def close(self, wait_s: float = 0.0) -> None:
-        """End idle threads, and wait at most ``wait_s`` in total for the busy threads.
+        """End idle threads, and wait at most ``wait_s`` seconds in total for the busy threads.
 
         A stuck thread ends with its job or with the process.
         """
@@ -178,7 +180,7 @@ class Workers:
         lane.wake.notify()
 
     def _start_thread_if_needed(self, lane: _Lane) -> None:
-        """Start a thread if more jobs wait than threads are idle, and the limit allows another one."""
+        """Start a thread if there are more waiting jobs than idle threads, and the limit allows it."""
         limit = min(lane.size + lane.stuck, lane.max_threads)
         if len(lane.waiting) <= lane.idle or len(lane.threads) >= limit:
             return
@@ -213,7 +215,7 @@ class Workers:
         return lost
 
     def _work(self, lane: _Lane) -> None:
-        """Run jobs until ``close``, or until this thread is surplus."""
+        """Run jobs until ``close`` is called, or until this thread is surplus."""
         thread = threading.current_thread()
         while True:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Read snapshots, and answers to the queries of questions.yaml. Raises Unknown if they are missing."""
+"""Read snapshots, counters and query results from the evidence. Raise Unknown if one is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a query of questions.yaml. Raises Unknown if there is no answer to it."""
+    """Return the result rows of a query in questions.yaml. Raises Unknown if there is no result."""
     if question in evidence.answers:
         return evidence.answers[question]
     raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
@@ -33,3 +33,33 @@ def snapshots(evidence: Evidence) -> Sequence[SnapshotSummary]:
     if not evidence.snapshots or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     return evidence.snapshots
+
+
+def variable(evidence: Evidence, name: str) -> float:
+    """Return the value of a system variable. Raises Unknown if the server does not have it."""
+    for row in rows(evidence, "variables"):
+        if row["name"] == name:
+            return number(row, "value")
+    raise Unknown("sql", None)
+
+
+def grown(evidence: Evidence, metric: str, label: str | None = None) -> float:
+    """Return a counter's growth, by default summed over its labels. Raises Unknown if it was not read."""
+    keys = (
+        [f"{metric}.{label}"] if label else [metric, *(f"{metric}.{one}" for one in evidence.labels(metric))]
+    )
+    changes = [change[0] for key in keys if (change := evidence.change(key)) is not None]
+    if not changes:
+        source = next((name for name in ("probes", "memory", "sql") if name in evidence.missing), None)
+        raise Unknown(source or metric, evidence.missing.get(source or ""))
+    return sum(changes)
+
+
+def no_metric(evidence: Evidence) -> Unknown:
+    """Return the exception for a metric that neither the server's memory nor SQL provides."""
+    return Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+
+
+def ratio(part: float, whole: float) -> float:
+    """Return ``part / whole``; 0 if the whole is 0."""
+    return part / whole if whole else 0.0

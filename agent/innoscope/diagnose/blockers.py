@@ -1,7 +1,7 @@
-"""Find the owners of locks that other threads wait for, from the lock in memory, over SQL, or from stacks.
+"""Find the owners of locks that other threads wait for: from memory, over SQL, or from stacks.
 
-Stacks are compared as follows. All waiters share the functions that request the lock. A thread that is inside
-one of these functions but does not wait is the owner.
+Owners are found from stacks by comparison. All waiters share the functions that request the lock.
+A thread that is inside one of these functions but does not wait is the owner.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import blocking_chains, cluster, facts, replica_applier
+from innoscope.diagnose import blocking_chains, replica_applier
 from innoscope.diagnose.answers import number, rows
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
+from innoscope.diagnose.facts import cluster, cpu
+from innoscope.diagnose.sql_queries import default_questions
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
+from innoscope.target.version import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,11 +24,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Statement
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Off by default in MySQL 5.7. Locks that were acquired before the instrument is enabled do not appear.
-RECORD_METADATA_LOCKS: Final = (
-    "UPDATE performance_schema.setup_instruments SET ENABLED='YES' WHERE NAME='wait/lock/metadata/sql/mdl'"
-)
-#: Wait classes of threads that cannot own a lock, because such threads are not inside a critical section.
+#: Wait classes of threads that cannot own a lock, because they are not inside a critical section.
 _NOT_INSIDE: Final = frozenset(
     {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
 )
@@ -51,7 +50,9 @@ def _with_transaction(blocker: Blocker, transactions: tuple[Mapping[str, str], .
     if row is None:
         return blocker
     seconds, rows = number(row, "seconds"), number(row, "rows_locked")
-    words = f"{blocker.words}; its transaction is open for {seconds:,.0f} s, {rows:,.0f} rows locked"
+    words = (
+        f"{blocker.words}; its transaction has been open for {seconds:,.0f} s, with {rows:,.0f} rows locked"
+    )
     return replace(blocker, words=words)
 
 
@@ -59,10 +60,10 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
     seconds, rows = number(row, "seconds"), f"{number(row, 'rows_locked'):,.0f} rows locked"
     if seconds < 1:
         return Blocker(
-            f"several in turn, at that moment {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
+            f"several in turn; when queried, {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
         )
-    open_for = f"its transaction is open for {seconds:,.0f} s"
-    return Blocker(f"{_who(row, evidence)}: {open_for}, {rows}", _stack_of(row, evidence))
+    open_for = f"its transaction has been open for {seconds:,.0f} s"
+    return Blocker(f"{_who(row, evidence)}: {open_for}, with {rows}", _stack_of(row, evidence))
 
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
@@ -80,7 +81,7 @@ def oldest_transaction(evidence: Evidence) -> list[Blocker]:
 
 def runner(evidence: Evidence) -> list[Blocker]:
     """Return the client thread that was on a CPU in more snapshots than any other; empty if there is none."""
-    tid, _ = facts.longest_runner(evidence)
+    tid, _ = cpu.longest_runner(evidence)
     if tid is None:
         return []
     statement_ = next((one for one in evidence.statements if one.tid == tid), None)
@@ -92,11 +93,11 @@ def runner(evidence: Evidence) -> list[Blocker]:
 
 
 def _open_transactions(evidence: Evidence) -> list[Blocker]:
-    """Return the oldest open transactions, which may hold metadata locks that the server does not show."""
+    """Return the oldest open transactions, which may hold metadata locks that the server does not list."""
     transactions = sorted(rows(evidence, "transactions"), key=lambda row: -number(row, "seconds"))
     return [
         Blocker(
-            f"perhaps {_who(row, evidence)}: its transaction is open for"
+            f"perhaps {_who(row, evidence)}: its transaction has been open for"
             f" {number(row, 'seconds'):,.0f} s ({_no_holders(evidence)})",
             _stack_of(row, evidence),
         )
@@ -112,8 +113,15 @@ def _no_holders(evidence: Evidence) -> str:
     if "metadata_locks" not in evidence.answers:
         return "this server does not show who holds metadata locks"
     if not evidence.answers["metadata_locks"]:
-        return f"the server records no metadata locks; to see their holders: {RECORD_METADATA_LOCKS}"
-    return "the server does not list the holder: it got the lock before locks were recorded"
+        return f"the server records no metadata locks; to see their holders: {_enabling(evidence)}"
+    return "the server does not list the holder: it acquired the lock before the server began to record locks"
+
+
+def _enabling(evidence: Evidence) -> str:
+    """Return the setting that makes this server record metadata locks from the time it is enabled."""
+    server = evidence.server
+    query = default_questions()["metadata_locks"].asked_of(server["flavour"], parse(server["version"]))
+    return query.enable if query else "not possible on this server"
 
 
 def _who(row: Mapping[str, str], evidence: Evidence) -> str:
@@ -191,13 +199,14 @@ def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence)
     if statement_ is None:
         return Blocker(f"{who} {words}", seen.functions, thread=tid)
     waiting = round(waited / max(len(evidence.snapshots), 1))
+    waiters = blocking_chains.waiting(waiting)
     runs = f", runs: {statement_.text}" if statement_.text else ""
-    line = f"connection {statement_.connection} ({who}){_account(statement_)} {words}{runs}; {waiting:,} wait"
+    line = f"connection {statement_.connection} ({who}){_account(statement_)} {words}{runs}; {waiters}"
     return Blocker(line, seen.functions, thread=tid, connection=statement_.connection, waiting=waiting)
 
 
 def applier(evidence: Evidence) -> list[Blocker]:
-    """Return a replica's applier threads with their statements, then the owners of locks they wait for."""
+    """Return a replica's applier threads and their statements, then the owners of the locks they wait for."""
     found = [Blocker(words) for words in replica_applier.running(evidence)]
     if replica_applier.waits_for_rows(evidence):
         found += row_lock(evidence)
@@ -207,9 +216,9 @@ def applier(evidence: Evidence) -> list[Blocker]:
 
 
 def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
-    """Return a function that finds the thread that was in this activity in most snapshots.
+    """Return a function that finds the thread that was in this activity in the most snapshots.
 
-    ``words`` say what the thread does.
+    ``words`` describe what the thread does.
     """
 
     def find(evidence: Evidence) -> list[Blocker]:
@@ -229,7 +238,7 @@ def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
 
 
 def ddl(evidence: Evidence) -> list[Blocker]:
-    """Return the DDL that executes, from the process list, or else from the stacks."""
+    """Return the running DDL, from the process list or else from the stacks."""
     if listed := cluster.ddl_statements(evidence):
         return [Blocker(_executes(one), connection=one.connection) for one in listed]
     found = {tid: seen.functions for seen in cluster.ddl_stacks(evidence) for tid in seen.tids}
@@ -247,7 +256,7 @@ def group_member(evidence: Evidence) -> list[Blocker]:
         return [Blocker(f"member {row['member']} is unreachable") for row in lost]
     slowest = max(cluster.group_members(evidence), key=cluster.applier_queue)
     queue = cluster.applier_queue(slowest)
-    words = f"member {slowest['member']}: {queue:,} transactions wait to be applied"
+    words = f"member {slowest['member']}: applier queue of {queue:,} transactions"
     return [Blocker(words)] if queue else []
 
 

@@ -1,4 +1,4 @@
-"""Describe each root of the blocking graph in one line: the owner, its lock, its activity, its waiters."""
+"""Describe each root of the blocking graph in one line: its lock, activity and waiters."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SHARE: Final = 0.2
 class Blocker:
     """A lock owner: its description, and its stack if known, innermost function first.
 
-    ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the owned lock, and ``waiting`` is
-    the number of threads that wait for the lock. ``through`` lists the ids of the lock owners between the
-    waiters and this owner (docs/json.md).
+    ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the lock, and ``waiting`` is the
+    number of threads that wait for it. ``through`` lists the ids of the lock owners between the waiters and
+    this owner (docs/json.md).
     """
 
     words: str
@@ -39,7 +39,7 @@ class Blocker:
 
 
 def blockers(evidence: Evidence, *waits: str) -> list[Blocker]:
-    """Return the roots that the threads in these wait classes wait for; empty if no owner is known."""
+    """Return the lock owners that ultimately block threads in these wait classes; empty if none is known."""
     graph = Graph(evidence)
     roots = graph.roots(waits)
     if not roots:
@@ -78,7 +78,7 @@ def _who(node: int, graph: Graph) -> str:
 
 
 def _in_turn(held: HeldLock | None) -> str:
-    """Return a remark if several threads held the lock in turn, so that no single thread is the cause."""
+    """Return a remark if several threads held the lock in turn, because then no single one is the cause."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
 
@@ -108,16 +108,21 @@ def _common_functions(held: HeldLock, evidence: Evidence) -> set[str]:
 
 def _waiting(root: Root, graph: Graph) -> str:
     """Return a phrase such as ``899 wait for it``, with the threads between the waiters and the root."""
-    words = f"{root.waiting:,} wait{'s' if root.waiting == 1 else ''} for it"
+    words = f"{waiting(root.waiting)} for it"
     between = [f"{_who(edge.owner, graph)}, which holds {edge.lock}" for edge in root.path[:-1]]
     if root.cycle:
         ring = " → ".join(_who(edge.waiter, graph) for edge in _ring(root))
-        return f"{words}, in a circle: {ring} → again"
+        return f"{words}, in a cycle: {ring} → again"
     return f"{words}, through {' and '.join(between)}" if between else words
 
 
+def waiting(threads: int) -> str:
+    """Return a phrase such as ``1 waits`` or ``899 wait``."""
+    return f"{threads:,} wait{'s' if threads == 1 else ''}"
+
+
 def _ring(root: Root) -> list[Edge]:
-    """Return the part of the path that forms the cycle."""
+    """Return the part of the path that forms a cycle."""
     start = next(place for place, edge in enumerate(root.path) if edge.waiter == root.node)
     return list(root.path[start:])
 

@@ -12,12 +12,12 @@ from innoscope.diagnose.evidence import Evidence, Missing, Statement, described
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.rules import default_rules, metrics_read
-from innoscope.diagnose.snapshot_loop import INTERVAL_S, SnapshotLoop
+from innoscope.diagnose.snapshot_loop import INTERVAL_S, MIN_SNAPSHOTS, SnapshotLoop
 from innoscope.diagnose.sql_queries import SqlAnswers, query_all
 from innoscope.memory.locks.owners import LockOwners
 from innoscope.metrics.collectors import sql_catalog
 from innoscope.metrics.collectors.memory import MemoryCollector
-from innoscope.metrics.collectors.probes import ProbesCollector
+from innoscope.metrics.collectors.probes import ProbesCollector, on_a_thread
 from innoscope.metrics.collectors.process import ProcessCollector
 from innoscope.metrics.collectors.sql import SqlCollector
 from innoscope.metrics.collectors.toggles import TogglesFile
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds between two readings of all metrics. Shorter intervals would put more load on the server.
+#: Seconds between two readings of all metrics. A shorter interval would put more load on the server.
 _EVERY_S: Final = 2.0
-#: Maximum number of seconds to wait until all collectors have finished one reading.
+#: Maximum number of seconds to wait for all collectors to finish one reading.
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
-#: Minimum number of snapshots. A single snapshot cannot give percentages.
-_MIN_SNAPSHOTS: Final = 4
-#: Maximum extra seconds to reach _MIN_SNAPSHOTS. Loading a server's symbols takes seconds on a busy host.
+#: Maximum extra seconds to reach MIN_SNAPSHOTS, and to read the lock layout if threads wait for locks.
+#: Loading a server's symbols takes seconds on a busy host. On a slow host, this is extended to the time that
+#: the snapshots take.
 _MAX_EXTRA_S: Final = 20.0
 _MIN_ROUND_S: Final = 0.2
 #: Seconds between two progress reports.
 _PROGRESS_EVERY_S: Final = 1.0
-#: Share of the observation time after which lock owners are queried over SQL.
+#: When to query lock owners over SQL, as a share of the observation time.
 _QUERY_AFTER: Final = 0.5
-#: Maximum age, in seconds, of the snapshot that provides the current number of row lock waiters.
+#: Maximum age in seconds of the snapshot from which row lock waiters are counted.
 _RECENT_S: Final = 10.0
 #: Probe overhead budgets, as shares of the server's CPUs: with all probes, and with only the probes that
-#: findings use. Both are lower than the agent's budget, because all sources run at the same time here and
-#: must together cost a server on two busy CPUs less than 3 %. Probes that no finding uses took 40 % of the
-#: first budget, so the second budget attaches the other probes equally often.
+#: findings use. Both are lower than the agent's budget, because all sources run at the same time here, and
+#: together they must cost a server on two busy CPUs less than 3 %. Probes that no finding uses took 40 % of
+#: the first budget, so with the second one the remaining probes are attached just as often.
 _BUDGET_OF_ALL: Final = 0.004
 _BUDGET_OF_READ: Final = 0.0024
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources that the collector may use."""
+    """The sources that an EvidenceCollector may use."""
 
     sql: bool = True
     probes: bool = True
@@ -68,7 +68,7 @@ class Sources:
     user: str | None = None
     #: Also attach the probes that no finding uses, so that an incident file contains more metrics.
     all_probes: bool = True
-    #: Function that runs further queries. Its arguments are ``connect(timeout in seconds)``
+    #: A function that runs further queries. Its arguments are ``connect(timeout in seconds)``
     #: and the number of row lock waiters.
     also: Callable[[Callable[[float], Connection], int], None] | None = None
 
@@ -98,7 +98,7 @@ class EvidenceCollector:
         self._readings = ReadingHistory(self._collectors(), span_s)
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
-        """Collect for this many seconds or until the server exits. ``progress`` gets the elapsed seconds."""
+        """Collect for ``seconds`` or until the server exits; call ``progress`` with the elapsed seconds."""
         begun, clock = time.time(), time.monotonic()
         sql_answers: SqlAnswers | None = None
         read_at = 0.0
@@ -124,12 +124,14 @@ class EvidenceCollector:
 
     @property
     def ready(self) -> bool:
-        """Return whether there is a snapshot, or an error that explains why there are no snapshots."""
+        """Return whether there is a snapshot, or an error that explains why there is none."""
         return bool(self._snapshots.history.since(0)) or self._snapshots.failure is not None
 
     def _continues(self, elapsed: float, seconds: float) -> bool:
-        few = self._snapshots.failure is None and len(self._snapshots.history.since(0)) < _MIN_SNAPSHOTS
-        longer = _MAX_EXTRA_S if few else 0.0
+        taken = len(self._snapshots.history.since(0))
+        few = taken < MIN_SNAPSHOTS or (self._lock_owners is not None and self._lock_owners.pending)
+        more = few and self._snapshots.failure is None
+        longer = max(_MAX_EXTRA_S, MIN_SNAPSHOTS * self._snapshots.period_s) if more else 0.0
         return elapsed < seconds + longer and still_same(self._target)
 
     def close(self) -> None:
@@ -149,11 +151,11 @@ class EvidenceCollector:
         self._lock_owners = self._snapshots.hold(None)
 
     def without_sql(self, begun: float, ended: float) -> Evidence:
-        """Return the evidence between these Unix times, without SQL answers."""
+        """Return the evidence between these Unix times, without the results of SQL queries."""
         return self.between(begun, ended)
 
     def between(self, begun: float, ended: float, sql_answers: SqlAnswers | None = None) -> Evidence:
-        """Return the evidence between these Unix times, with SQL answers if given."""
+        """Return the evidence between these Unix times, with the results of SQL queries if given."""
         sql_answers = sql_answers or SqlAnswers()
         snapshots, seen, files, failure = self._snapshots.between(begun, ended)
         if failure and sql_answers.statements:
@@ -188,7 +190,21 @@ class EvidenceCollector:
             budget=_BUDGET_OF_ALL if every else _BUDGET_OF_READ,
             kinds=self._snapshots.kinds,
             attach_soon=True,
+            attach_on=self._attach_on,
         )
+
+    def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
+        """Attach the probes when a snapshot has shown which threads belong to clients.
+
+        Until the kinds of threads are known, probes count each page as written by a client. The rates of
+        sampled probes are extrapolated from the first interval in which they are attached.
+        """
+
+        def attach_after_snapshot() -> None:
+            self._snapshots.wait_for_first()
+            attach()
+
+        on_a_thread(attach_after_snapshot, delay_s)
 
     def _collectors(self) -> list[Collector]:
         target = self._target
@@ -225,7 +241,7 @@ class EvidenceCollector:
         }
 
     def _with_threads(self, sql_answers: SqlAnswers) -> tuple[Statement, ...]:
-        """Return the statements with their thread ids, from SQL or else from the server's memory."""
+        """Return the statements with thread ids, from SQL or else from the server's memory."""
         held = self._lock_owners.sessions if self._lock_owners is not None else ()
         sessions = {one.connection: one for one in held}
         if not sql_answers.statements:
@@ -254,9 +270,9 @@ class EvidenceCollector:
 
 
 def _with_remedy(missing: Missing, sql_answers: SqlAnswers) -> Missing:
-    """Return the error of a query that failed for the same reason, because that error includes a remedy.
+    """Return the error of a query that failed for the same reason: that error also includes a remedy.
 
-    Return ``missing`` unchanged if no query failed for the same reason.
+    Return ``missing`` unchanged if there is no such query.
     """
     same = (one for one in sql_answers.missing.values() if one.remedy and one.reason == missing.reason)
     query = next(same, None)

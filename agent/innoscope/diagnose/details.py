@@ -1,4 +1,4 @@
-"""Lines of evidence that contain names and messages, which signals cannot express."""
+"""Format evidence that signals cannot express, such as names and messages."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Maximum number of tables that are shown.
+#: Maximum number of tables to show.
 _MAX_TABLES: Final = 5
-#: Maximum number of transactions that are shown.
+#: Maximum number of transactions to show.
 _MAX_ROLLBACKS: Final = 3
 
 
 def applier_tables(evidence: Evidence) -> list[str]:
-    """Return a line with the tables that the appliers changed. Raises Unknown if the server lists none."""
+    """Return a line with the tables that the appliers changed. Raises Unknown if this is not known."""
     tables = dict.fromkeys(f"{row['schema']}.{row['object']}" for row in rows(evidence, "applier_tables"))
     return [f"it changes {', '.join(list(tables)[:_MAX_TABLES])}"] if tables else []
 
 
 def rollbacks(evidence: Evidence) -> list[str]:
-    """Return a line for each transaction that rolls back, the largest first. Raises Unknown without SQL.
+    """Return a line for each transaction that is rolling back, largest first. Raises Unknown without SQL.
 
-    The undo log numbers a transaction's changes, and INNODB_TRX shows the next number as trx_rows_modified
+    The undo log numbers a transaction's changes. INNODB_TRX shows the next number as trx_rows_modified
     (trx->undo_no, which trx_roll_pop_top_rec_of_trx decreases).
     """
     found = [row for row in rows(evidence, "transactions") if row["state"] == "ROLLING BACK"]
@@ -39,7 +39,7 @@ def rollbacks(evidence: Evidence) -> list[str]:
     ]
 
 
-#: Functions that return the lines, by the value of ``details`` in a rule. They may raise Unknown.
+#: Functions that return a finding's details, keyed by ``details`` in the rule. They may raise Unknown.
 DETAILS: Final[Mapping[str, Callable[[Evidence], list[str]]]] = {
     "applier_tables": applier_tables,
     "rollbacks": rollbacks,

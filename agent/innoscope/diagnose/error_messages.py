@@ -1,7 +1,8 @@
 """Reduce the error messages of replication threads to their constant parts.
 
-The message of an applier contains values of rows and whole statements. These are quoted, but a quote inside a
-value is not escaped, so the end of a value is unknown. The text after the first quote is therefore removed.
+An applier's message contains row values and whole statements. These are quoted, but quotes inside a value are
+not escaped, so it is impossible to tell where a value ends. The text after the first quote is therefore
+removed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from innoscope.common import sanitize
 
 #: Maximum characters of a message. The server's own limit is 1024 (MAX_SLAVE_ERRMSG, rpl_reporting.h).
 _LIMIT: Final = 300
-#: The end of the constant text. After a semicolon follows the message of the error itself, which is free text
-#: if a trigger raised it with SIGNAL.
+#: The end of the constant text. The semicolon is followed by the message of the error itself, which is free
+#: text if a trigger raised it with SIGNAL.
 _END: Final = re.compile(r"""['"`;]""")
 #: Rows_log_event::do_apply_event: "Could not execute Write_rows event on table shop.stock; …"
 _EVENT: Final = re.compile(r"\b(?:Write|Update|Delete)_rows(?:_v1)? event on table [\w$]{1,64}\.[\w$]{1,64}")
@@ -24,8 +25,7 @@ _HANDLER: Final = re.compile(r"\bHA_ERR_[A-Z_]{1,40}\b")
 def of_applier(message: str) -> str:
     """Return the message without values and statements.
 
-    What is left is the text before the first quote, the event and its table, and the name of the storage
-    engine's error.
+    Keep the text before the first quote, the event and its table, and the name of the storage engine error.
     """
     start = _END.split(message, maxsplit=1)[0]
     parts = [start]

@@ -1,6 +1,6 @@
 """Define the records that hold a few seconds of observations of one server.
 
-Every kind of evidence is optional. This module neither does I/O nor reads the clock.
+Every kind of evidence is optional. This module does no I/O and does not read the clock.
 """
 
 from __future__ import annotations
@@ -8,23 +8,29 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from innoscope.common.samples import Histogram
 from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from innoscope.common.samples import Sample, Value
     from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
+#: Functions that compute values from the evidence, by name. They may raise Unknown.
+Facts: TypeAlias = "Mapping[str, Callable[[Evidence], float]]"
+
+#: Wait classes of threads that are idle or run SLEEP().
+AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
+
 
 @dataclass(frozen=True, slots=True)
 class MetricReadings:
-    """All metric values at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
+    """All metric values at Unix time ``at``, keyed by ``metric`` or ``metric.label`` as in metrics.yaml."""
 
     at: float
     values: Mapping[str, Value]
@@ -34,8 +40,8 @@ class MetricReadings:
 class OnFile:
     """The number of threads (``count``) that read, wrote or synced one file, summed over all snapshots.
 
-    ``wait`` is the wait class of these threads.
-    ``path`` is relative to the data directory if the file is in that directory.
+    ``wait`` is the wait class of these threads. ``path`` is relative to the data directory if the file is in
+    it.
     """
 
     wait: str
@@ -45,7 +51,7 @@ class OnFile:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One connection's activity according to the process list; ``text`` has no literals."""
+    """One connection's activity in the process list; ``text`` is its statement without literals."""
 
     connection: int
     user: str
@@ -75,7 +81,7 @@ class Evidence:
     - ``snapshots`` summarise the snapshots of all threads, and ``seen`` are the distinct stacks in them.
     - ``owners`` are the lock owners.
     - ``answers`` holds the rows that each SQL query returned, as mappings from column to value.
-    - ``host`` holds the host's counters that host.py read.
+    - ``host`` holds the rates and ratios that host.py measured on the host.
     - ``missing`` maps each missing source to the reason.
       Sources are collector names, ``looks`` (the snapshots) and ``sql.QUESTION``.
 
@@ -103,7 +109,7 @@ class Evidence:
     def threads(self, *, clients: bool) -> Counter[str]:
         """Return the number of client threads, or of all other threads, by wait class.
 
-        The numbers are summed over all snapshots.
+        The counts are summed over all snapshots.
         """
         found: Counter[str] = Counter()
         for snapshot in self.snapshots:
@@ -111,6 +117,11 @@ class Evidence:
                 if (kind == CLIENT) == clients:
                     found[wait] += count
         return found
+
+    def active_clients(self) -> int:
+        """Return the number of client threads that are not idle, summed over all snapshots."""
+        counts = self.threads(clients=True)
+        return sum(count for wait, count in counts.items() if wait not in AT_REST)
 
     def gauge(self, key: str) -> list[float]:
         """Return a gauge's values in all readings that contain it."""
@@ -171,12 +182,12 @@ def described(target: Target) -> dict[str, str]:
 
 
 def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
-    """Return the samples' values by ``metric`` or ``metric.label``."""
+    """Return the samples' values, keyed by ``metric`` or ``metric.label``."""
     return {sys.intern(".".join((sample.metric, *sample.labels))): sample.value for sample in samples}
 
 
 def _minus(later: Histogram, earlier: Histogram) -> Histogram:
-    """Return the difference, clamped at 0 because estimates of duty-cycled probes can decrease slightly."""
+    """Return a histogram's growth, or 0 if it decreased, as estimates of duty-cycled probes can."""
     missing = (0,) * (len(later.buckets) - len(earlier.buckets))
     buckets = tuple(
         max(0, after - before)

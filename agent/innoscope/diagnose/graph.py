@@ -39,7 +39,7 @@ class Edge:
 class Root:
     """The lock owner at the end of a chain of waiting threads.
 
-    The owner does not wait for a known thread, or it waits for a thread of the chain (``cycle``). ``waiting``
+    The owner does not wait for a known thread, or it waits for a thread in the chain (``cycle``). ``waiting``
     is the number of threads that wait for the owner directly or indirectly. ``path`` lists the edges of the
     most frequent chain, from a waiter to the root.
     """
@@ -52,7 +52,7 @@ class Root:
 
 
 class Graph:
-    """The blocking graph, built from lock owners in memory and from answers to SQL queries."""
+    """The blocking graph, built from the lock owners in memory and the results of SQL queries."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -71,7 +71,7 @@ class Graph:
         return self._statements.get(node)
 
     def roots(self, waits: Iterable[str]) -> list[Root]:
-        """Return the roots that threads in these wait classes wait for, most waiters first."""
+        """Return the roots that ultimately block threads in these wait classes, most waiters first."""
         classes = set(waits)
         starts = {edge.waiter for edges in self._out.values() for edge in edges if edge.wait in classes}
         found: Counter[int] = Counter()
@@ -121,14 +121,14 @@ class Graph:
                     yield Edge(waiter, held.owner, held.name, held.wait, held)
 
     def _row_locks(self) -> Iterator[Edge]:
-        """Yield an edge for each row lock wait in the answers to SQL queries."""
+        """Yield an edge for each row lock wait in the results of SQL queries."""
         for row in self._evidence.answers.get("row_lock_waits", ()):
             if row["waiter"].isdigit() and row["blocker"].isdigit():
                 waiter, blocker = (self._node(int(row[side])) for side in ("waiter", "blocker"))
-                yield Edge(waiter, blocker, "a row's lock", "row_lock")
+                yield Edge(waiter, blocker, "a row lock", "row_lock")
 
     def _metadata_locks(self) -> Iterator[Edge]:
-        """Yield edges from threads that wait for a metadata lock to holders that do not wait themselves."""
+        """Yield edges from threads that wait for a metadata lock to holders that do not wait for it."""
         for held in held_locks(self._evidence.answers.get("metadata_locks", ())):
             for waiter in held.waiters:
                 yield Edge(self._node(waiter), self._node(held.connection), held.words, "metadata_lock")

@@ -1,7 +1,7 @@
-"""Read the I/O limits of a control group and the I/O that counts towards them, for both versions of cgroups.
+"""Read a control group's I/O limits and the I/O that counts towards them, for cgroup v1 and v2.
 
-Numbers are by ``(device, kind)``. The device is ``major:minor``; the kinds are those of io.max: ``rbps`` and
-``wbps`` (bytes), ``riops`` and ``wiops`` (requests).
+Numbers are keyed by ``(device, kind)``. The device is ``major:minor``. The kinds are those of io.max:
+``rbps`` and ``wbps`` (bytes), ``riops`` and ``wiops`` (requests).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STAT_V2: Final = {"rbytes": "rbps", "wbytes": "wbps", "rios": "riops", "wios": 
 
 
 def limits(folder: Path) -> PerDevice:
-    """Return the limits per second."""
+    """Return the control group's limits, in bytes or requests per second."""
     found = _named(folder / "io.max", _MAX_V2)
     for name, kind in _LIMITS_V1.items():
         for device, *numbers in _lines(folder / name):
@@ -42,7 +42,7 @@ def limits(folder: Path) -> PerDevice:
 
 
 def totals(folder: Path) -> PerDevice:
-    """Return the bytes and requests since the group exists, including the groups in it."""
+    """Return the bytes and requests since the group was created, including those of its child groups."""
     found = _named(folder / "io.stat", _STAT_V2)
     for name, kinds in _TOTALS_V1.items():
         for device, *words in _lines(folder / name):
@@ -52,7 +52,7 @@ def totals(folder: Path) -> PerDevice:
 
 
 def used_ratio(limit: PerDevice, before: PerDevice, after: PerDevice, seconds: float) -> float | None:
-    """Return the share of the limit that was used, or the largest of several. None without a limit."""
+    """Return the largest used share of any limit; None if there is no limit."""
     return max(
         (
             (after.get(key, 0.0) - before.get(key, 0.0)) / seconds / most

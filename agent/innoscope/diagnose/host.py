@@ -1,4 +1,4 @@
-"""Read the host's CPU, I/O and memory pressure, and the limits of the server's control group, from /proc."""
+"""Read the pressure on the host's CPUs, I/O and memory, and the limits of the server's control group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAJOR_FAULTS, _USER_TICKS, _SYSTEM_TICKS = 9, 11, 12
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 #: Indexes of the idle and iowait times among the numbers in the first line of /proc/stat.
 _IDLE, _IOWAIT = 3, 4
-#: A memory limit of at least this number of bytes means "no limit": cgroup v1 reports a number near 2^63.
+#: A memory limit of this many bytes or more means "no limit": cgroup v1 reports a number near 2^63.
 _UNLIMITED: Final = 1 << 60
 
 
@@ -32,11 +32,11 @@ class Host:
 
         - ``server_cpus``: number of CPUs that the server uses
         - ``cpus``: number of CPUs on which the server may run
-        - ``cpu_busy_ratio``: share of the CPU time of all the host's CPUs that was used
+        - ``cpu_busy_ratio``: the used share of the host's total CPU time
         - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which a
-          process of the host waited for a CPU, for storage or for memory (/proc/pressure)
-        - ``throttled_ratio``: share of the CPU quota's periods in which the server's control group, or an
-          ancestor of it, had used up the quota and was stopped until the next period
+          process on the host waited for a CPU, for storage or for memory (/proc/pressure)
+        - ``throttled_ratio``: share of the CPU quota periods in which the server's control group, or an
+          ancestor of it, used up its quota and was stopped until the next period
         - ``group_io_limited``: 1 if the server's control group or an ancestor limits I/O (io.max), else 0
         - ``group_io_used_ratio``: the reads or writes of such a control group as a share of its limit
         - ``group_memory_ratio``: memory use of the server's control group as a share of its limit
@@ -64,7 +64,7 @@ class Host:
         return {}
 
     def _io_limited(self) -> dict[str, float]:
-        """Return whether a control group limits reads or writes: io.max, or blkio.throttle of cgroup v1."""
+        """Return whether a control group limits I/O, according to io.max or, in cgroup v1, blkio.throttle."""
         files = [folder / "io.max" for folder in self._folders("io")]
         for folder in self._folders("blkio"):
             files += folder.glob("blkio.throttle.*_device")
@@ -83,7 +83,7 @@ class Host:
         return [*self._folders("io"), *self._folders("blkio")]
 
     def _folders(self, controller: str) -> list[Path]:
-        """Return the folders of the server's control group for a controller, and of the group's ancestors."""
+        """Return the folders of the server's control group and its ancestors for a controller."""
         for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and controller not in controllers.split(","):

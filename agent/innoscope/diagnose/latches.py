@@ -1,4 +1,4 @@
-"""Count the latches that threads wait for."""
+"""Name the latches for which most threads wait."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 #: Maximum number of latches to report.
 _TOLD: Final = 3
-#: Minimum share of the waiting threads for a latch to be reported.
+#: A latch is reported only if at least this share of the waiting threads wait for it.
 _SHARE: Final = 0.1
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
-    """Return the latches that threads in these wait classes wait for.
+    """Return lines about the latches that threads in these wait classes wait for.
 
-    A line is, for example, ``78 % of them want a page (its block's lock), in buf_page_get_gen``.
+    An example is ``78 % of them wait for a page (its block's lock), in buf_page_get_gen``.
     """
     classes = frozenset(waits)
     found: Counter[str] = Counter()
@@ -30,7 +30,7 @@ def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
             found[named(seen.functions)] += seen.count
     total = sum(found.values())
     return [
-        f"{100 * count / total:.0f} % of them want {words}"
+        f"{100 * count / total:.0f} % of them wait for {words}"
         for words, count in found.most_common(_TOLD)
         if words and count >= _SHARE * total
     ]

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 #: (MDL_lock::m_scoped_lock_strategy in sql/mdl.cc of MySQL 5.7.22). A statement that writes holds GLOBAL
 #: INTENTION_EXCLUSIVE; FLUSH TABLES WITH READ LOCK holds GLOBAL SHARED.
 _SELF_COMPATIBLE: Final = frozenset({"INTENTION_EXCLUSIVE", "SHARED"})
-#: Name of a namespace if the namespace has a single lock.
+#: Lock types of statements and commits in the namespace BACKUP, which are compatible with each other
+#: (MDL_backup_lock::m_granted_incompatible in sql/mdl.cc of MariaDB).
+_OF_STATEMENTS: Final = frozenset(
+    {"BACKUP_DML", "BACKUP_TRANS_DML", "BACKUP_SYS_DML", "BACKUP_DDL", "BACKUP_ALTER_COPY", "BACKUP_COMMIT"}
+)
+#: Names of the namespaces that have a single lock.
 _NAMES: Final = {
     "GLOBAL": "the global read lock",
     "COMMIT": "the commit lock",
@@ -25,7 +30,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A metadata lock: its holder, its type, and the connections that wait for it directly or indirectly."""
+    """A metadata lock with its holder, its type, and the connections that wait for it, even indirectly."""
 
     connection: int
     type: str
@@ -63,6 +68,8 @@ def _conflict(granted: str, requested: str) -> bool:
     A lock on an object is assumed to conflict with every request: a reader that waits is queued behind an
     exclusive request, which waits for all holders.
     """
+    if {granted, requested} <= _OF_STATEMENTS:
+        return False
     return granted != requested or granted not in _SELF_COMPATIBLE
 
 

@@ -26,8 +26,8 @@ _ESTIMATED: Final = "probes"
 class ReadingHistory:
     """Run the collectors on request and store the readings.
 
-    All values of a series come from one source, because counters of two sources cannot be mixed. This is the
-    best source that provided the series at least twice.
+    All values of a series come from one source, because counters from two sources cannot be mixed. That
+    source is the best one that provided the series at least twice.
 
     Readings older than ``span_s`` seconds are dropped; by default, all readings are stored.
     """
@@ -40,9 +40,9 @@ class ReadingHistory:
         self._succeeded: set[str] = set()
 
     def read(self, patience_s: float) -> None:
-        """Read all collectors once, and wait up to ``patience_s`` seconds for their results.
+        """Run all collectors once, and wait up to ``patience_s`` seconds for their results.
 
-        The next call stores the results of slower collectors.
+        Results that arrive later are stored by the next call.
         """
         at = time.time()
         self._runner.start()
@@ -96,7 +96,7 @@ def _best_sources(readings: Iterable[_Reading]) -> dict[str, str]:
 
 
 def _rank(key: str, source: str, readings_of: dict[str, int]) -> tuple[bool, bool, int]:
-    """Return a source's rank; the highest is best.
+    """Return a source's rank; higher is better.
 
     The server's own counters are exact, while a probe's counts are estimates once its budget is used up.
     """

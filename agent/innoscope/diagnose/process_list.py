@@ -1,4 +1,4 @@
-"""Classify the process list into wait classes, for hosts on which stacks are unavailable."""
+"""Derive wait classes from the process list, for hosts on which stacks are unavailable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def known_classes() -> frozenset[str]:
 def summary(
     at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]
 ) -> SnapshotSummary:
-    """Return a summary of the client threads by the wait classes that the process list shows."""
+    """Return a summary of the client threads, with wait classes derived from the process list."""
     waiting = {row["connection"] for row in transactions if row["state"] == "LOCK WAIT"}
     classes = Counter(
         _ROW_LOCK if str(one.connection) in waiting else _wait(one.command, one.state)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: States of running threads, in SHOW SLAVE STATUS and in performance_schema.
 _RUNNING: Final = frozenset({"Yes", "ON"})
-#: States of stopped threads. A receiver that connects is in another state.
+#: States of stopped threads. A receiver that is connecting has another state.
 _OFF: Final = frozenset({"No", "OFF"})
 #: Prefix of the channels of group replication, whose threads run only in a group or while a member joins.
 _GROUP: Final = "group_replication_"
@@ -33,12 +33,12 @@ class ReplicationThread:
 
     @property
     def failed(self) -> bool:
-        """Return whether the thread does not run because of an error."""
+        """Return whether an error stopped the thread."""
         return self.error != 0 and self.state not in _RUNNING
 
 
 def threads(evidence: Evidence) -> tuple[ReplicationThread, ...]:
-    """Return the replication threads that the server lists. Raises Unknown if there is no answer."""
+    """Return the replication threads that the server lists. Raises Unknown if there is no query result."""
     if "replication_threads" in evidence.answers:
         return tuple(
             _thread(row, row["role"], "running", "error", f"{row['role']}_message")
@@ -59,12 +59,12 @@ def _thread(row: Mapping[str, str], role: str, state: str, error: str, message: 
 
 
 def failed(evidence: Evidence) -> float:
-    """Return the number of threads that do not run because of an error."""
+    """Return the number of replication threads that were stopped by an error."""
     return float(sum(one.failed for one in threads(evidence)))
 
 
 def switched_off(evidence: Evidence) -> float:
-    """Return the number of stopped threads on channels without an error: an operator stopped them."""
+    """Return the number of threads that an operator stopped: no thread of their channel has an error."""
     every = threads(evidence)
     with_error = {one.channel for one in every if one.error}
     return float(

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/findings.yaml``: problems of servers, and the conditions that indicate them."""
+"""Read ``probes/catalog/findings.yaml``: server problems and the conditions that indicate them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, NamedEntry, name_entries, read_yaml
-from innoscope.diagnose import facts
+from innoscope.diagnose.advice import Advice
 from innoscope.diagnose.blockers import BLOCKERS
 from innoscope.diagnose.details import DETAILS
+from innoscope.diagnose.facts.registry import METRICS
 from innoscope.diagnose.signals import OF_METRICS, is_signal
 from innoscope.diagnose.units import UNITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-#: Placeholder ``{signal:unit}`` in a message.
-PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
+#: Placeholder ``{signal:unit}`` or ``{signal:unit|singular|plural}`` in a message.
+PLACE: Final = re.compile(
+    r"\{(?P<signal>[a-z0-9_]+(?:\.[a-z0-9_./]+)*):(?P<unit>[a-z]+)"
+    r"(?:\|(?P<singular>[^|{}]+)\|(?P<plural>[^|{}]+))?\}"
+)
 
 
 class Condition(Entry, frozen=True):
@@ -67,7 +71,7 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     when: tuple[Condition, ...]
     score: int | float | Score
     why: str
-    do: tuple[str, ...]
+    do: tuple[str | Advice, ...]
     evidence: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
@@ -80,7 +84,7 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     explains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the blocker, details, metrics, signals and units that the rule names exist."""
+        """Check that the rule's blocker, details, metrics, signals and units exist."""
         if self.blocker is not None and self.blocker not in BLOCKERS:
             raise ValueError(f"unknown blocker: {self.blocker!r}")
         if self.details is not None and self.details not in DETAILS:
@@ -105,7 +109,8 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     @property
     def texts(self) -> tuple[str, ...]:
         """Return all messages that may contain placeholders."""
-        return (self.title, self.why, *self.do, *self.evidence)
+        advice = (line.text if isinstance(line, Advice) else line for line in self.do)
+        return (self.title, self.why, *advice, *self.evidence)
 
 
 class File(Entry, frozen=True):
@@ -115,7 +120,7 @@ class File(Entry, frozen=True):
     findings: dict[str, Rule]
 
     def __post_init__(self) -> None:
-        """Check that all names in ``explains`` are names of findings."""
+        """Check that all names in ``explains`` refer to findings."""
         name_entries(self.findings)
         for name, rule in self.findings.items():
             for other in rule.explains:
@@ -129,12 +134,23 @@ def _check_signal(signal: str) -> None:
 
 
 def _check_text(text: str) -> None:
-    for signal, unit in PLACE.findall(text):
-        _check_signal(signal)
-        if unit not in UNITS:
-            raise ValueError(f"unknown unit: {unit!r}")
+    for place in PLACE.finditer(text):
+        _check_signal(place["signal"])
+        if place["unit"] not in UNITS:
+            raise ValueError(f"unknown unit: {place['unit']!r}")
     if "{" in PLACE.sub("", text):
         raise ValueError(f"malformed placeholder, expected {{signal:unit}}: {text!r}")
+
+
+def fill(text: str, show: Callable[[str, str], str]) -> str:
+    """Replace each placeholder by ``show(signal, unit)``, followed by the words that agree with it."""
+
+    def filled(place: re.Match[str]) -> str:
+        number = show(place["signal"], place["unit"])
+        words = place["singular"] if number == "1" else place["plural"]
+        return f"{number} {words}" if words else number
+
+    return PLACE.sub(filled, text)
 
 
 @cache
@@ -150,7 +166,7 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
 
 def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
     """Return the names of the metrics that these rules need."""
-    found = set(facts.METRICS)
+    found = set(METRICS)
     for rule in rules:
         found.update(rule.series)
         for signal in _signals(rule):
@@ -165,4 +181,4 @@ def _signals(rule: Rule) -> Iterator[str]:
     if isinstance(rule.score, Score):
         yield rule.score.signal
     for text in rule.texts:
-        yield from (signal for signal, _ in PLACE.findall(text))
+        yield from (place["signal"] for place in PLACE.finditer(text))

@@ -5,7 +5,7 @@
 ``background.CLASS``      the server's own threads in this wait class, mean
 ``applier.CLASS``         a replica's applier threads in this wait class, mean; ``busy``: any active class
 ``doing.ACTIVITY``        threads in this activity (activities.yaml), mean
-``lasting.ACTIVITY``      longest time that one thread was in it in consecutive snapshots, seconds
+``lasting.ACTIVITY``      longest time for which consecutive snapshots show a thread in this activity, seconds
 ``active``                client threads that are not idle, mean
 ``share.CLASS``           threads.CLASS as a share of active
 ``growth.CLASS``          threads.CLASS in the second half of the snapshots minus that in the first half
@@ -14,15 +14,15 @@
 ``load.METRIC``           sum of a histogram's observations per second: 1 means one thread all the time
 ``mean.METRIC``           a histogram's mean, seconds
 ``p99.METRIC``            a histogram's 99th percentile, seconds (upper bound of the bucket)
-``fact.NAME``             computed by ``facts.py`` from all evidence
+``fact.NAME``             computed by ``facts/`` from all evidence
 ``host.NAME``             read from the host by ``host.py``
 ``unexplained.threads``   client threads in wait classes that no reported finding covers, mean
 ``unexplained.share``     the same threads as a share of active
 ========================  ==========================================================================
 
-METRIC is a name in metrics.yaml, with ``.LABEL`` for one series of a labelled metric. Without ``.LABEL``, the
-sum of all series is used for counters and histograms. Reading a signal that has no value raises Unknown,
-which names the missing source.
+METRIC is a name in metrics.yaml, with ``.LABEL`` for one series of a labelled metric. Without ``.LABEL``,
+counters and histograms are summed over all series. Reading a signal that has no value raises Unknown, which
+names the missing source.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.samples import Histogram
-from innoscope.diagnose import facts
 from innoscope.diagnose.answers import snapshots
-from innoscope.diagnose.facts import AT_REST
+from innoscope.diagnose.evidence import AT_REST
+from innoscope.diagnose.facts.registry import FACTS
 from innoscope.diagnose.process_list import known_classes
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.metrics.registry import default
@@ -61,7 +61,7 @@ class Signals:
         self._known: dict[str, float | Unknown] = {}
 
     def __getitem__(self, name: str) -> float:
-        """Return the signal's value. Raises Unknown."""
+        """Return the signal's value. Raises Unknown if it has none."""
         if name not in self._known:
             try:
                 self._known[name] = self._compute(name)
@@ -94,7 +94,7 @@ def is_signal(name: str) -> bool:
     if kind not in _KINDS:
         return False
     if kind == "fact":
-        return rest in facts.FACTS
+        return rest in FACTS
     if kind in OF_ACTIVITIES:
         return rest in default_activities()
     return kind not in OF_METRICS or rest.partition(".")[0] in default()
@@ -139,9 +139,9 @@ def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
 
 
 def without_stacks(evidence: Evidence) -> bool:
-    """Return whether the process list replaces the snapshots.
+    """Return whether the process list is used instead of snapshots.
 
-    If so, only some wait classes of client threads are available.
+    The process list shows only some wait classes, and only those of client threads.
     """
     return bool(evidence.snapshots) and "looks" in evidence.missing
 
@@ -153,8 +153,7 @@ def _snapshot_count(evidence: Evidence) -> int:
 
 
 def _active(evidence: Evidence, _: str) -> float:
-    counts = evidence.threads(clients=True)
-    return sum(count for wait, count in counts.items() if wait not in AT_REST) / _snapshot_count(evidence)
+    return evidence.active_clients() / _snapshot_count(evidence)
 
 
 def _share(evidence: Evidence, wait: str) -> float:
@@ -210,7 +209,7 @@ def _p99(evidence: Evidence, key: str) -> float:
 
 
 def _observed(evidence: Evidence, key: str) -> Histogram:
-    """Return a histogram with observations. Raises Unknown if there are none: the mean would be undefined."""
+    """Return the histogram of ``key``, summed over its series. Raises Unknown if it has no observations."""
     histogram, _ = _histogram(evidence, key)
     if not histogram.count:
         raise Unknown(key, None)
@@ -245,7 +244,7 @@ def _no_number(evidence: Evidence, key: str) -> Unknown:
 
 
 def _fact(evidence: Evidence, name: str) -> float:
-    return facts.FACTS[name](evidence)
+    return FACTS[name](evidence)
 
 
 def _host(evidence: Evidence, name: str) -> float:
@@ -254,13 +253,13 @@ def _host(evidence: Evidence, name: str) -> float:
     return evidence.host[name]
 
 
-#: The kind of signals that depends on the findings reported so far.
+#: The kind of signals that depend on the findings reported so far.
 UNEXPLAINED: Final = "unexplained"
-#: Kinds of signals whose names continue with a metric.
+#: Kinds of signals that are followed by a metric, as in ``rate.redo_written_bytes``.
 OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
-#: Kinds of signals whose names continue with a wait class.
+#: Kinds of signals that are followed by a wait class.
 OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
-#: Kinds of signals whose names continue with an activity.
+#: Kinds of signals that are followed by an activity.
 OF_ACTIVITIES: Final = frozenset({"doing", "lasting"})
 _KINDS: Final[dict[str, Callable[[Evidence, str], float]]] = {
     "threads": _threads,

@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 
 #: Seconds between two snapshots.
 INTERVAL_S: Final = 0.5
-#: Minimum pause between snapshots, as a multiple of the last snapshot's duration. Servers with 10,000 threads
-#: are therefore sampled less often.
+#: Minimum number of snapshots. A single snapshot cannot give percentages.
+MIN_SNAPSHOTS: Final = 4
+#: Minimum pause after MIN_SNAPSHOTS snapshots, as a multiple of the last snapshot's duration. Servers with
+#: 10,000 threads are therefore sampled less often. Before that, the pause is only as long as the snapshot,
+#: because on a slow host the first one takes seconds to load the symbols.
 _PAUSE_FACTOR: Final = 20
 #: Seconds until the next attempt after a failure.
 _RETRY_S: Final = 5.0
@@ -70,23 +73,34 @@ class SnapshotLoop:
         self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_MAX_SNAPSHOTS)
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
         self._missing: Missing | None = None
+        self._period_s = interval_s
         self._ended = threading.Event()
+        self._tried = threading.Event()
         self._thread = threading.Thread(target=self._work, name="snapshots", daemon=True)
         self._thread.start()
 
     def kinds(self) -> Mapping[int, str]:
-        """Return ``{thread id as in /proc: kind}`` from the last snapshot."""
+        """Return the kind of each thread in the last snapshot, by thread id as in /proc."""
         return self._kinds
+
+    def wait_for_first(self) -> None:
+        """Wait until the first snapshot is complete or has failed, or until the loop is closed."""
+        self._tried.wait()
 
     @property
     def failure(self) -> Missing | None:
         """Return the reason why snapshots currently fail, or None."""
         return self._missing
 
+    @property
+    def period_s(self) -> float:
+        """Return the duration of the last snapshot and of the pause after it, in seconds."""
+        return self._period_s
+
     def between(
         self, begin: float, end: float
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...], tuple[OnFile, ...], Missing | None]:
-        """Return snapshots, stacks and files between these Unix times, and the reason if there are none."""
+        """Return snapshots, stacks and files between two Unix times, and the reason if all are missing."""
         snapshots, seen = self.history.between(begin, end)
         counts: Counter[tuple[str, str]] = Counter()
         for at, files in tuple(self._files):
@@ -99,6 +113,7 @@ class SnapshotLoop:
         """Stop the loop, and wait for a snapshot in progress."""
         self._ended.set()
         self._thread.join()
+        self._tried.set()
 
     def _work(self) -> None:
         while not self._ended.is_set():
@@ -108,16 +123,25 @@ class SnapshotLoop:
                 reason, words = explain(error)
                 remedy = error.remedy if isinstance(error, InnoscopeError) else None
                 self._missing = Missing(reason, words, remedy)
+                self._tried.set()
                 self._ended.wait(_RETRY_S)
 
     def _take_snapshots(self, source: SnapshotSource) -> None:
-        while not self._ended.is_set():
+        """Take snapshots until closed; at least one, even if ``close`` is called while the source opens."""
+        taken = 0
+        while not (taken and self._ended.is_set()):
             began = time.monotonic()
             snapshot = source.take_snapshot()
             self._note_owners(snapshot)
             self._add(snapshot)
             self._missing = None
-            self._ended.wait(max(self._interval_s, _PAUSE_FACTOR * (time.monotonic() - began)))
+            self._tried.set()
+            taken += 1
+            seconds = time.monotonic() - began
+            factor = _PAUSE_FACTOR if taken >= MIN_SNAPSHOTS else 1
+            pause_s = max(self._interval_s, factor * seconds)
+            self._period_s = seconds + pause_s
+            self._ended.wait(pause_s)
 
     def hold(self, lock_owners: LockOwners | None) -> LockOwners | None:
         """Start recording lock owners in ``lock_owners`` (None: stop), and return the previous object."""
@@ -177,7 +201,7 @@ class SnapshotLoop:
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """Return the labels of the thread's frames.
 
-        The labels are cached by the identity of the tuple of frames, because the engine shares equal stacks.
+        The labels are cached by the identity of the frame tuple, because the engine shares equal stacks.
         """
         known = self._labels.get(id(thread.frames))
         if known is None:

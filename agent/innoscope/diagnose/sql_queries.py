@@ -1,4 +1,4 @@
-"""Run the queries of ``probes/catalog/questions.yaml`` once, and remove all literals from the results."""
+"""Run the queries in ``probes/catalog/questions.yaml`` once, and remove all literals from the results."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ if TYPE_CHECKING:
 
     Rows = tuple[Mapping[str, str], ...]
 
-#: Functions that remove the literals from columns, by the name of the column.
+#: Functions that remove literals, keyed by the column to which they apply.
 _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
     "text": fingerprint,
     "applier_message": error_messages.of_applier,
     "receiver_message": error_messages.of_receiver,
 }
 _PROCESSES: Final = "processes"
-#: Session variables that limit the waiting time of our queries, independently of the server's defaults.
+#: Session variables that limit how long our queries wait, whatever the server's defaults are.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
 class ServerQuery(ServerEntry, frozen=True, kw_only=True):
     """The SQL statement of a question for a range of server versions.
 
-    ``named`` maps the server's column names to our names. Without ``named``, the answer must have exactly the
-    columns of the question, in the same order.
+    ``named`` maps the server's column names to internal names. Without ``named``, the result must have
+    exactly the question's columns, in the same order. ``enable`` says how to make the server record the rows.
     """
 
     sql: str
     named: dict[str, str] | None = None
+    enable: str = ""
 
 
 class Question(Entry, frozen=True):
-    """A question: the names of the columns in its answer, and its statement for each range of servers.
+    """A question: the columns of its result, and its SQL statement for each range of server versions.
 
     The question is skipped if more than ``crowd`` threads wait for row locks.
     """
@@ -59,7 +60,7 @@ class Question(Entry, frozen=True):
     crowd: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that ``named`` of each server contains only columns of the question."""
+        """Check that each server's ``named`` maps only to columns of the question."""
         for server in self.servers:
             if unknown := set((server.named or {}).values()) - set(self.columns):
                 raise ValueError(f"named: {min(unknown)!r} is not among the columns")
@@ -91,7 +92,7 @@ class SqlAnswers:
     """The results of the queries.
 
     ``answers`` maps a question's name to its rows; ``missing`` maps ``sql.NAME`` to the reason why the
-    question has no answer.
+    question has no result.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ def _statement(row: Mapping[str, str]) -> Statement:
 
 
 def query_all(target: Target, connect: Callable[[], Connection], waiting: float) -> SqlAnswers:
-    """Run all queries one after the other, and return their answers.
+    """Run all queries one after the other, and return their results.
 
     ``waiting`` is the number of threads that wait for row locks.
     """
@@ -158,33 +159,29 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
 
 
 def _checked(name: str, rows: Rows) -> Rows | Missing:
-    """Return the rows if they are valid, else the reason. The peer is possibly not a real server."""
+    """Return the rows if they are valid, else the reason why they are not. The peer may be a fake server."""
     try:
         if name == _PROCESSES:
             list(map(_statement, rows))
     except (ValueError, OverflowError):
-        return Missing("error", "the server's process list has text where numbers should be")
+        return Missing("error", "malformed process list: text instead of a number")
     return rows
 
 
 def _names(question: Question, asked: ServerQuery, columns: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return our name for each column of the answer; None for columns that are not needed."""
+    """Return the internal name of each result column; None for columns that are not needed."""
     return question.columns if asked.named is None else tuple(map(asked.named.get, columns))
 
 
 def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
-    """Return the row by column name, with literals removed from statements and error messages."""
-    named = {column: _text(value) for column, value in zip(columns, row, strict=True) if column is not None}
+    """Return the row keyed by column name, with literals removed from statements and error messages."""
+    named = {
+        column: sql.as_text(value) for column, value in zip(columns, row, strict=True) if column is not None
+    }
     for column, without_literals in _WITHOUT_LITERALS.items():
         if named.get(column):
             named[column] = without_literals(named[column])
     return named
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _missing(error: InnoscopeError) -> Missing:

@@ -6,14 +6,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common.console import Colour, Coloured
-from innoscope.common.data import catalog_path
-from innoscope.common.schema import Entry, read_yaml
-from innoscope.diagnose.facts import AT_REST
+from innoscope.diagnose import advice
+from innoscope.diagnose.evidence import AT_REST
 from innoscope.diagnose.signals import without_stacks
 from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from innoscope.diagnose.blockers import Blocker
     from innoscope.diagnose.evidence import Evidence
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Maximum number of functions of a stack that are shown.
+#: Maximum number of functions to show per stack.
 _FUNCTIONS: Final = 7
-#: Minimum score of an urgent finding, and the score below which a finding is only a remark.
+#: Minimum score for a finding to be urgent, and the score below which it is only a remark.
 _URGENT, _REMARK = 75, 40
 VERSION: Final = 1
 
@@ -33,13 +32,12 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
     yield from _head(evidence)
     if not verdict.findings:
         yield _without_findings(verdict)
-    toggles = _toggles()
     for number, finding in enumerate(verdict.findings, 1):
         yield ""
-        yield from _finding(number, finding, toggles)
+        yield from _finding(number, finding)
     if verdict.cannot_tell:
         yield ""
-        yield "Cannot tell:"
+        yield "Not checked, because data is missing:"
         for one in verdict.cannot_tell:
             names = ", ".join(name.replace("_", " ") for name in one.findings)
             yield f"  {names}: no {one.source.replace('_', ' ')}: {one.words}"
@@ -47,14 +45,16 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
                 yield f"    {one.remedy}"
     if verdict.not_applicable:
         names = ", ".join(name.replace("_", " ") for name in verdict.not_applicable)
-        yield f"Not checked, because this server has no values for it: {names}"
+        yield f"Not checked, because this server does not have the data: {names}"
 
 
 def _without_findings(verdict: Verdict) -> str:
-    checks = f"{verdict.checked} of {verdict.rules} checks were made"
+    checks = f"{verdict.checked} of {verdict.rules} checks made"
     if verdict.nothing_wrong:
         return Coloured(f"Nothing wrong was found: {checks}.", Colour.GREEN)
-    return Coloured(f"The threads were not seen, so a stall may go unnoticed: {checks}.", Colour.YELLOW)
+    return Coloured(
+        f"No snapshot of the threads was taken, so a stall may have been missed: {checks}.", Colour.YELLOW
+    )
 
 
 def _head(evidence: Evidence) -> Iterator[str]:
@@ -67,18 +67,18 @@ def _head(evidence: Evidence) -> Iterator[str]:
     if evidence.snapshots:
         counts = evidence.threads(clients=True)
         snapshots = len(evidence.snapshots)
-        active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+        active = evidence.active_clients() / snapshots
         by_wait = ", ".join(
             f"{count / snapshots:.1f} {wait.replace('_', ' ')}"
             for wait, count in counts.most_common(6)
             if wait not in AT_REST
         )
-        yield f"{sum(counts.values()) / snapshots:,.0f} client threads, {active / snapshots:,.1f} busy" + (
+        yield f"{sum(counts.values()) / snapshots:,.0f} client threads, {active:,.1f} busy" + (
             f": {by_wait}" if by_wait else ""
         )
 
 
-def _finding(number: int, finding: Finding, toggles: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+def _finding(number: int, finding: Finding) -> Iterator[str]:
     yield _title(number, finding)
     if finding.follows_from:
         yield f"   follows from {finding.follows_from.replace('_', ' ')}"
@@ -86,7 +86,7 @@ def _finding(number: int, finding: Finding, toggles: Mapping[str, tuple[str, str
     for line in finding.evidence:
         yield f"   {line}"
     for blocker in finding.blockers:
-        yield f"   blocked by {blocker.words}"
+        yield f"   blocker: {blocker.words}"
         if blocker.stack:
             yield f"     {_short(blocker.stack)}"
     for seen in finding.stacks:
@@ -95,9 +95,8 @@ def _finding(number: int, finding: Finding, toggles: Mapping[str, tuple[str, str
     for line in finding.do:
         yield f"   do:  {line}"
     for name in finding.toggles:
-        if name in toggles:
-            title, risk = toggles[name]
-            yield f"   toggle: innoscope toggle show {name}  ({title}; {risk})"
+        toggle = advice.toggles()[name]
+        yield f"   toggle: innoscope toggle show {name}  ({toggle.title}; {toggle.risk})"
     if finding.see:
         yield f"   see: {'; '.join(finding.see)}"
 
@@ -115,24 +114,6 @@ def _title(number: int, finding: Finding) -> str:
 def _short(functions: tuple[str, ...]) -> str:
     shown = ",".join(functions[:_FUNCTIONS])
     return shown + ",…" if len(functions) > _FUNCTIONS else shown
-
-
-class _Toggle(Entry, frozen=True, forbid_unknown_fields=False):
-    title: str
-    risk: str
-
-
-class _Toggles(Entry, frozen=True, forbid_unknown_fields=False):
-    toggles: dict[str, _Toggle]
-
-
-def _toggles() -> dict[str, tuple[str, str]]:
-    """Return the title and risk of each toggle.
-
-    The toggles are read directly from the file: diagnostic code must not import code that changes servers.
-    """
-    toggles = read_yaml(catalog_path("toggles.yaml"), _Toggles).toggles
-    return {name: (toggle.title, toggle.risk) for name, toggle in toggles.items()}
 
 
 def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
@@ -178,7 +159,7 @@ def _stack(seen: ObservedStack) -> dict[str, Any]:
 
 
 def _held(held: HeldLock) -> dict[str, Any]:
-    """Return a lock and its owner as JSON."""
+    """Return a lock and its owner as a JSON value."""
     found = asdict(held)
     found["looks"] = found.pop("snapshots")
     return {**found, "waiters": list(held.waiters), "stack": list(held.stack)}

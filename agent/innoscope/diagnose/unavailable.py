@@ -1,4 +1,4 @@
-"""Define the error for an unavailable value that a rule needs."""
+"""Define the error that is raised if a rule needs a value that is unavailable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Unknown(Exception):
     """Raised if ``source`` has no value.
 
-    ``missing`` is the reason; None if the server does not provide the value.
+    ``missing`` is the reason; it is None if the server does not provide the value.
     """
 
     def __init__(self, source: str, missing: Missing | None) -> None:

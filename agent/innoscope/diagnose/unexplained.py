@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.facts import AT_REST
+from innoscope.diagnose.evidence import AT_REST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 #: Wait classes of threads that are working, not blocked.
 _WORKING: Final = frozenset({"on_cpu", "runnable", "spin"})
-#: Minimum size of an unexplained wait class that findings below their thresholds cover: mean number of
-#: threads, and share of the active threads.
+#: A wait class that is covered by a rule without a finding is still unexplained if it has at least this mean
+#: number of threads and this share of the active threads.
 _THREADS, _SHARE = 2.0, 0.3
 
 
 def unexplained(evidence: Evidence, rules: Iterable[Rule], reported: Collection[Rule]) -> frozenset[str]:
     """Return the wait classes in which client threads wait although no finding in ``reported`` covers them.
 
-    A wait class with few threads is omitted if another of the ``rules`` covers it, because that rule
-    has found no problem.
+    Omit a wait class with few threads if one of the other ``rules`` covers it, because that rule found no
+    problem.
     """
     counts = evidence.threads(clients=True)
     snapshots = max(len(evidence.snapshots), 1)
-    active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+    active = evidence.active_clients()
     explained = {wait for rule in reported for wait in rule.covers}
     covered = {wait for rule in rules for wait in rule.covers}
     return frozenset(

@@ -6,32 +6,31 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import latches
+from innoscope.diagnose import advice, latches
 from innoscope.diagnose.blockers import BLOCKERS, Blocker
 from innoscope.diagnose.details import DETAILS
-from innoscope.diagnose.rules import PLACE, Score, default_rules
+from innoscope.diagnose.rules import Score, default_rules, fill
 from innoscope.diagnose.signals import UNEXPLAINED, Signals, without_stacks
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.unexplained import unexplained
 from innoscope.diagnose.units import UNITS
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterable
 
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.rules import Condition, Rule
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Maximum number of stacks that are shown for a wait class.
+#: Maximum number of stacks to show per wait class.
 _STACKS: Final = 2
-#: Maximum number of files that are shown for a rule.
+#: Maximum number of files to show per rule.
 _FILES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of the server. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it."""
+    """A problem with a server. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it."""
 
     name: str
     title: str
@@ -58,12 +57,12 @@ class CannotTell:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of all rules.
+    """The result of applying all rules.
 
     - ``checked`` is the number of rules that could be evaluated.
     - ``cannot_tell`` names the rules that lack a source. ``not_applicable`` names the rules that need a value
       which this server does not have.
-    - ``blind`` is true if there were no snapshots of threads, so a stall may have gone unnoticed.
+    - ``blind`` is true if there were no snapshots, so that a stall may have gone unnoticed.
     """
 
     findings: tuple[Finding, ...]
@@ -75,7 +74,7 @@ class Verdict:
 
     @property
     def nothing_wrong(self) -> bool:
-        """Return whether there are no findings although snapshots of threads were available."""
+        """Return whether there are no findings even though snapshots were available."""
         return not self.findings and not self.blind
 
 
@@ -101,7 +100,7 @@ def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
 def _apply(
     rules: Iterable[Rule], signals: Signals
 ) -> tuple[list[tuple[Rule, Finding]], list[tuple[Rule, Unknown]]]:
-    """Return the findings with their rules, and the rules that could not be evaluated with the reason."""
+    """Return the findings with their rules, and each rule that could not be evaluated with the reason."""
     found: list[tuple[Rule, Finding]] = []
     unknown: list[tuple[Rule, Unknown]] = []
     for rule in rules:
@@ -156,28 +155,30 @@ def _finding(rule: Rule, signals: Signals) -> Finding:
     )
     return Finding(
         name=rule.name,
-        title=_filled(rule.title, signals) or PLACE.sub("?", rule.title),
+        title=_filled(rule.title, signals) or _without_values(rule.title),
         score=_score(rule.score, signals),
         evidence=(*(line for line in lines if line is not None), *latches.wanted(evidence, rule.latches)),
         blockers=tuple(_blockers(rule, evidence)),
         stacks=tuple(stack for waits in _classes(rule, signals) for stack in _top(evidence, waits)),
         why=rule.why,
-        do=tuple(_filled(text, signals) or PLACE.sub("?", text) for text in rule.do),
-        toggles=rule.toggles,
+        do=tuple(
+            _filled(text, signals) or _without_values(text) for text in advice.lines(rule.do, evidence.server)
+        ),
+        toggles=advice.supported(rule.toggles, evidence.server),
         see=rule.see,
     )
 
 
 def _filled(text: str, signals: Signals) -> str | None:
     """Return the message with its placeholders filled in; None if one of the values is unknown."""
-
-    def number(match: re.Match[str]) -> str:
-        return UNITS[match[2]](signals[match[1]])
-
     try:
-        return PLACE.sub(number, text)
+        return fill(text, lambda signal, unit: UNITS[unit](signals[signal]))
     except Unknown:
         return None
+
+
+def _without_values(text: str) -> str:
+    return fill(text, lambda *_: "?")
 
 
 def _score(score: float | Score, signals: Signals) -> float:
@@ -224,7 +225,7 @@ def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
 
 
 def _classes(rule: Rule, signals: Signals) -> list[frozenset[str]]:
-    """Return the wait classes of the rule's stacks; unexplained classes are one set."""
+    """Return the sets of wait classes whose stacks the rule shows. Unexplained classes form one set."""
     return [signals.unexplained if wait == UNEXPLAINED else frozenset({wait}) for wait in rule.stacks]
 
 
@@ -244,18 +245,18 @@ def _ranked(found: list[tuple[Rule, Finding]]) -> tuple[Finding, ...]:
             if name in present and causes.get(finding.name) != name:
                 causes.setdefault(name, finding.name)
     first = [finding for _, finding in by_score if finding.name not in causes]
-    rest = [_with_cause(finding, causes[finding.name]) for _, finding in by_score if finding.name in causes]
+    rest = [
+        replace(finding, follows_from=causes[finding.name])
+        for _, finding in by_score
+        if finding.name in causes
+    ]
     return (*first, *rest)
-
-
-def _with_cause(finding: Finding, cause: str) -> Finding:
-    return replace(finding, follows_from=cause)
 
 
 def _cannot_tell(unknown: list[tuple[Rule, Unknown]]) -> tuple[CannotTell, ...]:
     """Group rules by missing source and reason.
 
-    Values that this server does not provide are omitted, because this is not a failure.
+    Omit rules that need a value that this server does not provide, because that is not a failure.
     """
     groups: dict[tuple[str, str, str | None], list[str]] = {}
     for rule, error in unknown:

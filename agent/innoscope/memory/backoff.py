@@ -1,4 +1,4 @@
-"""Delay retries after a failure to read debug information. The delay per file doubles, up to one hour."""
+"""Back off after a failure to read debug information. The delay per file doubles, up to one hour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from innoscope.common.errors import BadFile, NotRead
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-#: Identifies a file or a process; a failure is stored under several keys.
+#: Identifies a file or a process. A failure is stored under several keys.
 Key = tuple[int, ...]
 
 _FIRST_S: Final = 60.0
@@ -30,7 +30,7 @@ class _Failure:
 
 
 class Backoff:
-    """Stores the last failure of each file and each process. Thread-safe."""
+    """Stores the last failure for each file and process. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

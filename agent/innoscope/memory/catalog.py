@@ -7,29 +7,53 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta
 
 from innoscope.common.data import catalog_path
-from innoscope.common.schema import Entry, ServerEntry, read_yaml
+from innoscope.common.schema import Citation, Entry, ServerEntry, read_yaml
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _Value = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*(?:\.[a-z_]+)?\Z")]
 _Path = Annotated[str, Meta(pattern=r"\A\w+(?:\.\w+|\[(?:\d+|\*)\])*\Z")]
+_Member = Annotated[str, Meta(pattern=r"\A\w+(?:\.\w+)+\Z")]
 _Type = Literal["bool", "uint32", "uint64", "int32", "int64", "float64"]
 _FLAVOURS: Final = {"mysql", "mariadb"}
+
+
+_Range = tuple[int, int]
+
+
+class Part(Entry, frozen=True):
+    """Some bits of a number."""
+
+    path: _Path
+    bits: _Range
+
+    def __post_init__(self) -> None:
+        """Check that the bit range is valid. Raises ValueError."""
+        _check_bits(self.bits)
 
 
 class Source(ServerEntry, frozen=True):
     """One source of a value; exactly one of ``paths``, ``symbol``, ``status`` and ``variable`` is set."""
 
     paths: tuple[_Path, ...] = ()
+    minus: tuple[_Path, ...] = ()
     symbol: str | None = None
     kind: Literal["unsigned", "signed", "float"] | None = None
     status: str | tuple[str, ...] = ()
     variable: str | None = None
-    bits: tuple[int, int] | None = None
+    bits: _Range | None = None
+    plus: Part | None = None
+    unit: Literal["sn"] | None = None
     scale: float | None = None
     when: _Path | None = None
+    least: _Member | None = None
+    age_where: _Path | None = None
+    reserve: _Path | None = None
+    per: str | None = None
     settled: bool = False
+    source: Citation | None = None
 
     def __post_init__(self) -> None:
         """Check the constraints that the types cannot express. Raises ValueError."""
@@ -37,17 +61,27 @@ class Source(ServerEntry, frozen=True):
             raise ValueError("needs exactly one of paths, symbol, status, variable")
         if (self.symbol is None) != (self.kind is None):
             raise ValueError("kind is required with symbol, and not allowed otherwise")
-        if self.bits is not None and not 0 <= self.bits[0] < self.bits[1] <= 64:
-            raise ValueError("bits must be [first, end)")
+        if self.bits is not None:
+            _check_bits(self.bits)
+        if self.plus is not None and not self.paths:
+            raise ValueError("plus requires paths")
+        if self.minus and not self.paths:
+            raise ValueError("minus requires paths")
+        if self.per is not None and self.symbol is None:
+            raise ValueError("per requires symbol")
+        if (self.least or self.age_where) and len(self.paths) != 1:
+            raise ValueError("least and age_where need exactly one path")
+        if self.least and self.age_where:
+            raise ValueError("least and age_where exclude each other")
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """Return the names of the status variables whose sum is the value."""
+        """Return the names of the status variables that add up to the value."""
         return (self.status,) if isinstance(self.status, str) else self.status
 
 
 class StatusTable(Entry, frozen=True):
-    """Location and format of the table of status variables. ``types`` is ``{flavour: {type code: type}}``."""
+    """The location and format of the status variable table. ``types`` is ``{flavour: {type code: type}}``."""
 
     prefix: str
     anchors: tuple[str, ...]
@@ -58,18 +92,18 @@ class StatusTable(Entry, frozen=True):
     def __post_init__(self) -> None:
         """Check that ``types`` and ``live`` contain both flavours. Raises ValueError."""
         if self.types.keys() != _FLAVOURS or self.live.keys() != _FLAVOURS:
-            raise ValueError("types and live need mysql and mariadb, and no others")
+            raise ValueError("types and live must have the keys mysql and mariadb, and no others")
 
 
 class VariableTable(Entry, frozen=True):
-    """The location of the table of system variables."""
+    """The location of the system variable table."""
 
     prefix: str
     anchors: tuple[str, ...]
 
 
 class Tables(Entry, frozen=True):
-    """The server's own tables of variables."""
+    """The server's own variable tables."""
 
     status: StatusTable
     variables: VariableTable
@@ -91,11 +125,35 @@ class Catalog(Entry, frozen=True):
                 raise ValueError(f"{path}: the number of elements of {root} is missing in lengths")
 
     @property
+    def _sources(self) -> Iterator[Source]:
+        return (source for several in self.values.values() for source in several)
+
+    @property
+    def symbols(self) -> set[str]:
+        """Return the names of the global variables that are read without debug information."""
+        return {name for one in self._sources for name in (one.symbol, one.per) if name}
+
+    @property
     def paths(self) -> tuple[str, ...]:
-        """Return all paths that need debug information, in file order."""
-        sources = [source for several in self.values.values() for source in several]
-        paths = [path for source in sources for path in (*source.paths, source.when) if path]
+        """Return all paths that start at a global variable and need debug information, in file order."""
+        parts = [one.plus.path for one in self._sources if one.plus]
+        paths = [
+            path
+            for one in self._sources
+            for path in (*one.paths, *one.minus, one.when, one.age_where, one.reserve)
+            if path
+        ] + parts
         return tuple(dict.fromkeys((*paths, *self.lengths.values())))
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Return all members of types that need debug information, in file order."""
+        return tuple(dict.fromkeys(one.least for one in self._sources if one.least))
+
+
+def _check_bits(bits: _Range) -> None:
+    if not 0 <= bits[0] < bits[1] <= 64:
+        raise ValueError("bits must be [first, end)")
 
 
 def load(path: Path | None = None) -> Catalog:

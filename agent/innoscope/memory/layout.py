@@ -2,9 +2,8 @@
 
 Without debug information, a symbol pack supplies both (``target.symbols.packs``).
 
-Reading 300 MB of debug information takes one or two seconds, so the result is cached by build-id.
-Addresses are not cached, because they differ between processes,
-and reading a symbol table takes only milliseconds.
+Reading 300 MB of debug information takes one or two seconds, so the result is cached by build-id. Addresses
+are not cached: they differ between processes, and reading a symbol table takes only milliseconds.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
     from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
 
-#: Lock held while a child process reads debug information, because the child needs up to 1.5 GiB of memory;
-#: and the maximum seconds to wait for the lock.
+#: Lock held while a child process reads debug information, which needs up to 1.5 GiB of memory, and the
+#: maximum seconds to wait for the lock.
 _CHILD: Final = threading.Lock()
 _CHILD_TIMEOUT_S: Final = 5.0
 _FAILED: Final = Backoff()
-_NOT_IN_PACK: Final = "not in the symbol pack, which an Innoscope without this value made"
+_NOT_IN_PACK: Final = "not in the symbol pack: an older Innoscope made it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,9 @@ class Layout:
 
     ``symbols`` have addresses in the process and were read from ``symbols_from``. ``missing`` maps each
     member that was not found to the reason. ``described`` is true if there is debug information or a symbol
-    pack (``from_pack``), ``cached`` if the members came from the cache. ``problem`` is the reason why an
-    existing pack was not used.
+    pack (``from_pack``), or if the members are from the catalog (``from_catalog``). ``cached`` is true if
+    the members came from the cache. ``witnesses`` are paths that are read only for checks. ``problem`` is
+    the reason why an existing pack was not used.
     """
 
     symbols: Mapping[str, Symbol]
@@ -57,12 +57,14 @@ class Layout:
     described: bool
     cached: bool = False
     from_pack: bool = False
+    from_catalog: bool = False
+    witnesses: tuple[str, ...] = ()
     problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Locations of debug files: folders such as /usr/lib/debug, and downloaded files by build-id."""
+    """Locations of debug files: folders such as /usr/lib/debug, and downloaded files keyed by build-id."""
 
     dirs: tuple[str, ...] = ("/usr/lib/debug",)
     files: tuple[tuple[str, str], ...] = ()
@@ -78,14 +80,14 @@ def learn(
 ) -> Layout:
     """Return the layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
-    Raises NotRead if reading the server's debug information failed recently. Reading is retried later.
+    Raises NotRead if reading the server's debug information failed recently; it is retried later.
 
-    ``paths`` begin with a variable, ``types`` with a type. Paths of variables that the server does not have
-    are ignored. All other paths are looked up in the cache, then in the debug information.
+    ``paths`` begin with a variable, ``types`` with a type. Paths whose variable the server does not have are
+    ignored. All others are looked up in the cache, then in the debug information.
     """
     files = dict(debug.files)
     with reading_files(target.pid):
-        # The process is also a key, because the file's owner can change its timestamps at any time.
+        # The process is a key too, because the file's owner can change its timestamps at any time.
         keys = (_executable(target), (target.pid, target.start_time))
         _FAILED.check(keys)
         found = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
@@ -113,7 +115,7 @@ def learn(
 def _one_child() -> Iterator[None]:
     """Let only one child process read debug information at a time.
 
-    Stop waiting after a timeout, because a malicious file can make another child slow.
+    Stop waiting after a timeout, because a malicious file can slow another child down.
     """
     alone = _CHILD.acquire(timeout=_CHILD_TIMEOUT_S)
     try:
@@ -128,7 +130,7 @@ def _of_pack(target: Target, symbols: Mapping[str, Symbol], source: str, paths: 
     try:
         known = packs.layout(target.build_id)
     except BadFile as error:
-        return Layout(symbols, source, {}, {}, described=False, problem=packs.one_line(error))
+        return Layout(symbols, source, {}, {}, described=False, problem=error.in_one_line)
     if known is None:
         return Layout(symbols, source, {}, {}, described=False)
     members = {path: known.members[path] for path in paths if path in known.members}
@@ -137,12 +139,12 @@ def _of_pack(target: Target, symbols: Mapping[str, Symbol], source: str, paths: 
 
 
 def root(path: str) -> str:
-    """Return the name of the global variable at the beginning of a path of members."""
+    """Return the name of the global variable at which a member path starts."""
     return path.partition(".")[0].partition("[")[0]
 
 
 def _build(target: Target) -> str:
-    """Return the build-id, or a key made of the file's metadata if the compiler wrote no build-id."""
+    """Return the build-id, or a key derived from the file's metadata if there is no build-id."""
     if target.build_id:
         return target.build_id
     return "file-" + "-".join(f"{number:x}" for number in _executable(target))

@@ -10,18 +10,23 @@ from innoscope import _native
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from innoscope._native import Member
     from innoscope.memory.plan import Term
 
 Number = int | float
 
-#: Maximum elements behind a pointer, because the maximum of innodb_buffer_pool_instances is 64.
-_MOST_ELEMENTS: Final = 64
-#: Limit on the bytes from the first to the last element of a term:
-#: four times the size of 64 buffer pools in MySQL 5.6.
+#: Maximum distance in bytes from the first to the last element of a term, if all bytes between them are read:
+#: four times the size of 64 buffer pools in MySQL 5.6, or 1,600 asynchronous I/O slots.
 SPAN: Final = 288 << 10
+#: If the distance between two elements exceeds this number of bytes, each element is read separately. The
+#: buffer pools of MySQL 8.0 are 9,552 bytes apart.
+_SPARSE: Final = 4096
+#: Maximum number of elements that are read separately: innodb_buffer_pool_instances is at most 64.
+_MOST_SPARSE: Final = 64
+#: Maximum distance in bytes between two elements that are read separately.
+_DISTANCE: Final = 1 << 20
 #: Maximum number of bytes per read.
 _PART: Final = 4 << 20
 _ADDRESS: Final = (1 << 64) - 1
@@ -36,20 +41,29 @@ _POINTER: Final = struct.Struct("<Q")
 
 
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
-    """Return the value of each term, in the given order; None if a pointer on the term's path is still NULL.
+    """Return the sum of each term's elements; None if a pointer on the term's path is still NULL.
 
-    The values are not from the same point in time: the kernel copies them one after the other, within a few
+    Raises NoSuchProcess and NoRights.
+    """
+    found = read_elements(pid, terms)
+    return {term: None if numbers is None else sum(numbers) for term, numbers in found.items()}
+
+
+def read_elements(pid: int, terms: Iterable[Term]) -> dict[Term, Sequence[Number] | None]:
+    """Return the elements of each term, in the given order; None if a pointer on its path is still NULL.
+
+    The values are not read at the same instant: the kernel copies them one after the other, within a few
     microseconds. Raises NoSuchProcess and NoRights.
     """
     wanted = list(dict.fromkeys(terms))
     lengths = [term.length for term in wanted if term.length is not None]
     counted = read(pid, lengths) if lengths else {}
     places = _follow(pid, wanted)
-    spans = [(place, _span(term, counted)) for term, place in zip(wanted, places, strict=True)]
-    found = _in_parts(pid, [(place, span) for place, span in spans if place and span])
+    pieces = [_pieces(term, place, counted) for term, place in zip(wanted, places, strict=True)]
+    found = _in_parts(pid, [piece for several in pieces for piece in several])
     return {
-        term: _sum(term.member, next(found)) if place and span else None
-        for term, (place, span) in zip(wanted, spans, strict=True)
+        term: _elements(term.member, [next(found) for _ in several]) if several else None
+        for term, several in zip(wanted, pieces, strict=True)
     }
 
 
@@ -72,12 +86,15 @@ def _follow(pid: int, terms: list[Term]) -> list[int]:
 
 def is_readable(member: Member) -> bool:
     """Return whether the member is a number, or an array of numbers that is not implausibly large."""
-    count = member.count or _MOST_ELEMENTS
-    return (
-        (member.kind, member.size) in _CODES
-        and member.stride % member.size == 0
-        and (count - 1) * member.stride + member.size <= SPAN
-    )
+    count = member.count or 2  # for a pointer, the number of elements is checked when reading
+    if code(member) not in _CODES or member.stride % member.size:
+        return False
+    return member.stride <= _DISTANCE and _is_plausible(member, count)
+
+
+def code(member: Member) -> tuple[str, int]:
+    """Return the kind and size of a member's elements. Pointers count as unsigned numbers."""
+    return "unsigned" if member.kind == "pointer" else member.kind, member.size
 
 
 def _in_parts(pid: int, places: list[tuple[int, int]]) -> Iterator[bytes | None]:
@@ -92,21 +109,31 @@ def _in_parts(pid: int, places: list[tuple[int, int]]) -> Iterator[bytes | None]
     yield from read_many(pid, part)
 
 
-def _span(term: Term, counted: Mapping[Term, Number | None]) -> int:
-    """Return the size of all elements in bytes; 0 if there are none or implausibly many."""
+def _is_plausible(member: Member, count: int) -> bool:
+    if member.stride > _SPARSE:
+        return count <= _MOST_SPARSE
+    return (count - 1) * member.stride + member.size <= SPAN
+
+
+def _pieces(term: Term, place: int, counted: Mapping[Term, Number | None]) -> list[tuple[int, int]]:
+    """Return the ``(address, size)`` of the pieces to read; empty if there are no or too many elements."""
     member = term.member
     count = member.count if term.length is None else int(counted.get(term.length) or 0)
-    if count < 1 or (term.length is not None and count > _MOST_ELEMENTS):
-        return 0
-    return (count - 1) * member.stride + member.size
+    if not place or count < 1 or not _is_plausible(member, count):
+        return []
+    if member.stride > _SPARSE:
+        return [((place + number * member.stride) & _ADDRESS, member.size) for number in range(count)]
+    return [(place, (count - 1) * member.stride + member.size)]
 
 
-def _sum(member: Member, raw: bytes | None) -> Number | None:
-    if raw is None:
+def _elements(member: Member, pieces: Sequence[bytes | None]) -> Sequence[Number] | None:
+    """Return the elements in the pieces; None if one of them was not read."""
+    raw = [piece for piece in pieces if piece is not None]
+    if len(raw) < len(pieces):
         return None
     # Elements are aligned to their size, as in C.
-    numbers = array(_CODES[member.kind, member.size], raw)
-    return sum(numbers[:: member.stride // member.size or 1])
+    numbers = array(_CODES[code(member)], b"".join(raw))
+    return numbers if len(raw) > 1 else numbers[:: member.stride // member.size or 1]
 
 
 def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:

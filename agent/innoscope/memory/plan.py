@@ -1,4 +1,4 @@
-"""Choose the source of each value, which is the first in the catalog that this server build provides."""
+"""Choose the source of each value: the first in the catalog that this server build provides."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope._native import Member
 from innoscope.memory import layout as layouts
+from innoscope.memory.catalog import Source
 from innoscope.memory.numbers import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.memory.catalog import Catalog, Source
+    from innoscope.memory.catalog import Catalog
     from innoscope.memory.layout import Layout
     from innoscope.memory.tables import Status, Variable
     from innoscope.target.model import Target
 
-#: Type in the server's tables -> kind and size of the number.
+#: Type in the server's tables → kind and size of the number.
 TYPES: Final[Mapping[str, tuple[str, int]]] = {
     "bool": ("unsigned", 1),
     "uint32": ("unsigned", 4),
@@ -32,7 +33,7 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 class Term:
     """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
 
-    ``length`` is the term with the number of elements, if debug information does not contain this number.
+    ``length`` is the term that holds the number of elements, if debug information does not give it.
     """
 
     base: int
@@ -42,7 +43,14 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PlannedValue:
-    """The computation of one value: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
+    """The computation of one value: the sum of ``terms``, reduced to ``bits``, times ``scale``.
+
+    ``plus`` is added to the sum: a term and the bits of it to use. A value with the unit ``sn`` is converted
+    to an LSN. With ``least``, the only term is an array of pointers, and the value is the minimum of this
+    member over the objects. With ``flags``, the only term is an array of times, and the value is the age of
+    the oldest element whose flag is set. While the pointer ``reserve`` is NULL, 1 is subtracted. The terms in
+    ``minus`` are subtracted from the sum. If ``per`` is set, the result is divided by it.
+    """
 
     value: str
     terms: tuple[Term, ...]
@@ -50,8 +58,17 @@ class PlannedValue:
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
-    #: True for a copy that only SHOW STATUS updates. A copy that is 0 was never updated.
+    #: True for a copy that only SHOW STATUS updates: if it is 0, it was never updated.
     settled: bool
+    plus: tuple[Term, tuple[int, int]] | None = None
+    unit: str | None = None
+    least: Member | None = None
+    flags: Term | None = None
+    reserve: Term | None = None
+    minus: tuple[Term, ...] = ()
+    per: Term | None = None
+    #: Variables whose layout is from the catalog. Their values are reported once they have passed its checks.
+    assumed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +82,12 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The values that can be read from one server, and the values that cannot be read."""
+    """The values that can be read from one server, and those that cannot."""
 
     readings: tuple[PlannedValue, ...]
     absent: tuple[Absent, ...]
+    #: Numbers that are read only for checks. Their ``value`` is the path.
+    witnesses: tuple[PlannedValue, ...] = ()
 
 
 class _SourceMissing(Exception):
@@ -87,14 +106,18 @@ class _Planner:
 
     def reading(self, value: str, source: Source) -> PlannedValue:
         """Return a plan for reading the value from this source. Raises _SourceMissing."""
-        when = None
+        when = least = flags = reserve = None
         if source.paths:
-            terms = tuple(self._member(path) for path in source.paths)
+            terms = tuple(self._member(path, pointers=bool(source.least)) for path in source.paths)
             when = self._member(source.when) if source.when else None
-            origin = "symbol " + " + ".join(source.paths) + ", offsets from " + _described_by(self.layout)
+            flags = self._member(source.age_where) if source.age_where else None
+            least = self._described(source.least) if source.least else None
+            reserve = self._member(source.reserve, pointers=True) if source.reserve else None
+            paths = " - ".join((" + ".join(source.paths), *source.minus))
+            origin = f"symbol {paths}, offsets from {_described_by(self.layout)}"
         elif source.symbol:
             terms = (self._symbol(source.symbol, source.kind or "unsigned"),)
-            origin = f"symbol {source.symbol}"
+            origin = f"symbol {source.symbol}" + (f" / {source.per}" if source.per else "")
         elif source.status:
             terms = tuple(self._status(name, settled=source.settled) for name in source.statuses)
             copy = " (a copy of what SET GLOBAL changes)" if source.settled else ""
@@ -102,29 +125,41 @@ class _Planner:
         else:
             terms = (self._variable(source.variable or ""),)
             origin = f"system variable {source.variable} in the server's own table"
-        return PlannedValue(value, terms, when, source.bits, source.scale, origin, source.settled)
+        plus = (self._member(source.plus.path), source.plus.bits) if source.plus else None
+        return PlannedValue(
+            value, terms, when, source.bits, source.scale, origin, source.settled, plus, source.unit,
+            least, flags, reserve,
+            minus=tuple(self._member(path) for path in source.minus),
+            per=self._symbol(source.per, "unsigned") if source.per else None,
+            assumed=frozenset(map(layouts.root, source.paths if self.layout.from_catalog else ())),
+        )  # fmt: skip
 
-    def _member(self, path: str) -> Term:
+    def _member(self, path: str, *, pointers: bool = False) -> Term:
         if path not in self.terms:
-            self.terms[path] = self._find_member(path)
+            self.terms[path] = self._find_member(path, pointers=pointers)
         return self.terms[path]
 
-    def _find_member(self, path: str) -> Term:
+    def _find_member(self, path: str, *, pointers: bool) -> Term:
         root = layouts.root(path)
         if root not in self.layout.symbols:
             raise _SourceMissing(f"no symbol {root}")
+        member = self._described(path, pointers=pointers)
+        return Term(self.layout.symbols[root].address, member, self._length(root, member))
+
+    def _described(self, path: str, *, pointers: bool = False) -> Member:
         if not self.layout.described:
             raise _SourceMissing(f"no debug information for {path}")
         member = self.layout.members.get(path)
         if member is None:
-            raise _SourceMissing(self.layout.missing.get(path, f"{path} is not in the debug information"))
-        if member.kind not in ("unsigned", "signed", "float"):
-            raise _SourceMissing(f"{path} is not a number but a {member.kind}")
+            where = "catalog's layout" if self.layout.from_catalog else "debug information"
+            raise _SourceMissing(self.layout.missing.get(path, f"{path} is not in the {where}"))
+        if member.kind not in (("pointer",) if pointers else ("unsigned", "signed", "float")):
+            raise _SourceMissing(f"{path} is not a {'pointer' if pointers else 'number'} but a {member.kind}")
         if not is_readable(member):
             raise _SourceMissing(
-                f"{path} is not read: its size or the distance of its elements is implausibly large"
+                f"{path} is not read: its size, or the distance between its elements, is implausibly large"
             )
-        return Term(self.layout.symbols[root].address, member, self._length(root, member))
+        return member
 
     def _length(self, root: str, member: Member) -> Term | None:
         if member.count > 0:
@@ -165,7 +200,7 @@ def make(
 ) -> Plan:
     """Return the plan for one server.
 
-    ``status`` and ``variables`` are functions that search the server's tables if a value needs them.
+    ``status`` and ``variables`` search the server's tables. They are called only if a value needs a table.
     """
     maker = _Planner(target, catalog, layout, status, variables)
     readings, absent = [], []
@@ -180,17 +215,19 @@ def make(
             except _SourceMissing as no:
                 reasons.append(str(no))
         else:
-            absent.append(Absent(value, _because(reasons), _remedy(target, layout)))
-    return Plan(tuple(readings), tuple(absent))
+            absent.append(Absent(value, _because(reasons), remedy(target, layout)))
+    witnesses = [maker.reading(path, Source(paths=(path,))) for path in layout.witnesses]
+    return Plan(tuple(readings), tuple(absent), tuple(witnesses))
 
 
 def _because(reasons: list[str]) -> str:
     return "; ".join(dict.fromkeys(reasons)) or "no source is known for this server"
 
 
-def _remedy(target: Target, layout: Layout) -> str:
-    if layout.described:
-        return "this release does not have it in memory; SQL or a probe may have it"
+def remedy(target: Target, layout: Layout) -> str:
+    """Return what to do to make a value available that this server's layout does not have."""
+    if layout.described and not layout.from_catalog:
+        return "this release does not store it in memory; SQL or a probe may provide it"
     if layout.problem:
         return f"{layout.problem}; or use the SQL collector"
     if target.build_id is None:
@@ -200,9 +237,11 @@ def _remedy(target: Target, layout: Layout) -> str:
 
 
 def _described_by(layout: Layout) -> str:
+    if layout.from_catalog:
+        return "the catalog, confirmed by this build"
     return "a symbol pack" if layout.from_pack else "debug information"
 
 
 def variable_term(address: int, kind: str) -> Term:
-    """Return the term for a variable at this address, with one of the types in ``TYPES``."""
+    """Return the term for a variable of this type, a key of ``TYPES``, at this address."""
     return Term(address, Member((0,), TYPES[kind][1], TYPES[kind][0]))

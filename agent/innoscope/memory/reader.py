@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from innoscope.common.cache import Cache
 from innoscope.common.errors import NotRead
 from innoscope.memory import catalog as catalogs
+from innoscope.memory import known_layouts, numbers, plan, tables
 from innoscope.memory import layout as layouts
-from innoscope.memory import numbers, plan, tables
 from innoscope.memory.layout import Debug
 from innoscope.memory.regions import Image
 from innoscope.target.discover import still_same
@@ -23,21 +23,25 @@ from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from innoscope.memory.catalog import Catalog
     from innoscope.memory.numbers import Number
     from innoscope.target.model import Target
 
 _Found = TypeVar("_Found")
+_Elements: TypeAlias = "Mapping[plan.Term, Sequence[Number] | None]"
 
-#: Seconds after a server's start during which the dynamic linker has possibly not relocated its tables yet.
+#: Seconds after a server's start in which the dynamic linker may not have relocated the tables yet.
 _YOUNG_S: Final = 10.0
-#: Seconds until the memory of a server that just started is searched for the tables again.
+#: Seconds until the memory of a server that has just started is searched for the tables again.
 _AGAIN_S: Final = 1.0
-#: Limit on the bytes read of a string variable.
+#: Maximum bytes that are read of a string variable.
 _STRING_BYTES: Final = 512
+#: Size in bytes of a redo log block, of its header, and of its payload (log0constants.h of 9.7.2).
+_BLOCK: Final = 512
+_BLOCK_HEADER: Final = 12
+_PAYLOAD: Final = _BLOCK - _BLOCK_HEADER - 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +56,16 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class StatusValue:
-    """A status variable's value. ``live`` is false if only SHOW STATUS updates it."""
+    """The value of a status variable. ``live`` is false if only SHOW STATUS updates the value."""
 
     value: Number
     live: bool
 
 
 class MemoryReader:
-    """Reads values from one server. The first read finds the addresses of the values, which can take seconds.
+    """Reads values from one server. The first read locates the values, which can take seconds.
 
-    Later reads take 0.1 ms. ``cache`` is the cache folder (default: ``cache_folder()``), ``debug`` has the
+    Later reads take 0.1 ms. ``cache`` is the cache folder (default: ``cache_folder()``); ``debug`` has the
     locations of debug files. All methods raise NoSuchProcess, NoRights, NotRead if a limit is exceeded, or
     BadFile if the executable is malformed. Not thread-safe.
     """
@@ -70,43 +74,89 @@ class MemoryReader:
         self,
         target: Target,
         *,
-        catalog: Catalog | None = None,
         cache: Path | None = None,
         debug: Debug | None = None,
     ) -> None:
         self._target = target
-        self._catalog = catalog or catalogs.load()
+        self._catalog = catalogs.load()
         self._cache = Cache("layouts", 64, cache)
         self._debug = debug or Debug()
         self._plan: plan.Plan | None = None
+        self._remedy = ""
+        self._known = known_layouts.of(target)
+        #: Checks of the catalog's layout that values have not passed yet, and the values that are withheld
+        #: until then, with the reason.
+        self._checks = known_layouts.checks(self._known, self.variables) if self._known else ()
+        self._withheld: Mapping[str, str] = {}
         self._last: Mapping[str, Number] | None = None
         self._status: dict[str, tables.Status] | None = None
         self._variables: dict[str, tables.Variable] | None = None
-        #: Time of the last search that found no table shortly after the server's start, else None.
+        #: Time of the last search that found no table because the server had just started, else None.
         self._unrelocated: float | None = None
         self._image: Image | None = None
-        #: The error if the server's process exceeded a limit; its memory is then not searched again.
+        #: The error if the process exceeded a limit; its memory is then not searched again.
         self._exceeded: NotRead | None = None
 
     def read(self) -> Mapping[str, Number]:
-        """Return the numbers by their names in probes/catalog/memory.yaml.
+        """Return the numbers, keyed by their names in probes/catalog/memory.yaml.
 
-        ``explain`` returns the reasons for missing values.
+        ``explain`` gives the reasons for missing values.
         """
-        readings = self._planned().readings
-        terms = [term for reading in readings for term in (*reading.terms, *_optional(reading.when))]
-        found = self._read(terms)
-        self._last = {
-            reading.value: number for reading in readings if (number := _value(reading, found)) is not None
+        planned = self._planned()
+        readings = (*planned.readings, *(planned.witnesses if self._checks else ()))
+        # Read flags before times; otherwise an element that is reused in between would look too old.
+        found = self._read_elements(
+            term
+            for one in readings
+            for term in (
+                one.flags,
+                *one.terms,
+                *one.minus,
+                one.when,
+                one.reserve,
+                one.per,
+                *(one.plus or ())[:1],
+            )
+            if term is not None
+        )
+        least = self._least(readings, found)
+        now = time.time()
+        values = {
+            one.value: number for one in readings if (number := value_of(one, found, least, now)) is not None
         }
+        self._withheld, pending = known_layouts.run_checks(self._checks, readings, values)
+        if self._plan is not None:
+            self._checks = pending
+        hidden = self._withheld.keys() | {witness.value for witness in planned.witnesses}
+        self._last = {value: number for value, number in values.items() if value not in hidden}
         return self._last
+
+    def _least(self, readings: Iterable[plan.PlannedValue], found: _Elements) -> dict[str, Number]:
+        """Return the minimum of a member over the objects that an array points to; 0 if all are NULL."""
+        objects = {
+            reading.value: [
+                plan.Term(int(pointer), reading.least)
+                for pointer in (found[reading.terms[0]] or ())
+                if pointer
+            ]
+            for reading in readings
+            if reading.least is not None
+        }
+        values = self._read(term for terms in objects.values() for term in terms)
+        return {
+            value: min((number for term in terms if (number := values[term]) is not None), default=0)
+            for value, terms in objects.items()
+        }
 
     def explain(self) -> list[Explanation]:
         """Return an explanation for each value of the catalog, in catalog order."""
         planned = self._planned()
         last = self.read() if self._last is None else self._last
         explanations = {
-            reading.value: _explanation(reading, reading.value in last) for reading in planned.readings
+            reading.value: Explanation(reading.value, None, self._withheld[reading.value], self._remedy)
+            if reading.value in self._withheld
+            else _explanation(reading, reading.value in last)
+            for reading in planned.readings
         }
         explanations |= {
             absent.value: Explanation(absent.value, None, absent.reason, absent.remedy)
@@ -129,7 +179,7 @@ class MemoryReader:
     def variables(self) -> Mapping[str, Number | str]:
         """Return InnoDB's global system variables, named as in SHOW VARIABLES; empty if no table was found.
 
-        Booleans are 0 or 1, enumerations are names, sets are bit masks, and NULL strings are "".
+        Booleans are 0 or 1, enumerations are value names, sets are bit masks, and NULL strings are "".
         """
         self._begin()
         table = self._variable_table()
@@ -148,8 +198,18 @@ class MemoryReader:
         if self._plan is None:
             self._begin()
             names = {layouts.root(path) for path in self._catalog.paths}
-            names |= {s.symbol for sources in self._catalog.values.values() for s in sources if s.symbol}
-            layout = layouts.learn(self._target, sorted(names), self._catalog.paths, self._debug, self._cache)
+            names |= self._catalog.symbols | (self._known.symbols if self._known else set())
+            layout = layouts.learn(
+                self._target,
+                sorted(names),
+                self._catalog.paths,
+                self._debug,
+                self._cache,
+                self._catalog.types,
+            )
+            if self._known and not layout.described:
+                layout = known_layouts.describe(self._known, self._target.pid, layout, self._status_table)
+            self._remedy = plan.remedy(self._target, layout)
             made = plan.make(self._target, self._catalog, layout, self._status_table, self._variable_table)
             if self._unrelocated is None:
                 self._plan = made
@@ -159,7 +219,7 @@ class MemoryReader:
     def _begin(self) -> None:
         """Allow another search if the last one failed because the server had just started.
 
-        Raises NotRead if this process exceeded a limit before.
+        Raises NotRead if this process has already exceeded a limit.
         """
         if self._exceeded is not None:
             raise NotRead(self._exceeded.what, remedy=self._exceeded.remedy)
@@ -196,7 +256,10 @@ class MemoryReader:
         return found
 
     def _read(self, terms: Iterable[plan.Term]) -> dict[plan.Term, Number | None]:
-        found = numbers.read(self._target.pid, terms)
+        return {term: _sum(elements) for term, elements in self._read_elements(terms).items()}
+
+    def _read_elements(self, terms: Iterable[plan.Term]) -> _Elements:
+        found = numbers.read_elements(self._target.pid, terms)
         if not still_same(self._target, ProcFs()):
             raise gone(self._target.pid)
         return found
@@ -217,26 +280,74 @@ class MemoryReader:
                 yield name, text.decode(errors="replace")
 
 
-def _optional(term: plan.Term | None) -> tuple[plan.Term, ...]:
-    return () if term is None else (term,)
+def _sum(elements: Sequence[Number] | None) -> Number | None:
+    return None if elements is None else sum(elements)
 
 
-def _value(reading: plan.PlannedValue, found: Mapping[plan.Term, Number | None]) -> Number | None:
+def value_of(
+    reading: plan.PlannedValue, found: _Elements, least: Mapping[str, Number], now: float
+) -> Number | None:
     """Return a planned value; None if the server has not initialised the structure yet."""
-    if reading.when is not None and not found[reading.when]:
+    if reading.when is not None and not _sum(found[reading.when]):
         return 0
-    total: Number = 0
-    for term in reading.terms:
-        number = found[term]
-        if number is None:
-            return None
-        total += number
-    if reading.settled and not total:
+    if reading.flags is not None:
+        return _oldest(found[reading.terms[0]], found[reading.flags], now)
+    total = _total(reading, found)
+    if total is None or (reading.settled and not total):
         return None
+    if reading.least is not None:
+        return least[reading.value]
     if reading.bits is not None:
-        first, end = reading.bits
-        total = (int(total) >> first) & ((1 << (end - first)) - 1)
+        total = _cut(int(total), reading.bits)
+    if reading.unit == "sn":
+        total = _lsn(int(total))
     return total if reading.scale is None else total * reading.scale
+
+
+def _total(reading: plan.PlannedValue, found: _Elements) -> Number | None:
+    """Return the sum of the terms, with ``minus``, ``reserve``, ``plus`` and ``per``.
+
+    Return None if one of them was not read.
+    """
+    total: Number = 0
+    for sign, terms in ((1, reading.terms), (-1, reading.minus)):
+        for term in terms:
+            number = _sum(found[term])
+            if number is None:
+                return None
+            total += sign * number
+    if reading.reserve is not None and not _sum(found[reading.reserve]):
+        total = max(0, total - 1)
+    if reading.plus is not None:
+        term, bits = reading.plus
+        part = _sum(found[term])
+        if part is None:
+            return None
+        total += _cut(int(part), bits)
+    if reading.per is not None:
+        divisor = _sum(found[reading.per])
+        return total // divisor if divisor else None
+    return total
+
+
+def _cut(number: int, bits: tuple[int, int]) -> int:
+    first, end = bits
+    return (number >> first) & ((1 << (end - first)) - 1)
+
+
+def _lsn(sn: int) -> int:
+    """Convert a sequence number, which counts only the payload of redo log blocks, to an LSN."""
+    blocks, rest = divmod(sn, _PAYLOAD)
+    return blocks * _BLOCK + rest + _BLOCK_HEADER
+
+
+def _oldest(times: Sequence[Number] | None, flags: Sequence[Number] | None, now: float) -> Number | None:
+    """Return the age of the oldest time whose flag is set; 0 if no flag is set."""
+    if times is None or flags is None:
+        return None
+    # The two arrays are read at different times, so their lengths can differ.
+    ages = (now - time for time, flag in zip(times, flags, strict=False) if flag)
+    return max(0, *ages, 0)
 
 
 def _explanation(reading: plan.PlannedValue, has_value: bool) -> Explanation:

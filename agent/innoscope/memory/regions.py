@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 #: Maximum number of bytes per read.
 _PIECE: Final = 1 << 20
-#: Limit on the bytes read from /proc/PID/maps, as in the core (limits.rs).
-#: With 1,000 connections, this file has 250 KB.
+#: Maximum bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file has
+#: 250 KB.
 _MAPS: Final = 8 << 20
-#: Limit on the number of mappings of the executable; the largest server has 7.
+#: Maximum number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024
-#: Limits on the size of the mapped executable and of its writable mappings, in bytes: four times the largest
-#: server (77 MB in MySQL 9.7, 12 MB in MariaDB 11.4.5).
+#: Maximum size of the mapped executable and of its writable mappings, in bytes: four times the largest ones
+#: known (77 MB in MySQL 9.7, and 12 MB in MariaDB 11.4.5).
 _IMAGE: Final = 320 << 20
 _DATA: Final = 48 << 20
-#: Limit on the bytes read from the heap if it directly follows .bss, as it does without address space
-#: randomization. The variables in .bss come first.
+#: Maximum bytes read from the heap if it directly follows .bss, as it does without address space
+#: randomisation. The variables in .bss come first.
 _HEAP: Final = 32 << 20
-#: Limit on the pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
+#: Maximum number of pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
 _ROW: Final = 1024
-#: Maximum copies of one name, and maximum pointers to these copies; real servers have 2 and 3.
+#: Maximum number of copies of one name, and of pointers to these copies. Real servers have 2 and 3.
 _COPIES: Final = 16
 _SLOTS: Final = 64
 #: Maximum CPU seconds spent on one image; real servers need 0.02 to 0.15.
@@ -53,7 +53,7 @@ class Region:
 class Image:
     """The executable as mapped into the process, relocated by the dynamic linker.
 
-    Use an object immediately and in one thread, because its CPU time is limited.
+    Use an image immediately and in one thread, because its CPU time is limited.
     Methods raise NotRead if a limit is exceeded.
     """
 
@@ -69,7 +69,7 @@ class Image:
         return self.regions[index] if index >= 0 and address < self.regions[index].end else None
 
     def is_data(self, address: int) -> bool:
-        """Return whether the address is in a writable region, where variables are."""
+        """Return whether the address is in a writable region, which contains variables."""
         region = self.at(address)
         return region is not None and region.data
 
@@ -167,7 +167,7 @@ def _exceeds(pid: int, what: str, limit: str) -> NotRead:
 
 
 def _regions(pid: int) -> list[Region]:
-    """Return the executable's mappings in ascending order, with the anonymous mappings after them (.bss)."""
+    """Return the executable's mappings in ascending order, and the anonymous mappings after them (.bss)."""
     regions: list[Region] = []
     try:
         inode = Path(f"/proc/{pid}/exe").stat().st_ino

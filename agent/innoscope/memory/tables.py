@@ -1,6 +1,6 @@
 """Find the server's own tables of status and system variables in its memory.
 
-The tables map names to the addresses of values. ``strip`` does not remove them, so they work on a server
+The tables map names to the addresses of values. ``strip`` does not remove them, so this works on a server
 without any InnoDB symbols. The dynamic linker has relocated the tables, so their pointers are valid
 addresses. A table is accepted only if many adjacent records are plausible.
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from innoscope.memory.regions import Image
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
-#: Minimum number of adjacent records that are accepted as one of InnoDB's tables.
+#: Minimum number of adjacent records for a table to be accepted as InnoDB's.
 _LEAST: Final = 20
-#: Limit on the records read in each direction; MariaDB 10.11 has 142 variables.
+#: Maximum number of records read in each direction; MariaDB 10.11 has 142 variables.
 _MOST: Final = 400
 
 #: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and scope in newer MySQL.
@@ -69,7 +69,7 @@ class Variable:
 
 
 def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> dict[str, Status]:
-    """Return InnoDB's status variables by their names in SHOW STATUS; empty if the table was not found."""
+    """Return InnoDB's status variables, keyed by name in SHOW STATUS; empty if the table was not found."""
     types = table.types[flavour]
     for anchor in table.anchors:
         # There may be several copies, because the linker can merge a string with the end of a longer one.
@@ -81,10 +81,10 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
 
 
 def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Variable]:
-    """Return InnoDB's global system variables by their names in SHOW VARIABLES, without session variables.
+    """Return InnoDB's global-only system variables, keyed by name in SHOW VARIABLES.
 
-    The table cannot be found by the address of a name, because the server moves each record's name to the
-    heap when it loads the plugin.
+    The table cannot be found by searching for a name's address, because the server moves each record's name
+    to the heap when it loads the plugin.
     """
     for records in image.rows(_LEAST):
         if _sysvar(image, records[0]) is not None:
@@ -103,7 +103,7 @@ class _Row:
         self._fits = fits
 
     def around(self, address: int) -> list[bytes]:
-        """Return the record at the address, and all records on both sides up to the first implausible one."""
+        """Return the record at the address and those around it, up to the first implausible one each way."""
         before = self._run(range(address - self._size, address - _MOST * self._size, -self._size))
         return [*reversed(before), *self._run(range(address, address + _MOST * self._size, self._size))]
 
@@ -138,7 +138,8 @@ def _named_status(
     live: frozenset[str],
 ) -> dict[str, Status]:
     fields = [_SHOW.unpack(raw) for raw in records]
-    # Names are in lower case, because MariaDB uses mixed case: Innodb_buffer_pool_pages_LRU_flushed.
+    # Names are converted to lower case, because MariaDB uses mixed case:
+    # Innodb_buffer_pool_pages_LRU_flushed.
     names = [table.prefix + (name or "").lower() for name in image.strings([field[0] for field in fields])]
     copies = [field[1] for name, field in zip(names, fields, strict=True) if name in table.copies]
     first, last = (min(copies), max(copies)) if copies else (0, 1 << 64)
@@ -152,7 +153,7 @@ def _named_status(
 def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
     """Return a record's fields, or None if it is implausible.
 
-    A record is implausible if its type is unknown or a pointer points to the wrong kind of region.
+    A record is implausible if its type is unknown, or if a pointer points to the wrong kind of region.
     """
     [raw] = image.read([(address, _SYSVAR.size)])
     if raw is None:

@@ -1,7 +1,7 @@
 """Keep exported counters monotonic when their source changes or restarts.
 
-A probe counts from the time when it was attached; the server's own counters count from the server's start.
-The source can change between two scrapes, and the sensor or the server can restart.
+A probe's counts start at zero when it is attached, the server's own counters when the server starts. Between
+two scrapes, a counter's source can change, and the sensor or the server can restart.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 #: Collectors whose counters start at zero when the sensor restarts.
 RESET_WITH_SENSOR: Final = frozenset({"probes", "waits"})
-#: Log sequence numbers, which continue after a restart of the server and are the same for all sources.
+#: Log sequence numbers, which survive a server restart and are the same for all sources.
 NEVER_RESET: Final = frozenset({"redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Identifies the server process and the sensor process that counted."""
+    """Identifies the server process and the sensor process that produced a counter's value."""
 
     server: Hashable
     sensor: Hashable
@@ -39,14 +39,14 @@ class _Track:
 
 
 class Counters:
-    """Stores each series' last source value, and the offset from the source value to the exported value."""
+    """Stores the last source value of each series, and the offset from it to the exported value."""
 
     def __init__(self) -> None:
         self._tracks: dict[Hashable, _Track] = {}
         self._histograms: dict[Hashable, _HistogramTrack] = {}
 
     def settle(self, series: Hashable, source: str, life: Life, raw: Value) -> Value:
-        """Return the value to export for the source's current value."""
+        """Return the value to export, given the source's current value."""
         if isinstance(raw, Histogram):
             known = self._histograms.get(series)
             if known is None:
@@ -75,7 +75,7 @@ def _correction(track: _Track, source: str, life: Life, raw: float) -> float:
 
 
 class _HistogramTrack:
-    """Adds the counts from before a reset to a histogram's current counts."""
+    """Adds a histogram's counts from before a reset to its current counts."""
 
     def __init__(self, life: Life, raw: Histogram) -> None:
         self._earlier = Histogram((), 0)

@@ -30,7 +30,7 @@ dropped and counted in `innoscope_series_dropped_total`.
 
 
 def markdown(registry: Registry) -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the lines of docs/metrics.md."""
     yield from _HEAD.format(
         least=f"{2 ** BUCKETS[0] / 1e9:.6f}",
         most=f"{2 ** BUCKETS[-1] / 1e9:.1f}",

@@ -1,4 +1,4 @@
-"""Convert series to prometheus_client's metric families, and expose them as text or OpenMetrics."""
+"""Convert series to prometheus_client metric families, and expose them as text or OpenMetrics."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from innoscope.metrics.merge import Series
     from innoscope.metrics.registry import Metric
 
-#: Upper bounds of the buckets: exponent of the power of two in ns, and the exposed label ``le`` in seconds.
+#: Upper bounds of the buckets: the exponent of two in nanoseconds, and the label ``le`` in seconds.
 _BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
-#: Limit on the formats that are cached per collection, because clients can request any format version.
+#: Maximum number of formats cached per collection. Without a limit, clients could request any number.
 _FORMATS: Final = 4
 
 
@@ -80,8 +80,8 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 def families(series: Iterable[Series]) -> list[Family]:
     """Return one family per metric, in the order of their first series.
 
-    All label values are sanitized here, because a single value
-    that is not valid UTF-8 would make the whole exposition fail.
+    All label values are sanitized here: a single value that is not valid UTF-8 would make the whole
+    exposition fail.
     """
     found: dict[str, Family] = {}
     for one in series:

@@ -1,4 +1,4 @@
-"""Merge all collectors' samples of a server into one value per series, within the declared label bounds."""
+"""Merge the samples of a server's collectors into one value per series, within the declared label bounds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Limit on the dropped series that are stored in order to count each series only once.
+#: Maximum number of dropped series to remember, so that each is counted only once.
 _MAX_DROPPED: Final = 10_000
-#: Values of the label ``reason`` of a failed collector.
+#: Values of the label ``reason`` for a failed collector.
 #: An outcome's ``reason`` begins with one of them and a colon.
 REASONS: Final = frozenset(
     {"timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error"}
@@ -75,7 +75,7 @@ class Merger:
         return len(self._dropped)
 
     def keep_only(self, servers: Iterable[str]) -> None:
-        """Remove the state of all servers except these. The state of Innoscope's own metrics remains."""
+        """Remove the state of all servers except these. Keep the state of Innoscope's own metrics."""
         names = {"", *servers}
         self._servers = {name: state for name, state in self._servers.items() if name in names}
 
@@ -116,7 +116,7 @@ class Merger:
         return None
 
     def _bounded(self, server: str, state: _ServerState, metric: Metric, labels: tuple[str, ...]) -> bool:
-        """Return whether all label values are within their bounds. An accepted value stays accepted."""
+        """Return whether all label values are within their bounds. Once accepted, a value stays accepted."""
         for place, (label, value) in enumerate(zip(metric.labels, labels, strict=True)):
             if label.values is not None:
                 within = value in label.values
@@ -135,7 +135,7 @@ class Merger:
 
 
 def about(outcomes: Iterable[Outcome]) -> list[Sample]:
-    """Return metrics about the collectors themselves: success, duration, and the reason of a failure."""
+    """Return metrics about the collectors themselves: success, duration, and the reason for a failure."""
     found = []
     for outcome in outcomes:
         name = (outcome.collector,)

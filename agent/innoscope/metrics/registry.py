@@ -26,7 +26,7 @@ HISTOGRAM_SERIES: Final = len(BUCKETS) + 3
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label and its bound: the allowed ``values``, or None and the maximum number of distinct values."""
+    """A label and its allowed ``values``. If they are None, up to ``most`` distinct values are exported."""
 
     name: str
     values: tuple[str, ...] | None
@@ -35,7 +35,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One declared metric. ``own`` is true if it is about Innoscope; all others have a ``server`` label."""
+    """One declared metric. ``own`` marks metrics about Innoscope; all others have a ``server`` label."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""Resolve the addresses that BPF programs use as keys, to names of mutexes and to source lines."""
+"""Translate the addresses that BPF programs use as map keys into mutex names and source lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_PATH = 256
 
 
 def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
-    """Return ``(name, address in the process)`` of the server's LOCK_* variables that can be mutexes."""
+    """Return up to ``most`` of the server's LOCK_* variables that may be mutexes: ``(symbol, address)``."""
     mutexes = [
         (found.symbol, found.address)
         for found in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
@@ -26,7 +26,7 @@ def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
 
 
 def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return ``{(address of the file name, line): "file:line"}``, with the base names of the files."""
+    """Return ``{(address of the file name, line): "file:line"}``, with only the base name of each file."""
     names = {}
     files: dict[int, str] = {}
     for address, line in sites:
@@ -37,7 +37,7 @@ def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, in
 
 
 def _string(pid: int, address: int) -> str:
-    for size in (_LONGEST_PATH, 32):  # a short string may be at the end of a mapping
+    for size in (_LONGEST_PATH, 32):  # near the end of a mapping, only a shorter read succeeds
         try:
             return _native.read_memory(pid, address, size).split(b"\0", 1)[0].decode(errors="replace")
         except (_native.NativeError, OSError):

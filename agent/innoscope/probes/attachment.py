@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError, NoSuchProcess
 from innoscope.probes.c_source import CALIBRATION, THREADS, program_text
-from innoscope.probes.catalog import ENTER, LEAVE, Catalog, default_catalog
+from innoscope.probes.catalog import ENTER, LEAVE, default_catalog
 from innoscope.probes.loader import Loaded, compile_and_load
 from innoscope.probes.slots import default_slots
 from innoscope.probes.symbol_resolution import Missing, Placed, place
@@ -32,13 +32,15 @@ _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", 
 #: Maps to which BPF programs add entries. A map's index in this tuple is its key
 #: in the map ``dropped`` (probe.h).
 _FILLED_BY_PROGRAMS = ("files", "sites")
-#: Keys that count the entries that do not fit into the maps ``files`` and ``sites``. No server produces these
-#: keys. They are inserted before the maps can be full.
-OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
+#: Operation in the keys of the map ``files``, for each probe that fills it (files.bpf.c).
+FILE_OPERATIONS = {"fsync": 0, "pread": 1, "fdatasync": 2}
+#: Keys of the overflow entries, which count what does not fit into the maps ``files`` and ``sites``. No
+#: server produces these keys. They are inserted while the maps are still empty.
+OTHER_FILES = tuple(struct.pack("=II", 0xFFFFFFFF, operation) for operation in FILE_OPERATIONS.values())
 OTHER_SITE = struct.pack("=QQ", 0, 0)
-#: The kind that the BPF programs assume for threads without an entry in the map.
+#: The kind that BPF programs assume for threads that are not in the map ``thread_kinds``.
 _USER = THREADS.index("user")
-#: Maps that only some probes need, as (probes, key size in bytes, value size in words).
+#: Maps that only some probes need: (probes, key size in bytes, value size in words).
 _OPTIONAL = {
     "files": ({"fsync", "fdatasync", "pread"}, 8, HISTOGRAM_WORDS),
     "sites": ({"mutex_spin", "rw_lock_spin"}, 16, 1),
@@ -48,7 +50,7 @@ _OPTIONAL = {
 
 @dataclass(slots=True)
 class Point:
-    """One probe whose function was found. ``probes`` are attached uprobes; ``problem`` is an attach error."""
+    """A probe whose function was found, with its attached uprobes. ``problem`` says why attaching failed."""
 
     index: int
     placed: Placed
@@ -68,16 +70,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class MapContents:
-    """The raw contents of all maps. Counts accumulate from the creation of the maps."""
+    """The raw contents of all maps. Counts are totals since the maps were created."""
 
     at: float  # time.monotonic()
     counters: list[int]
     histograms: list[list[int]]  # words of struct histogram
     hits: list[int]
+    files: dict[bytes, list[int]]
+    sites: dict[bytes, list[int]]
 
 
 class AttachDisabled(InnoscopeError):
-    """All probes were detached and disabled while one was being attached."""
+    """Raised if ``disable`` was called while a probe was being attached."""
 
 
 class Attachment:
@@ -94,14 +98,13 @@ class Attachment:
         families: frozenset[str] | None = None,
         *,
         metrics: frozenset[str] | None = None,
-        catalog: Catalog | None = None,
     ) -> None:
         self.target = target
-        self.catalog = catalog or default_catalog()
+        self._catalog = default_catalog()
         wanted = (
-            self.catalog.of(families)
+            self._catalog.of(families)
             if metrics is None
-            else self.catalog.feeding(metrics, target.flavour, target.version)
+            else self._catalog.feeding(metrics, target.flavour, target.version)
         )
         placement = place(target, wanted)
         self.missing: list[Missing] = list(placement.missing)
@@ -112,12 +115,12 @@ class Attachment:
         self._since: dict[int, int] = {}  # start of the window of each point, monotonic ns
         self._kinds: dict[int, int] = {}  # the entries of the map thread_kinds
         self._disabled = False
-        self._dropped_kinds = 0  # threads whose kind did not fit into the map
+        self._dropped_kinds = 0  # number of threads whose kind did not fit into the map
         try:
             self._maps = self._open_maps()
             self._insert_other_keys()
             self.count_in(target.pid)
-        except BaseException:  # the caller gets no object that it could close
+        except BaseException:  # the caller gets no object to close
             self._loaded.close()
             raise
 
@@ -134,7 +137,7 @@ class Attachment:
         used = [(point.placed.probe, point.placed.site) for point in self.points]
         programs = [f"{probe.name}_{at}" for probe, site in used for at in site.at]
         programs += [f"{CALIBRATION}_{at}" for at in (ENTER, LEAVE)]
-        text = program_text(self.catalog, used)
+        text = program_text(self._catalog, used)
         return compile_and_load(text, programs, [*_MAPS, *self._optional_maps()])
 
     def _optional_maps(self) -> list[str]:
@@ -168,11 +171,11 @@ class Attachment:
         return self._maps[name]
 
     def optional_map(self, name: str) -> _native.BpfMap | None:
-        """Return ``files``, ``sites`` or ``mutexes``; None if no probe of this attachment fills it."""
+        """Return the map ``files``, ``sites`` or ``mutexes``; None if no probe of this attachment uses it."""
         return self._maps.get(name)
 
     def attach(self, points: Iterable[Point] | None = None) -> None:
-        """Attach these probes (default: all). ``problem`` of a refused probe is the reason."""
+        """Attach these probes (default: all). If a probe is refused, its ``problem`` is the reason."""
         for point in self.points if points is None else points:
             if not point.attached:
                 self._attach(point)
@@ -183,8 +186,8 @@ class Attachment:
                 self._set_window(point.index, is_open=False)
                 for at in point.placed.site.at:  # entries first: a return without its entry is not counted
                     self._attach_at(point, at)
-                # Open the window last, because the kernel already runs the program at the first breakpoints
-                # while others are being attached.
+                # Open the window last: the kernel runs the program at the first breakpoints while others are
+                # still being attached.
                 self._set_window(point.index, is_open=True)
         except (NoSuchProcess, AttachDisabled):
             self.detach([point])
@@ -192,14 +195,14 @@ class Attachment:
         except InnoscopeError as error:
             self.detach([point])
             point.problem = error.what
-        except BaseException:  # a probe must not stay partly attached
+        except BaseException:  # a probe must not remain partly attached
             self.detach([point])
             raise
         else:
             point.problem = None
 
     def _attach_at(self, point: Point, at: str) -> None:
-        if at == LEAVE and point.placed.site.returns not in self.catalog.safe:
+        if at == LEAVE and point.placed.site.returns not in self._catalog.safe:
             raise InnoscopeError(f"cannot attach a return probe to {point.name}: an exception may cross it")
         program = self._loaded.programs[f"{point.name}_{at}"]
         for spot in point.placed.places:
@@ -207,11 +210,11 @@ class Attachment:
                 program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE
             )
             point.probes.append(probe)
-            if self._disabled:  # checked after appending, because ``disable`` may have missed this probe
+            if self._disabled:  # checked after appending: ``disable`` may have missed this probe
                 raise AttachDisabled(f"cannot attach {point.name}: probes are disabled")
 
     def stop_counting(self, point: Point) -> None:
-        """Stop counting new hits at once; detaching is slow. Calls in progress are still counted."""
+        """Stop counting new hits before ``detach``, which is slow. Calls in progress are still counted."""
         self._set_window(point.index, is_open=False)
 
     def _set_window(self, index: int, *, is_open: bool) -> None:
@@ -220,12 +223,13 @@ class Attachment:
         self._map("windows").update(struct.pack("=I", index), struct.pack("=QQ", since, is_open))
 
     def detach(self, points: Iterable[Point] | None = None) -> None:
-        """Detach these probes (default: all). Takes 100 ms, because the kernel waits for running programs.
+        """Detach these probes (default: all). Takes about 100 ms: the kernel waits for running programs.
 
-        If this method raises, the points still list the probes that may be attached.
+        If this method raises, the points still list the probes that may still be attached.
         """
         chosen = list(self.points if points is None else points)
-        probes = [(point, probe) for point in chosen for probe in reversed(point.probes)]  # returns first
+        # In reverse order, so that return probes are detached before the entry probes.
+        probes = [(point, probe) for point in chosen for probe in reversed(point.probes)]
         try:
             _native.detach_all([probe for _, probe in probes])
         except BaseException as error:
@@ -261,7 +265,7 @@ class Attachment:
         """Set the kinds of all threads that are not client threads: tid → index in ``c_source.THREADS``.
 
         Threads that are no longer listed have exited; their entries are deleted. If the map is full, the
-        remaining threads count as clients and are counted in ``dropped``.
+        remaining threads are treated as client threads, and ``dropped`` counts them.
         """
         table = self._map("thread_kinds")
         wanted = {tid: kind for tid, kind in kinds.items() if kind != _USER}
@@ -289,7 +293,7 @@ class Attachment:
         return len(self._kinds)
 
     def dropped(self) -> dict[str, int]:
-        """Return the number of entries that did not fit into each map that grows with the server."""
+        """Return, for each map that may become full, the number of entries that did not fit."""
         by_programs = self._map("dropped").array(len(_FILLED_BY_PROGRAMS))
         found = {name: count for name, [count] in zip(_FILLED_BY_PROGRAMS, by_programs, strict=True)}
         return {"thread_kinds": self._dropped_kinds} | {
@@ -304,11 +308,18 @@ class Attachment:
             counters=[value for [value] in self._map("counters").array(slots.counter_count)],
             histograms=self._map("histograms").array(slots.histogram_count),
             hits=[value for [value] in self._map("hits").array(len(self.points))],
+            files=self._entries("files"),
+            sites=self._entries("sites"),
         )
+
+    def _entries(self, name: str) -> dict[bytes, list[int]]:
+        """Return the entries of an optional map, except those whose counts are all zero."""
+        table = self.optional_map(name)
+        return {} if table is None else {key: words for key, words in table.entries().items() if any(words)}
 
     @property
     def calibration_programs(self) -> tuple[int, int]:
-        """Return the descriptors of the calibration programs: enter and leave."""
+        """Return the file descriptors of the calibration programs, for entry and return."""
         programs = self._loaded.programs
         return programs[f"{CALIBRATION}_{ENTER}"], programs[f"{CALIBRATION}_{LEAVE}"]
 

@@ -1,7 +1,7 @@
 """Compile BPF programs in the child process of ``build_cache``. Reads a JSON request from standard input.
 
-Run as ``python -m innoscope.probes.bcc_worker``. On success it writes ``Compiled.pack`` to standard output.
-On failure, the last line of standard error contains the reason in JSON.
+Run as ``python -m innoscope.probes.bcc_worker``. On success, it writes the output of ``Compiled.pack`` to
+standard output. On failure, the last line of standard error contains the reason in JSON.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ _INSTRUCTION: Final = struct.Struct("=BBhi")
 #: BPF_LD | BPF_IMM | BPF_DW. With BPF_PSEUDO_MAP_FD, the constant is the descriptor of a map.
 _LOAD_CONSTANT: Final = 0x18
 _MAP_DESCRIPTOR: Final = 1
+#: Where distributions install bcc for their own Python, below /usr/lib. Other versions can import it as well,
+#: because it has no extension modules.
+_DISTRIBUTIONS: Final = "python3*/*-packages/bcc"
 
 
 def main() -> int:
@@ -29,8 +32,9 @@ def main() -> int:
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # LLVM may print to standard output
     request = json.load(sys.stdin)
+    sys.path += sorted(str(package.parent) for package in Path("/usr/lib").glob(_DISTRIBUTIONS))
     try:
-        import bcc  # not at the top, because this distribution package may be missing
+        import bcc  # not at the top, because the distribution's package may be missing
     except ImportError as error:
         return _failed(str(error), "missing")
     try:
@@ -44,7 +48,7 @@ def main() -> int:
 
 
 def _collect(module: Any, programs: list[str], maps: list[str]) -> Compiled:
-    """Return the code of the programs, with the descriptors of bcc's maps replaced by map indexes."""
+    """Return the compiled programs and maps, with map indexes in the code instead of descriptors."""
     descriptors = {module[name].map_fd: name for name in maps}
     code = {name: module.dump_func(name.encode()) for name in programs}
     for each in code.values():

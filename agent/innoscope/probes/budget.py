@@ -1,10 +1,9 @@
-"""Compute the share of the time for which each probe may be attached.
+"""Compute the share of time for which each probe may be attached.
 
-The result is a pure function of its inputs; the governor calls it every second. The cost of a probe is the
-number of its hits times the cost of one hit on this host. While the total cost is within the budget, all
-probes stay attached. If the total exceeds the budget, each of the hottest probes gets a duty, which is the
-share of the time for which the probe is attached, so that these probes all cost the same.
-The other probes stay attached.
+These are pure functions; the governor calls them every second. The cost of a probe is its number of hits
+times the cost of one hit on this host. While the total cost is within the budget, all probes stay attached.
+If it exceeds the budget, each of the most expensive probes gets a duty: the share of the time for which it is
+attached. The duties are chosen so that all these probes cost the same. The other probes stay attached.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Minimum duty. A probe with a lower duty does not give a useful rate, so it is detached.
+#: Minimum duty. A probe with a lower duty would not give a useful rate, so it is detached.
 MIN_DUTY = 0.001
-#: A duty is only increased by at least this factor, to avoid oscillation.
+#: A duty is increased only if it grows by at least this factor, to avoid oscillation.
 _SLACK = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of one probe: hits/s while it is attached, CPU seconds per hit, and the limit of hits/s."""
+    """The load of one probe: hits/s while it is attached, CPU seconds per hit, and the limit on hits/s."""
 
     rate: float
     hit_cost: float
@@ -31,7 +30,7 @@ class Load:
 
     @property
     def cost(self) -> float:
-        """Return the CPU seconds per second that the probe costs if it is always attached."""
+        """Return the CPU seconds per second that the probe would cost if it were always attached."""
         return self.rate * self.hit_cost
 
 

@@ -2,7 +2,7 @@
 
 ``import bcc`` takes 70 MB of memory and a compilation takes 120 MB. That is too much for a daemon, so each
 compilation runs in a short-lived child process. Import and compilation take 0.7 s of CPU time. The result is
-cached, so that a busy server does not lose this time whenever a tool starts.
+cached, so that later starts do not take this time from a busy server.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: Timeout of a compilation in seconds. It takes about 1 s of CPU time, but far longer on a loaded host.
-_TIMEOUT_S: Final = 60.0
-#: Lock held during a compilation, so that only one compiler runs at a time on a host with many servers.
+#: Timeout of a compilation in seconds. It takes about 1 s of CPU time, but minutes on a loaded or slow host.
+_TIMEOUT_S: Final = 300.0
+#: Lock held during a compilation, so that only one compiler runs at a time, even with many servers.
 _ONE_AT_A_TIME: Final = threading.Lock()
-#: At most 64 files, which is enough because each server build needs only a few.
+#: At most 64 files; each server build needs only a few.
 _CACHE: Final = Cache("programs", 64)
 
 
@@ -47,7 +47,7 @@ def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> C
     key = _key(text, programs, maps)
     with _ONE_AT_A_TIME:
         cached = _CACHE.read(key)
-        with contextlib.suppress(ValueError):  # the file was written by another version
+        with contextlib.suppress(ValueError):  # written by another version
             if cached is not None:
                 return Compiled.unpack(cached)
         data = _compile(text, programs, maps)
@@ -102,7 +102,7 @@ def _headers() -> Path:
 
 
 def _key(text: str, programs: Sequence[str], maps: Sequence[str]) -> str:
-    """Return the cache key of the inputs, the headers and the kernel, whose features bcc detects."""
+    """Return the cache key of the inputs, the headers and the kernel (bcc detects the kernel's features)."""
     shim = [path.read_text() for path in sorted(_headers().rglob("*.h"))]
     kernel = os.uname()
     return cache_key(text, *programs, *maps, *shim, kernel.release, kernel.machine)

@@ -1,4 +1,4 @@
-"""Generate the C source for one server: constants and accessors from the catalog, then the families."""
+"""Generate the C source for one server: constants and accessors from the catalog, then the probe families."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
     return "\n".join(parts)
 
 
-def _namespace(path: str = "/proc/self/ns/pid") -> Iterable[str]:
+def _namespace() -> Iterable[str]:
     """Yield macros for our pid namespace, unless it is the initial one."""
-    ours = os.stat(path)  # noqa: PTH116, a magic link that pathlib cannot resolve
+    ours = os.stat("/proc/self/ns/pid")  # noqa: PTH116, a magic link that pathlib cannot resolve
     if ours.st_ino != FIRST_PID_NAMESPACE:
         # In the kernel's dev_t, the minor number has 20 bits.
         yield f"#define PID_NAMESPACE_DEVICE {os.major(ours.st_dev) << 20 | os.minor(ours.st_dev)}ULL"
@@ -46,7 +46,7 @@ def _namespace(path: str = "/proc/self/ns/pid") -> Iterable[str]:
 
 def _constants(slots: Slots) -> Iterable[str]:
     yield f"#define COUNTERS {slots.counter_count}"
-    # One additional histogram for calibration.
+    # Calibration has an additional histogram.
     yield f"#define HISTOGRAMS {slots.histogram_count + 1}"
     yield f"#define SLOT_calibration_seconds {slots.histogram_count}"
     for slot in (*slots.counters.values(), *slots.histograms.values()):
@@ -66,7 +66,7 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     for index, (probe, _) in enumerate(used):
         yield f"#define POINT_{probe.name} {index}"
         yield f"#define HAVE_{probe.name}"
-    # A program may test for a call of a function that is not probed. POINTS is the index of no probe.
+    # A program may check for a call to a function that is not probed. No probe has the index POINTS.
     yield from (f"#define POINT_{name} POINTS" for name in queried if name not in present)
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from innoscope._native import Function
     from innoscope.target.model import Target
 
-#: Number of calls; the median is used.
+#: Number of calls to time; the median of their durations is used.
 _CALLS = 201
 #: A busy server loses more than the duration of a hit, because the hit disturbs branch predictors, the thread
-#: may lose its CPU, and other threads spin for the thread's locks. In paired measurements with and without
-#: probes, the loss was 3 to 5 times the duration of a hit (docs/performance.md).
+#: may lose its CPU, and other threads may spin for its locks. In paired measurements with and without probes,
+#: the loss was 3 to 5 times the duration of a hit (docs/performance.md).
 BUSY_FACTOR = 4.0
 #: Seconds after which the cost is measured again, because a virtual machine may migrate to another host.
 _VALID_S: Final = 86_400
@@ -33,7 +33,7 @@ _CACHE: Final = Cache("hit-costs", 8)
 
 
 class Programs(Protocol):
-    """Loaded programs that count hits in one server."""
+    """Loaded programs that count the hits in one process."""
 
     target: Target
 
@@ -58,7 +58,7 @@ class HitCost:
     return_ns: float
 
     def of(self, at: Sequence[str], places: Sequence[Function]) -> float:
-        """Return the seconds per call of a function with these probes, for its most expensive copy."""
+        """Return the seconds that these probes add to each call to the function's most expensive copy."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
         # A return probe also needs a breakpoint at the entry, which an entry probe shares.
         on_return = self.return_ns if LEAVE in at else 0.0
@@ -66,7 +66,7 @@ class HitCost:
 
 
 def known_cost(attachment: Programs) -> HitCost:
-    """Return the cost that any process measured today (UTC) since boot, else the result of ``calibrate``."""
+    """Return the cost cached for this boot and for today (UTC); if there is none, measure it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     key = cache_key(boot, str(int(time.time()) // _VALID_S))
     if (cached := _CACHE.read(key)) is not None:
@@ -77,7 +77,7 @@ def known_cost(attachment: Programs) -> HitCost:
 
 
 def calibrate(attachment: Programs) -> HitCost:
-    """Measure the cost with the loaded programs. Takes about 50 ms of one CPU.
+    """Measure the cost with the loaded programs. Takes about 50 ms of CPU time.
 
     Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
     """
@@ -104,7 +104,7 @@ def calibrate(attachment: Programs) -> HitCost:
 
 
 def ns_per_call(*, stepped: bool) -> float:
-    """Return the nanoseconds that one call of our own function currently takes."""
+    """Measure the current duration of a call to our own function, in nanoseconds."""
     return float(_native.calibration_run(_CALLS, stepped=stepped))
 
 

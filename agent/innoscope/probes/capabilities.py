@@ -8,7 +8,7 @@ from typing import Final
 from innoscope import _native
 from innoscope.common.errors import NoRights
 
-#: The drop-in file in the packages, and the path where it takes effect.
+#: The drop-in file as packaged, and the path at which it takes effect.
 EXAMPLE: Final = Path("/usr/share/innoscope/systemd/sys-admin.conf")
 DROP_IN: Final = Path("/etc/systemd/system/innoscope-sensor.service.d/sys-admin.conf")
 REMEDY: Final = (
@@ -18,7 +18,7 @@ REMEDY: Final = (
 
 
 def explain(error: NoRights) -> NoRights:
-    """Return an error that explains that this kernel lacks uprobe links; ``error`` if it has them."""
+    """Return an error that explains that this kernel lacks uprobe links, or ``error`` if it has them."""
     links = _native.probe_uprobe_links()
     if links.works:
         return error

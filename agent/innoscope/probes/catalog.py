@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, field, structs
 
 from innoscope.common.data import catalog_path
-from innoscope.common.schema import Entry, NamedEntry, ServerEntry, name_entries, read_yaml
+from innoscope.common.schema import Citation, Entry, NamedEntry, ServerEntry, name_entries, read_yaml
+from innoscope.common.versions import VersionRange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ _Bits = Annotated[int, Meta(ge=1, le=64)]
 class Value(Entry, frozen=True):
     """The source of one value in a program: an argument, the result, or a constant.
 
-    ``arg`` is the number of the argument and ``bits`` its width; ``result`` is the width of the result.
+    ``arg`` is the number of the argument and ``bits`` is its width; ``result`` is the width of the result.
     ``labels`` maps numbers to label values.
     """
 
@@ -61,6 +62,7 @@ class Site(ServerEntry, frozen=True):
     absent: str | None = None  # reason why no function is probed on these servers
     without: str | None = None  # the reason to report if the function is not found
     instead: str | None = None  # an alternative source if the function is absent or not found
+    source: Citation | None = None  # the server's source file, and the versions in which it was read
 
     def __post_init__(self) -> None:
         """Check that the site is for servers of one flavour. Raises ValueError."""
@@ -69,7 +71,7 @@ class Site(ServerEntry, frozen=True):
 
 
 class Check(Entry, frozen=True):
-    """A probe metric, and the server's own counter of the same event."""
+    """A probe metric and the server's own counter of the same event, which must agree."""
 
     metric: str
     counter: str
@@ -87,10 +89,10 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
     limit: _Positive | None = None
     weight: _Positive = 1
     check: Check | None = None
-    asks: tuple[str, ...] = ()  # other probes: the BPF program tests whether it runs inside a call of one
+    asks: tuple[str, ...] = ()  # probes of possible callers; the program checks if it runs in one
 
     def __post_init__(self) -> None:
-        """Complete the sites, and check their values. Raises ValueError."""
+        """Fill in the sites' defaults and check their values. Raises ValueError."""
         for number, site in enumerate(self.sites):
             if unknown := site.values.keys() - set(self.values):
                 raise ValueError(f"sites[{number}]: value {min(unknown)!r} is not among the probe's")
@@ -108,7 +110,7 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
 
 
 class Family(Entry, frozen=True):
-    """Probes that are switched on and off together."""
+    """A group of probes that are enabled and disabled together."""
 
     source: str
     default: bool
@@ -116,15 +118,19 @@ class Family(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The contents of probes.yaml. ``safe`` maps keys to reasons why no exception can cross a function."""
+    """The contents of probes.yaml. ``safe`` maps keys to reasons why no exception can cross a function.
+
+    ``known`` contains, for each flavour, the versions whose functions the catalog describes.
+    """
 
     version: Literal[1]
+    known: dict[str, VersionRange]
     families: dict[str, Family]
     probes: dict[str, Probe]
     safe: dict[str, str]
 
     def __post_init__(self) -> None:
-        """Check the references of probes to families, other probes and ``safe``. Raises ValueError."""
+        """Raise ValueError if a probe refers to an unknown family or probe, or lacks a reason in ``safe``."""
         name_entries(self.probes)
         for name, probe in self.probes.items():
             if probe.family not in self.families:
@@ -133,11 +139,15 @@ class Catalog(Entry, frozen=True):
                 raise ValueError(f"probes.{name}: unknown probe {min(unknown)}")
             for number, site in enumerate(probe.sites):
                 if site.absent is None and LEAVE in site.at and site.returns not in self.safe:
-                    why = "attaches at a return without saying why no exception can cross it"
+                    why = "probes a return without stating why no exception can cross it"
                     raise ValueError(f"probes.{name}.sites[{number}]: {why}")
 
+    def knows(self, flavour: str, version: tuple[int, ...]) -> bool:
+        """Return whether the catalog describes this version's functions; True if the version is unknown."""
+        return not version or version in self.known[flavour]
+
     def of(self, families: frozenset[str] | None = None) -> list[Probe]:
-        """Return the probes of these families. None means the families that are on by default."""
+        """Return the probes of these families; None selects the families that are on by default."""
         wanted = families or frozenset(name for name, family in self.families.items() if family.default)
         return [probe for probe in self.probes.values() if probe.family in wanted]
 

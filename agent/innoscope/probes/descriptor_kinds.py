@@ -1,8 +1,13 @@
-"""Classify the server's file descriptors, and remember the kinds of closed descriptors."""
+"""Count system calls on files by kind of file. The probes count them by descriptor, which can be reused."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from innoscope.sampling import descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 OTHER = "other"
 #: Kinds of ``sampling.descriptors`` → label values of ``fsync_seconds``.
@@ -13,14 +18,47 @@ _LABELS = {
 
 
 class DescriptorKinds:
-    """The kinds of one process's descriptors. A closed descriptor keeps its last kind."""
+    """The kinds of one process's descriptors."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._known: dict[int, str] = {}
+        self._before: dict[int, str] = {}
 
     def kinds(self, numbers: set[int]) -> dict[int, str]:
-        """Return data, redo, binlog, doublewrite, temporary or other for each descriptor."""
+        """Return the kind of file that each descriptor was used for since the last call.
+
+        The kind is data, redo, binlog, doublewrite or temporary. It is other if the descriptor is closed, or
+        if it had a different kind at the last call: it may have been used for several files meanwhile.
+        """
         found = descriptors.kinds(self._pid, numbers)
-        self._known |= {number: _LABELS.get(kind, OTHER) for number, kind in found.items()}
-        return {number: self._known.get(number, OTHER) for number in numbers}
+        now = {number: _LABELS.get(kind, OTHER) for number, kind in found.items()}
+        before, self._before = self._before, now
+        return {
+            number: now[number] if number in now and before.get(number, now[number]) == now[number] else OTHER
+            for number in numbers
+        }
+
+
+class CountsByKind:
+    """The sums of the counts of all descriptors, by operation and kind of file. They never decrease."""
+
+    def __init__(self) -> None:
+        self._counted: dict[tuple[int, int], tuple[float, ...]] = {}
+        self._sums: dict[tuple[int, str], tuple[float, ...]] = {}
+
+    def add(
+        self, counts: Mapping[tuple[int, int], Sequence[float]], kinds: Mapping[int, str]
+    ) -> Mapping[tuple[int, str], Sequence[float]]:
+        """Add the increase of the counts since the last call, and return the sums.
+
+        ``counts`` has the words of each descriptor and operation since the probes were attached. ``kinds``
+        has the kind of file that each descriptor was used for since the last call.
+        """
+        for (descriptor, operation), words in counts.items():
+            before = self._counted.get((descriptor, operation), (0.0,) * len(words))
+            sums = self._sums.get((operation, kinds[descriptor]), (0.0,) * len(words))
+            self._counted[descriptor, operation] = tuple(words)
+            self._sums[operation, kinds[descriptor]] = tuple(
+                total + word - past for total, word, past in zip(sums, words, before, strict=True)
+            )
+        return self._sums

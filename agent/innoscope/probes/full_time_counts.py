@@ -1,56 +1,122 @@
-"""Extrapolate counts to the full time, as if every probe had been attached all the time."""
+"""Extrapolate counts to the full time, as if every probe had been attached all the time.
+
+A probe on a duty cycle counts during a window and is detached during the pause after it. The hits of a window
+also represent the pause. The counts owed for the pause are added gradually while it lasts. Otherwise, a
+reader that sees only part of a cycle, such as `diagnose` with its few seconds, would get far too many hits
+or none.
+"""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from innoscope.probes.slots import default_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from innoscope.probes.attachment import MapContents
 
 
-class Totals:
-    """Running totals. Each increase is multiplied by the extrapolation factor of the probes that counted it.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The extrapolation of a probe's hits.
 
-    Totals are floats and never decrease. Without duty cycles they are exact.
+    ``scale`` is the length of the cycle as a multiple of the window. ``due`` is the share of the counts owed
+    for the pause that must be added now: 0 during a window, 1 at the end of a pause.
+    """
+
+    scale: float
+    due: float
+
+
+class _Series:
+    """The extrapolated total of one counter, or of each word of one histogram."""
+
+    __slots__ = ("_owed", "_seen", "total")
+
+    def __init__(self, width: int) -> None:
+        self.total = [0.0] * width
+        self._seen: Sequence[int] = (0,) * width
+        self._owed: list[float] | None = None  # None without a duty cycle
+
+    def add(self, words: Sequence[int], share: Share | None) -> None:
+        if share is None:  # attached all the time, so there is no pause for which counts could be owed
+            self._owed = None
+        elif self._owed is None:
+            self._owed = [0.0] * len(self.total)
+        if words != self._seen:
+            for position, (word, before) in enumerate(zip(words, self._seen, strict=True)):
+                self.total[position] += word - before
+                if share is not None and self._owed is not None:
+                    self._owed[position] += (word - before) * (share.scale - 1)
+            self._seen = words
+        if share is not None and share.due and self._owed is not None:
+            for position, owed in enumerate(self._owed):
+                self.total[position] += owed * share.due
+                self._owed[position] = owed * (1 - share.due)
+
+
+class Totals:
+    """Running totals. They are floats and never decrease. Without duty cycles they are exact.
+
+    One thread at a time may call ``add``; others may read meanwhile.
     """
 
     def __init__(self) -> None:
         slots = default_slots()
-        self.counters = [0.0] * slots.counter_count
-        self.histograms: list[list[float]] = []
-        self._last: MapContents | None = None
+        self._counters = [_Series(1) for _ in range(slots.counter_count)]
+        self._histograms: list[_Series] = []
+        self._files: dict[bytes, _Series] = {}
+        self._sites: dict[bytes, _Series] = {}
 
-    def add(self, contents: MapContents, scales: Mapping[str, float]) -> None:
-        """Add the increase since the last call.
+    @property
+    def counters(self) -> list[float]:
+        """Return the totals of the counters, by index in the map."""
+        return [series.total[0] for series in self._counters]
 
-        ``scales`` maps each metric whose probes are on a duty cycle to its extrapolation factor.
-        """
-        last = self._last
-        self._last = contents
-        if not self.histograms:
-            self.histograms = [[0.0] * len(words) for words in contents.histograms]
-        slots = default_slots()
-        for slot in slots.counters.values():
-            scale = scales.get(slot.metric, 1.0)
-            for index in range(slot.first, slot.first + slot.count):
-                before = last.counters[index] if last else 0
-                self.counters[index] += (contents.counters[index] - before) * scale
-        for slot in slots.histograms.values():
-            scale = scales.get(slot.metric, 1.0)
-            for index in range(slot.first, slot.first + slot.count):
-                self._add_histogram(index, contents, last, scale)
+    @property
+    def histograms(self) -> list[list[float]]:
+        """Return the words of the histograms, by index in the map."""
+        return [series.total for series in self._histograms]
 
-    def _add_histogram(
-        self, index: int, contents: MapContents, last: MapContents | None, scale: float
+    @property
+    def files(self) -> dict[bytes, list[float]]:
+        """Return the words of the histograms in the map ``files``, by key."""
+        return {key: series.total for key, series in list(self._files.items())}
+
+    @property
+    def sites(self) -> dict[bytes, float]:
+        """Return the totals in the map ``sites``, by key."""
+        return {key: series.total[0] for key, series in list(self._sites.items())}
+
+    def add(
+        self, contents: MapContents, shares: Mapping[str, Share], operations: Mapping[int, Share]
     ) -> None:
-        words = contents.histograms[index]
-        before = last.histograms[index] if last else None
-        if words == before:
-            return
-        total = self.histograms[index]
-        for position, word in enumerate(words):
-            total[position] += (word - (before[position] if before else 0)) * scale
+        """Add the increase of all counts since the last call.
+
+        ``shares`` contains only metrics of probes on a duty cycle. ``operations`` is its counterpart for the
+        operations of the map ``files``.
+        """
+        slots = default_slots()
+        for counter in slots.counters.values():
+            share = shares.get(counter.metric)
+            for index in range(counter.first, counter.first + counter.count):
+                self._counters[index].add((contents.counters[index],), share)
+        if not self._histograms:
+            self._histograms = [_Series(len(words)) for words in contents.histograms]
+        for histogram in slots.histograms.values():
+            share = shares.get(histogram.metric)
+            for index in range(histogram.first, histogram.first + histogram.count):
+                self._histograms[index].add(contents.histograms[index], share)
+        for key, words in contents.files.items():
+            self._files.setdefault(key, _Series(len(words))).add(words, operations.get(operation(key)))
+        for key, words in contents.sites.items():
+            self._sites.setdefault(key, _Series(1)).add(words, shares.get("latch_spin_waits"))
+
+
+def operation(key: bytes) -> int:
+    """Return the operation in a key of the map ``files`` (struct file_key)."""
+    return int.from_bytes(key[4:8], sys.byteorder)

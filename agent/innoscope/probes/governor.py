@@ -1,4 +1,4 @@
-"""Keep the cost of an attachment's probes within the budget, and extrapolate the counts accordingly."""
+"""Keep the cost of an attachment's probes within the budget, and extrapolate their counts accordingly."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.common.errors import NoSuchProcess
 from innoscope.probes import guard
+from innoscope.probes.attachment import FILE_OPERATIONS
 from innoscope.probes.budget import Load, duties
 from innoscope.probes.full_time_counts import Totals
 from innoscope.probes.governor_retry import Failures
@@ -17,45 +18,46 @@ from innoscope.probes.report import ProbeReport, report_of
 from innoscope.probes.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from innoscope.probes.attachment import Attachment, MapContents
     from innoscope.probes.calibration import HitCost
+    from innoscope.probes.full_time_counts import Share
 
 _LOG = logging.getLogger(__name__)
 
 #: The default budget, as a share of the CPU time that the server may use.
 DEFAULT_BUDGET = 0.01
 _TICK_S = 1.0
-#: Seconds until the first decision: short, because a hot function must not stay probed for a second.
+#: Seconds until the first decision: a hot function must not be probed for a whole second.
 _FIRST_TICK_S = 0.1
 #: Minimum seconds over which a rate is computed.
 _ENOUGH_S = 0.05
-#: At each tick, the expected rate decreases at most to this share of its previous value.
+#: At each tick, the expected rate falls to no less than this share of its previous value.
 _MEMORY = 0.85
-#: Minimum seconds of a window (the part of a duty cycle in which the probe counts), and of a whole cycle.
+#: Minimum length in seconds of a window (the part of a duty cycle in which the probe counts) and of a cycle.
 #: Shorter times would cost the server more, because attaching and detaching also take time.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
-#: Minimum detached time per cycle in seconds, in addition to the duration of the last detach.
+#: Minimum seconds per cycle for which a probe is detached, in addition to the duration of the last detach.
 _SPARE_S = 0.2
-#: Maximum duty. With a higher duty, the pause would be shorter than the time that detaching takes.
+#: Maximum duty. With a higher one, the pause would be shorter than detaching takes.
 _MAX_DUTY = 0.95
-#: Seconds after which a detached or refused probe is attached again for one window.
+#: Seconds until a detached or refused probe is attached again for one window.
 _RETRY_S = 60.0
-#: Maximum seconds between two ticks, which normally happen every second.
-#: An overdue thread has died or hangs in the kernel.
+#: Maximum seconds between two ticks, which normally happen every second. If a tick is overdue, the thread has
+#: died or hangs in the kernel.
 OVERDUE_S = 5.0
 #: Maximum seconds that ``close`` and ``stop`` wait for the thread.
 _JOIN_S = 5.0
 
 
 class Governor:
-    """Own an attachment: attach its probes, and detach probes that cost too much. Thread-safe.
+    """Attach the probes of one attachment, and detach those that cost too much. Thread-safe.
 
     The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
-    An overdue tick has the same effect: ``probes.guard`` compares ``beat_at``, the time when the thread last
-    ran, with the clock.
+    An overdue tick has the same effect: ``probes.guard`` compares the clock with ``beat_at``, the time at
+    which the thread last ran.
     """
 
     def __init__(self, attachment: Attachment, cost: HitCost, *, budget: float = DEFAULT_BUDGET) -> None:
@@ -69,7 +71,7 @@ class Governor:
             point.name: State(point, cost.of(point.placed.site.at, point.placed.places))
             for point in attachment.points
         }
-        self.decisions = 0  # number of ticks that decided about duties
+        self.decisions = 0  # number of ticks so far; each of them decides the duties
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._last_tick = self._stopped_at = time.monotonic()
@@ -98,6 +100,8 @@ class Governor:
             paused = time.monotonic() - self._stopped_at
             for state in self._states.values():
                 state.switch_at += paused
+                if state.paused_at is not None:
+                    state.paused_at += paused
                 if state.duty >= 1:
                     self._switch_on(state)
             self._last_tick, self._spent = time.monotonic(), 0.0
@@ -132,7 +136,7 @@ class Governor:
         finally:
             if self._stop_thread():
                 self.attachment.close()
-            else:  # the thread still uses the descriptors; they are closed when the process exits
+            else:  # the thread still uses the descriptors, which are closed when the process exits
                 _LOG.error("governor hangs, probes detached", extra={"pid": self.attachment.target.pid})
 
     def _stop_thread(self) -> bool:
@@ -148,14 +152,14 @@ class Governor:
 
     @property
     def alive(self) -> bool:
-        """Return whether the thread runs."""
+        """Return whether the governor's thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def check(self, now: float) -> bool:
-        """Return whether everything must be detached now.
+        """Return whether all probes must be detached now.
 
-        Also restarts a dead thread, which then starts with the pause after a failure. The guard calls this
-        method. It takes no lock, because a hanging thread may hold the lock.
+        Also restart a dead thread, which then starts with the pause after a failure. The guard calls this
+        method. It takes no lock, because a hanging thread may hold one.
         """
         if self._stop.is_set():
             return False
@@ -166,12 +170,12 @@ class Governor:
         return self.failures.why is not None and self.attachment.attached
 
     def refresh(self) -> None:
-        """Update the totals now, for readers that need newer numbers than the last tick provided."""
+        """Update the totals now, for readers that need numbers newer than the last tick."""
         with self._lock:
             self._account(self.attachment.read(), time.monotonic())
 
     def report(self) -> list[ProbeReport]:
-        """Return a report of each probe of the chosen families, attached or not."""
+        """Return a report on each probe of the chosen families, whether it is attached or not."""
         with self._lock:
             reports = [
                 report_of(state, budget=self.budget, cpus=self.cpus, failures=self.failures)
@@ -188,7 +192,7 @@ class Governor:
         return reports
 
     def _run(self) -> None:
-        """Govern until stopped. After a failure, pause with everything detached."""
+        """Run the governor until it is stopped. After a failure, pause with everything detached."""
         while not self._stop.is_set():
             try:
                 if self.failures.why is not None:
@@ -201,7 +205,7 @@ class Governor:
                 self._fail(error)
 
     def _govern(self) -> None:
-        """Govern until stopped, or until the guard has detached everything."""
+        """Run the governor until it is stopped, or until the guard has detached everything."""
         tick_at = time.monotonic() + _FIRST_TICK_S
         while not self._stop.wait(max(0.0, min(tick_at, self._next_switch()) - time.monotonic())):
             if self.failures.why is not None:
@@ -217,7 +221,7 @@ class Governor:
             self._detach(ending)
 
     def _fail(self, error: BaseException) -> None:
-        """Detach everything first, then record the failure."""
+        """Handle a failure of the governor: first detach everything, then record the failure."""
         try:
             self.attachment.disable()
         except BaseException as second:  # the guard retries
@@ -266,12 +270,13 @@ class Governor:
         state.attached_since = time.monotonic() if state.point.attached else None
 
     def _begin_window(self, state: State, due: float | None = None) -> None:
-        """Begin a window. The duty is the share of the cycle taken by the window and by detaching after it.
+        """Begin a window. Its length, including the detaching after it, is the duty's share of the cycle.
 
-        On a busy host, the window begins later than ``due``. The window's hits then also represent the delay.
+        On a busy host, the window begins later than ``due``. Its hits then also represent the delay.
         """
         state.window_start = time.monotonic()
-        self._account(self.attachment.read(), state.window_start)  # earlier hits have a different factor
+        self._account(self.attachment.read(), state.window_start)  # earlier hits have a different scale
+        state.paused_at = None
         if state.duty <= 0:
             state.scale, state.pause, state.switch_at = 1.0, 0.0, state.window_start + _WINDOW_S
             return
@@ -284,15 +289,16 @@ class Governor:
         state.switch_at = state.window_start + window
 
     def _end_window(self, state: State) -> State:
-        """Stop counting at once. Schedule the next window so that the pause matches this window's scale."""
+        """Stop counting now. Schedule the next window so that the pause matches this window's scale."""
         now = time.monotonic()
         self.attachment.stop_counting(state.point)
         pause = (now - state.window_start) * state.pause if state.duty > 0 else _RETRY_S
         state.switch_at = now + min(pause, _RETRY_S)
+        state.paused_at = now
         return state
 
     def _detach(self, states: list[State]) -> None:
-        """Detach probes without holding the lock: detaching is slow, and readers need the other numbers."""
+        """Detach probes without holding the lock: detaching is slow and must not block readers."""
         for state in states:
             began = self.beat_at = time.monotonic()
             self.attachment.detach([state.point])
@@ -303,7 +309,7 @@ class Governor:
                 state.attached_since = None
 
     def _retry_refused(self, now: float) -> None:
-        """Retry probes that the kernel refused, for example because memory or descriptors were exhausted."""
+        """Retry probes that the kernel refused, for example for lack of memory or file descriptors."""
         for state in self._states.values():
             if state.point.problem and now >= state.switch_at:
                 state.switch_at = now + _RETRY_S
@@ -340,7 +346,7 @@ class Governor:
                 self._switch_on(state)
             state.scale = 1.0
         elif always and duty > 0:
-            # The first window begins now, so that its hits are extrapolated to the pause after it.
+            # The first window begins now, so that its hits are extrapolated to the pause that follows.
             self._begin_window(state)
         if duty > 0 or state.attached_since is None:
             return False
@@ -354,7 +360,9 @@ class Governor:
         if (elapsed := now - self._last_tick) >= _TICK_S / 2:
             self.overhead = self._spent / elapsed / self.cpus
             self._last_tick, self._spent = now, 0.0
-        self.totals.add(contents, self._scales(self._states.values()))
+        shares = {name: share for name, state in self._states.items() if (share := state.share(now))}
+        operations = {FILE_OPERATIONS[name]: shares[name] for name in FILE_OPERATIONS.keys() & shares.keys()}
+        self.totals.add(contents, self._of_metrics(shares), operations)
 
     def _account_one(self, state: State, hits: int, now: float) -> float:
         if state.attached_since is not None:
@@ -365,22 +373,20 @@ class Governor:
         state.new_hits += new_hits
         if state.attached_s >= _ENOUGH_S:
             state.rate = state.new_hits / state.attached_s
-            # A single window with few hits must not raise the duty.
+            # One window that happens to have few hits must not raise the duty.
             state.expected = max(state.rate, _MEMORY * state.expected)
             state.attached_s, state.new_hits = 0.0, 0
         spent = new_hits * state.hit_cost
         state.cost_s += spent
         return spent
 
-    @staticmethod
-    def _scales(states: Iterable[State]) -> dict[str, float]:
-        """Return the extrapolation factor of each metric that a probe on a duty cycle feeds."""
-        scales: dict[str, float] = {}
-        for state in states:
-            if state.scale > 1:
-                for metric in state.point.placed.feeds:
-                    scales[metric] = max(scales.get(metric, 1.0), state.scale)
-        return scales
+    def _of_metrics(self, shares: Mapping[str, Share]) -> dict[str, Share]:
+        """Return the extrapolation of each metric that a probe on a duty cycle feeds."""
+        found: dict[str, Share] = {}
+        for name, share in shares.items():
+            for metric in self._states[name].point.placed.feeds:
+                found[metric] = max(found.get(metric, share), share, key=lambda one: one.scale)
+        return found
 
 
 def usable_cpus(pid: int) -> float:

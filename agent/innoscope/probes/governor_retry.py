@@ -21,7 +21,7 @@ class Failures:
         self._retry_at: float | None = None
 
     def add(self, why: str, *, temporary: bool) -> None:
-        """Record a failure now. A long time without failures resets the pause."""
+        """Record a failure. A long time without failures resets the pause."""
         now = time.monotonic()
         if now - self._at > 2 * MAX_PAUSE_S:
             self._pause = FIRST_PAUSE_S

@@ -1,4 +1,4 @@
-"""Run a watchdog thread for the whole process that detaches the probes of governors that failed or hang."""
+"""Run a watchdog thread, one per process, that detaches the probes of governors that failed or hang."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final, Protocol
 _LOG = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.5
-#: After this many failures to detach, the process aborts, because the kernel then detaches its probes.
+#: After this many failures to detach, the process aborts: the kernel then detaches its probes.
 _MAX_FAILURES: Final = 3
 
 
 class Attached(Protocol):
-    """The probes of a governor."""
+    """The part of an attachment that the guard uses."""
 
     def disable(self) -> None:
         """Detach everything and keep it detached."""
@@ -34,7 +34,7 @@ class Governor(Protocol):
 
 
 class Guard:
-    """The watchdog. It takes no lock that a governor may hold. Its thread last ran at ``beat_at``."""
+    """The watchdog, which takes no lock that a governor may hold. Its thread last ran at ``beat_at``."""
 
     def __init__(self) -> None:
         self.beat_at = time.monotonic()
@@ -45,7 +45,7 @@ class Guard:
         self._detaching: dict[int, threading.Thread] = {}
 
     def watch(self, governor: Governor) -> None:
-        """Watch a governor from now on."""
+        """Start watching a governor."""
         with self._lock:
             self._watched[id(governor)] = governor
         self.ensure_running()
@@ -74,10 +74,10 @@ class Guard:
                     if governor.check(time.monotonic()):
                         self._start_detaching(key, governor)
                 except BaseException as error:  # also a panic of the native core; continue with the others
-                    _LOG.critical("guard of probes failed", extra={"error": repr(error)})
+                    _LOG.critical("probe guard failed", extra={"error": repr(error)})
 
     def _start_detaching(self, key: int, governor: Governor) -> None:
-        """Detach on a separate thread: the kernel may block it, and other governors must still be watched."""
+        """Detach in a separate thread: the kernel may block it, and other governors must still be watched."""
         before = self._detaching.get(key)
         if before is not None and before.is_alive():
             return

@@ -1,4 +1,4 @@
-"""Match function names of the catalog with names in a symbol table."""
+"""Match the catalog's function names against the names in a symbol table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Suffixes of function copies. ``.cold`` is not among them, because it marks a part without the entry point.
+#: Suffixes of function copies. ``.cold`` is not included: it marks a part without the entry point.
 _COPY: Final = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv)\.\d+)*")
 #: The part of a mangled symbol after the name: parameters, then suffixes of copies.
 _PARAMETERS: Final = re.compile(r"[^.]*" + _COPY.pattern)
@@ -21,7 +21,7 @@ def symbol_prefixes(function: str) -> list[str]:
         length = len(function)
         return [function, f"_Z{length}{function}", f"_ZL{length}{function}"]
     nested = "".join(f"{len(part)}{part}" for part in parts)
-    # The last part may be a static function of a class or namespace (L before its length).
+    # The last part may be a static function in a class or namespace (L before its length).
     local = "".join(f"{len(part)}{part}" for part in parts[:-1]) + f"L{len(parts[-1])}{parts[-1]}"
     return [f"_ZN{nested}E", f"_ZNK{nested}E", f"_ZN{local}E"]
 
@@ -42,5 +42,5 @@ def is_copy(symbol: str, symbols: Iterable[str]) -> bool:
 
 
 def is_partial(symbol: str) -> bool:
-    """Return whether the arguments may differ from the source: .isra changes them, .part is a fragment."""
+    """Return whether the arguments may differ from the source: .isra changes them; .part is a fragment."""
     return ".isra." in symbol or ".part." in symbol

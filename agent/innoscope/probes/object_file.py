@@ -1,4 +1,4 @@
-"""Define compiled BPF code with its maps, and serialise it."""
+"""Define the format of compiled BPF code and its maps, and serialise it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from innoscope.common.typed import Entry, decode_json, encode_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Maximum uncompressed size. A hundred programs take 200 KB.
+#: Maximum uncompressed size in bytes. A hundred programs take 200 KB.
 _MAX_BYTES: Final = 32 << 20
 
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)  # not frozen, for speed: a scrape creates thirty per server
 class ProbeReport:
-    """The status of one probe: ``reason`` is why it is not attached, ``note`` what its numbers omit."""
+    """The status of one probe. ``reason`` says why it is not attached; ``note`` says what it omits."""
 
     probe: str
     family: str
-    state: str  # attached, sampled, off (over budget, or the governor failed), refused or missing
+    state: str  # attached, sampled, off (over budget or governor failed), refused or missing
     symbols: tuple[str, ...] = ()
     hits: int = 0
     hits_per_second: float = 0.0
@@ -42,7 +42,7 @@ def report_of(state: State, *, budget: float, cpus: float, failures: Failures) -
     elif state.duty > 0:
         status = "sampled"
     else:
-        status, reason = "off", f"over the budget of {budget:.1%}: {state.rate:,.0f} hits a second"
+        status, reason = "off", f"over the budget of {budget:.1%}: {state.rate:,.0f} hits per second"
     return ProbeReport(
         probe=point.name,
         family=point.placed.probe.family,

@@ -1,7 +1,7 @@
 """Compare probes with the server's own counters, to detect dead or partly inlined function copies.
 
-After link-time optimisation, only some of the calls may go through the copy with the symbol. The number
-of references to the copy does not show this, but the server's own counter of the same event does.
+After link-time optimisation, only some of the calls may go through the copy that has the symbol. Counting
+references to that copy does not reveal this, but the server's own counter of the same event does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 #: Minimum number of events for a comparison.
 ENOUGH: Final = 200
-#: A probe that counts a smaller share of the events under-counts. Timing differences explain far less.
+#: A probe under-counts if it counts less than this share of the events. Timing alone explains only a far
+#: smaller difference.
 FLOOR: Final = 0.9
 
 
@@ -39,8 +40,8 @@ class SelfTest:
     def compare(self, probed: Mapping[str, float], server: Mapping[str, float]) -> dict[str, str]:
         """Return a note for each under-counting probe. ``probed`` is keyed by metric, ``server`` by counter.
 
-        A counter that is unavailable (no SQL, no layout) is not compared. Notes remain until the
-        probe is compared again.
+        Unavailable counters (no SQL, no layout) are not compared. A note stays until its probe is compared
+        again.
         """
         for name, check in self._checks.items():
             if check.metric in probed and check.counter in server:
@@ -57,8 +58,8 @@ class SelfTest:
             self._baselines[name] = _Baseline(probed, server)
             if counted < FLOOR * happened:
                 self._notes[name] = (
-                    f"under-counts: saw {counted:,.0f} of {happened:,.0f} ({counter}); "
-                    "part of its calls is inlined, or it is a dead copy"
+                    f"under-counts: counted {counted:,.0f} of {happened:,.0f} ({counter}); "
+                    "some of its calls are inlined, or it is a dead copy"
                 )
             else:
                 self._notes.pop(name, None)

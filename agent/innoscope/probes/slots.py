@@ -1,4 +1,4 @@
-"""Assign each series of a probe metric its index in the BPF maps, according to ``metrics.yaml``."""
+"""Assign each series of a probe metric an index in the BPF maps, according to ``metrics.yaml``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The map entries of one metric: ``count`` entries from ``first``, one per value of its only label.
+    """The map entries of one metric: ``count`` entries from index ``first``, one per value of its only label.
 
     ``labels`` are the label values: () for a metric without a label, None if they are assigned at run time.
     """

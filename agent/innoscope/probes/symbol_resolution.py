@@ -1,4 +1,4 @@
-"""Find the functions to probe in one server, and explain why a function cannot be probed."""
+"""Find the functions to probe in one server, and explain why others cannot be probed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from innoscope import _native
 from innoscope._native import Function
 from innoscope.common.cache import Cache, cache_key
+from innoscope.probes.catalog import default_catalog
 from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
 from innoscope.target.native_errors import failure, reading_files
 from innoscope.target.symbols.advice import remedy
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
-#: Cached search results; each file needs two entries.
+#: Cached search results. Each file needs two entries.
 _CACHE: Final = Cache("places", 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A probe and all copies of its function. ``note`` names what the probe's numbers omit."""
+    """A probe and all copies of its function. ``note`` states what the probe's numbers omit."""
 
     probe: Probe
     site: Site
-    path: str  # a path that opens the mapped file
+    path: str  # a path under which the mapped file can be opened
     places: tuple[Function, ...]
     note: str | None = None
 
@@ -54,7 +55,7 @@ class Missing:
 class Placement:
     """The probes of one server, found or missing. ``build_id`` identifies the executable.
 
-    ``problem`` is the reason why a better source of symbols could not be used.
+    ``problem`` says why a better source of symbols could not be used.
     """
 
     placed: tuple[Placed, ...]
@@ -85,7 +86,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     )
 
 
-#: Key of the server's executable among the files.
+#: Stands for the server's executable where libraries are identified by name.
 _MAIN: Final = ""
 
 
@@ -101,7 +102,7 @@ class _Files:
     def places(self, site: Site) -> tuple[_native.CodeFile, tuple[Function, ...]]:
         """Return the site's file and all copies of its functions, without duplicate addresses.
 
-        If the site lists several libraries, the first one with the functions is used. Raises NativeError
+        If the site lists several libraries, the first one that has the functions is used. Raises NativeError
         (elf) if none of the libraries is mapped.
         """
         if not site.libraries:
@@ -114,7 +115,7 @@ class _Files:
         return next((one for one in every if one[1]), (mapped[-1][1], ()))
 
     def _library(self, name: str) -> _native.CodeFile | _native.NativeError:
-        """Return the mapped file whose name begins with ``name``, or the error (elf) if there is none."""
+        """Return the mapped file whose name begins with ``name``, or an error (elf) if there is none."""
         if name not in self._libraries:
             try:
                 self._libraries[name] = _native.CodeFile(self._pid, name)
@@ -147,13 +148,13 @@ def _fields(function: Function) -> tuple[str, int, int, int, bool]:
 def _cached(file: _native.CodeFile, query: Any, search: Callable[[], Any]) -> Any:
     """Return the result of a search in a file, from the cache if possible.
 
-    Results from a symbol pack are not cached, because the pack may be replaced without a change of the file.
+    Results from a symbol pack are not cached, because the pack may be replaced while the file stays the same.
     """
     if file.symbols_from == "symbol-pack":
         return search()
     try:
         status = Path(file.path).stat()
-    except OSError:  # the server has just ended, or the kernel denies access to the file
+    except OSError:  # the server has just exited, or the kernel denies access to the file
         return search()
     identity = (file.build_id, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     key = cache_key(json.dumps((identity, file.symbols_from, query)))
@@ -176,6 +177,9 @@ def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -
         return Missing(probe, f"no function is known for {target.flavour} {target.version_text}")
     if site.absent:
         return Missing(probe, site.absent, instead=site.instead)
+    if not site.libraries and not default_catalog().knows(target.flavour, target.version):
+        reason = f"the catalog does not know {target.flavour} {target.version_text}: its functions may differ"
+        return Missing(probe, reason)
     try:
         file, places = files.places(site)
     except _native.NativeError as error:
@@ -229,6 +233,6 @@ def _without_dead(placed: Placed, dead: set[int]) -> Placed | Missing:
     names = ", ".join(place.symbol for place in placed.places)
     return Missing(
         placed.probe,
-        f"{names}: a dead copy, nothing calls it (link-time optimisation)",
+        f"{names}: a dead copy that nothing calls (link-time optimisation)",
         instead=placed.site.instead,
     )

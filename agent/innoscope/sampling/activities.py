@@ -1,4 +1,4 @@
-"""Recognize what threads do from their stacks and the patterns in ``activities.yaml``."""
+"""Recognise what threads are doing from their stacks, by the patterns in ``activities.yaml``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from innoscope.common.schema import Entry, read_yaml
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Number of distinct stacks whose activities are cached. Snapshots mostly repeat the same stacks.
+#: Number of distinct stacks whose activities are cached. Most stacks recur in each snapshot.
 _CACHED = 4_096
 _Patterns = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
 class Activity(Entry, frozen=True):
-    """One activity: the kinds of its threads, and alternative lists of patterns for functions."""
+    """One activity: the kinds of threads that perform it, and alternative lists of function patterns."""
 
     kinds: Annotated[tuple[str, ...], Meta(min_length=1)]
     stacks: Annotated[tuple[_Patterns, ...], Meta(min_length=1)]
 
 
 class File(Entry, frozen=True):
-    """The whole file."""
+    """The contents of activities.yaml."""
 
     version: Literal[1]
     activities: dict[str, Activity]

@@ -11,14 +11,14 @@ from innoscope.sampling.wait_catalog import load
 if TYPE_CHECKING:
     from innoscope.sampling.wait_catalog import Catalog
 
-#: Classes of threads without work. The text format hides them by default, and ``top`` on request.
+#: Wait classes of idle threads. The text format hides them by default; ``top`` hides them on request.
 IDLE: Final = frozenset({"idle", "background_idle"})
-#: Classes that do not say what a thread is doing. The thread's library functions are shown instead.
+#: Wait classes that do not say what a thread is doing. Its library functions are therefore shown.
 UNEXPLAINED: Final = frozenset({"on_cpu", "runnable", "other"})
 
 
 class Classifier:
-    """A catalog, and the methods of ``_native.Classifier`` that apply it: ``classify``, ``server_frames``."""
+    """A catalog, with the ``_native.Classifier`` methods that apply it: ``classify``, ``server_frames``."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog

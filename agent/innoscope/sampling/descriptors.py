@@ -1,4 +1,4 @@
-"""Map system call numbers to names, and file descriptors to kinds of files. Works without symbols."""
+"""Map system call numbers to names, and file descriptors to kinds of files. No symbols are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Kinds of files, as named in waits.yaml and in the JSON.
+#: Kinds of files, as named in waits.yaml and in JSON output.
 KINDS: Final = frozenset({
     "data", "redo", "binlog", "relaylog", "doublewrite", "undo", "temporary", "frm",
     "socket", "pipe", "eventpoll", "other",
@@ -42,7 +42,7 @@ def _table(text: str) -> dict[int, str]:
 _TABLES: Final = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
 #: All system call names that a rule may use.
 SYSCALLS: Final = frozenset(name for table in _TABLES.values() for name in table.values())
-#: Calls whose first argument is the descriptor of the file for which the thread waits.
+#: Calls whose first argument is the descriptor of the file that the thread waits for.
 _ON_A_FILE: Final = frozenset({
     "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
     "fsync", "fdatasync", "ftruncate", "fallocate", "sync_file_range", "io_uring_enter",
@@ -55,7 +55,7 @@ def syscall_names(machine: str | None = None) -> dict[int, str]:
 
 
 def file_calls(machine: str | None = None) -> frozenset[int]:
-    """Return the numbers of the system calls whose first argument is a descriptor of interest."""
+    """Return the numbers of the system calls whose first argument is the file that a thread waits for."""
     return frozenset(number for number, name in syscall_names(machine).items() if name in _ON_A_FILE)
 
 
@@ -65,7 +65,8 @@ _PATTERNS: Final = (
     ("pipe", r"pipe:\[.*"),
     ("eventpoll", r"anon_inode:\[eventpoll\]"),
     ("redo", r".*/(ib_logfile[^/]*|#ib_redo[^/]*)"),
-    ("doublewrite", r".*\.b?dblwr"),
+    # xb_doublewrite: the parallel doublewrite buffer of Percona 5.7 (buf0dblwr.cc)
+    ("doublewrite", r".*\.b?dblwr|.*/xb_doublewrite"),
     ("relaylog", r".*/[^/]*relay[^/]*\.\d{6,}"),
     ("binlog", r".*/[^/]+\.\d{6,}"),
     ("temporary", r".*/(ibtmp\d*|temp_\d+\.ibt|#sql[^/]*)"),
@@ -85,7 +86,7 @@ def kind_of(link: str) -> str:
 
 
 def kinds(pid: int, descriptors: Iterable[int], proc: str = "/proc") -> dict[int, str]:
-    """Return the kind of each descriptor. Omit descriptors that are closed or not readable."""
+    """Return the kind of each descriptor, except closed and unreadable ones."""
     found = {}
     for number in set(descriptors):
         try:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from innoscope._native import Frame, ModuleInfo, RawSnapshot, RawThread
     from innoscope.target.model import Query, Target
 
-#: Maximum number of cached wait classes, in addition to two per thread. When the cache exceeds this size, it
-#: is cleared, so that memory use stays bounded.
+#: Maximum number of cached wait classes, in addition to two per thread. Beyond that, the cache is cleared to
+#: bound its memory.
 SPARE_WAITS = 64
-#: Maximum stack bytes per snapshot for callers that take many snapshots: 4,500 threads of 14 KB each.
+#: Maximum stack bytes per snapshot for callers that take many snapshots: enough for 4,500 threads of 14 KB.
 MOST_BYTES = 64_000_000
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
-_STOPPED = frozenset("Tt")  # states of /proc/PID/stat
+_STOPPED = frozenset("Tt")  # state letters of /proc/PID/stat
 
 
 class NativeProcess(Protocol):
@@ -38,22 +38,22 @@ class NativeProcess(Protocol):
         """Take a snapshot."""
 
     def modules(self) -> list[ModuleInfo]:
-        """Return the ELF files that are mapped executable."""
+        """Return the ELF files that are mapped as executable."""
 
 
 class Engine:
     """Take snapshots of one server. Not thread-safe.
 
-    One snapshot copies at most ``most_bytes`` of stacks. Beyond this limit, stacks are truncated; each
-    snapshot truncates the stacks of different threads. ``debug_files`` maps build-ids to downloaded debug
-    files. ``debug_dirs`` are searched before /usr/lib/debug. Raises only InnoscopeError.
+    One snapshot copies at most ``most_bytes`` of stacks. Beyond this limit, stacks are truncated; the
+    affected threads differ between snapshots. ``debug_files`` maps build-ids to downloaded debug files.
+    ``debug_dirs`` are searched before /usr/lib/debug. Raises only InnoscopeError.
     """
 
     def __init__(
         self,
         target: Target,
         *,
-        method: str = "bpf",
+        method: str = "auto",
         inlines: bool = False,
         kernel: bool = False,
         debug_files: Mapping[str, str] | None = None,
@@ -95,11 +95,11 @@ class Engine:
 
     @property
     def method(self) -> str:
-        """Return the method in use: bpf or ptrace."""
+        """Return the method in use: bpf, bpf-nosleep, procfs or ptrace."""
         return self._process.method
 
     def modules(self) -> list[ModuleInfo]:
-        """Return the ELF files that are mapped executable, with the sources of their symbols."""
+        """Return the ELF files that are mapped as executable, with the sources of their symbols."""
         with translating(self.target.pid):
             return self._process.modules()
 
@@ -173,7 +173,7 @@ class Engine:
         )
 
     def _notes(self, snapshot: RawSnapshot) -> tuple[str, ...]:
-        """Return the native core's messages about degraded results, and a note on missing function names."""
+        """Return the native core's notes on degraded results, and a note on missing function names."""
         notes = [*snapshot.notes]
         if all(raw.state in _STOPPED for raw in snapshot.threads):
             notes.append(

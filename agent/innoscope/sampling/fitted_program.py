@@ -1,4 +1,4 @@
-"""Cache the snapshot program fitted to this kernel, because fitting takes 15 ms of CPU time."""
+"""Cache the snapshot program as relocated for this kernel, because relocation takes 15 ms of CPU time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BUILD_ID: Final = (3, b"GNU\0")
 def open_process(opened: Callable[[bytes | None], Process], *, kernel: bool) -> Process:
     """Return the process that ``opened`` creates from the cached program, or from None if none is cached.
 
-    A newly fitted program is written to the cache.
+    A newly relocated program is written to the cache.
     """
     build = kernel_build()
     if build is None:

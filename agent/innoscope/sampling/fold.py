@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 #: A wait class and the labels of a stack.
 Key: TypeAlias = tuple[str, tuple[str, ...]]
-#: Trust levels that every format must show.
-DOUBTFUL: Final = (Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE)
-#: The latch of threads whose callers are not known.
+#: Trust levels that every format must indicate.
+DOUBTFUL: Final = (Trust.INFERRED, Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE)
+#: Shown instead of a latch's name if the latch is unknown.
 UNKNOWN_LATCH: Final = "an unknown latch"
 #: Maximum distinct statements and thread ids stored per group.
 MAX_QUERIES: Final = 1_000
@@ -29,7 +29,7 @@ MAX_TIDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SampleType:
-    """The name and the unit of the counts in a profile.proto."""
+    """The name and the unit of the counts in a profile.proto file."""
 
     name: str
     unit: str
@@ -37,12 +37,12 @@ class SampleType:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of counts. ``pprof`` is its name in profile.proto, ``speedscope`` the unit of a weight."""
+    """The unit of a report's counts, and its names in profile.proto (``pprof``) and in speedscope files."""
 
     name: str
     pprof: SampleType
     speedscope: str = "none"
-    #: Displayed numbers are counts divided by ``scale``, under the heading ``heading``.
+    #: For display, counts are divided by ``scale`` and shown under ``heading``.
     scale: int = 1
     heading: str = ""
 
@@ -61,11 +61,11 @@ THREADS: Final = Unit("threads", SampleType("threads", "count"))
 
 @dataclass(slots=True)
 class Group:
-    """Threads with the same stack, the same wait class, the same latch or the same id.
+    """Threads with the same stack, wait class, latch or id.
 
     ``count`` is the sum over all snapshots, in the report's unit. ``frames`` are the first thread's frames,
     innermost first. A group by wait class or latch has no frames; its stacks are in ``parts``. In a group by
-    thread, ``thread`` is the last record of the thread. ``latch`` is empty except in a group by latch.
+    thread, ``thread`` is the thread's last record. ``latch`` is set only in a group by latch.
     """
 
     wait: str
@@ -120,7 +120,7 @@ class Fold:
                 self._put(key, thread, 1)
 
     def put(self, thread: Thread, number: int) -> None:
-        """Add ``number`` to the count of a thread's stack, in a unit other than threads."""
+        """Add ``number`` to the count of a thread's stack, for units other than threads."""
         self._put((thread.wait, _labels(thread.frames)), thread, number)
 
     def _put(self, key: Key, thread: Thread, number: int) -> None:
@@ -131,7 +131,7 @@ class Fold:
     def count(
         self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
     ) -> None:
-        """Count ``number`` threads with this stack, whose ids are not known."""
+        """Count ``number`` threads with this stack. Their ids are unknown."""
         group = self._stacks.get((wait, labels))
         if group is None:
             group = self._stacks[wait, labels] = Group(wait, frames)
@@ -188,7 +188,7 @@ class Fold:
 
 
 def group_by_stack(threads: Iterable[Thread]) -> dict[Key, list[Thread]]:
-    """Group threads by stack. The engine uses one tuple for equal stacks, so labels are looked up once."""
+    """Group threads by stack. The engine returns one shared tuple for equal stacks; each is labelled once."""
     labels: dict[int, tuple[str, ...]] = {}
     groups: defaultdict[Key, list[Thread]] = defaultdict(list)
     for thread in threads:
@@ -211,7 +211,7 @@ def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int) -> No
 
 
 def most_first(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups in display order: largest first."""
+    """Return the groups in display order, largest first."""
     return sorted(
         groups, key=lambda group: (-group.count, group.wait, [frame.label for frame in group.frames])
     )
@@ -237,7 +237,7 @@ class Filter:
         return bool(self._waits or self._grep)
 
     def keeps(self, thread: Thread) -> bool:
-        """Return whether the thread's class is selected, and a frame, its name or its statement matches."""
+        """Return whether a thread has a selected wait class, and a name, statement or frame that matches."""
         if self._waits and thread.wait not in self._waits:
             return False
         if self._grep is None or self._found(thread.comm):
@@ -295,7 +295,7 @@ class Report:
         self.waits[wait] += number
 
     def put(self, thread: Thread, number: int) -> None:
-        """Count ``number`` of the report's unit for a thread, and fold the thread if it passes the filter."""
+        """Count ``number`` units for a thread, and fold the thread if it passes the filter."""
         self.threads += number
         self.tally[thread.trust] += number
         self.waits[thread.wait] += number
@@ -304,7 +304,7 @@ class Report:
             self.fold.put(thread, number)
 
     def add(self, snapshot: Snapshot) -> Snapshot:
-        """Count one snapshot, and return the part of it that passed the filter."""
+        """Count one snapshot, and return the part that passed the filter."""
         kept = self.wanted.apply(snapshot)
         self.fold.add(kept)
         self.snapshots += 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Number of innermost functions to search for functions of the lock's implementation.
 _LOCK: Final = 9
-#: Number of callers of the lock's implementation that are compared with the patterns.
+#: Number of callers of the lock's implementation to compare with the patterns.
 _CALLERS: Final = 2
 #: Wait classes of threads that wait for a latch.
 LATCH_WAITS: Final = frozenset({"mutex_wait", "spin"})
@@ -29,7 +29,7 @@ _OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
 
 class Latch(Entry, frozen=True):
-    """One latch: a description, its kind (None matches both), and patterns of functions that request it."""
+    """One latch: its description, its kind (None: either), and patterns of functions that request it."""
 
     words: str = field(name="latch")
     callers: tuple[str, ...]
@@ -56,12 +56,12 @@ def load(path: Path | None = None) -> tuple[Latch, ...]:
 
 @cache
 def _callers() -> tuple[tuple[Latch, _native.Patterns], ...]:
-    """Return each latch of the installed catalog with the patterns for its callers."""
+    """Return each latch of the installed catalog with the compiled patterns of its callers."""
     return tuple((latch, _native.Patterns(latch.callers)) for latch in default_latches())
 
 
 def named(functions: tuple[str, ...]) -> str:
-    """Return the latch that a thread with this stack waits for, and its caller; "" if no caller is known."""
+    """Describe the latch that a thread waits for, and the function that requests it; "" if unknown."""
     lock = [place for place, name in enumerate(functions[:_LOCK]) if _OF_LOCKS.search(name)]
     outermost = lock[-1] if lock else -1
     callers = [_plain(name) for name in functions[outermost + 1 :] if "+0x" not in name][:_CALLERS]

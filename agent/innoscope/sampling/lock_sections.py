@@ -1,4 +1,4 @@
-"""Find the code section that a lock protects, by the stacks of the threads that wait for the lock."""
+"""Find the critical section that a lock protects, from the stacks of the threads that wait for the lock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Maximum number of lock callers on a waiting thread's stack that may belong to the protected section.
+#: Maximum number of functions above the lock function that may belong to the critical section.
 _SECTION_DEPTH: Final = 4
 #: Maximum number of functions in a displayed call path.
 _MAX_SHOWN: Final = 4
-#: Functions that are on the stack of every server thread and therefore do not identify a section.
+#: Functions that are on every server thread's stack, and therefore do not identify a section.
 _EVERYWHERE: Final = frozenset(
     {
         "do_command", "dispatch_command", "mysql_parse", "mysql_execute_command", "do_handle_one_connection",
@@ -25,7 +25,7 @@ _EVERYWHERE: Final = frozenset(
 
 
 def protected_functions(waiting: Iterable[ObservedStack]) -> set[str]:
-    """Return the functions through which at least half of the waiting threads requested their lock."""
+    """Return the functions through which at least half of the waiting threads requested the lock."""
     weights: Counter[str] = Counter()
     total = 0
     for stack in waiting:

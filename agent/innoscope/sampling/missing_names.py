@@ -24,7 +24,7 @@ def missing_names(
 ) -> tuple[str, ...]:
     """Return a note if functions of the server's executable have no names, else an empty tuple.
 
-    ``modules`` is called only if enough names are missing. Libraries are ignored.
+    ``modules`` is called only if enough names are missing. Libraries are not considered.
     """
     total: Counter[str] = Counter()
     unnamed: Counter[str] = Counter()
@@ -38,17 +38,17 @@ def missing_names(
         return ()
     info = next((module for module in modules() if Path(module.path).name == main), None)
     if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
-        return ()  # no symbol source has more names; functions such as _start never have names
+        return ()  # no symbol source would help: functions such as _start never have names
     return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
 
 
 def _why(info: ModuleInfo | None) -> str:
     if info is None:
-        return "the file is not mapped any more"
+        return "the file is no longer mapped"
     if info.problem:
         return info.problem
     return {
         "dynsym": "stripped: only exported functions are known",
-        "debugdata": "only .gnu_debugdata is there",
+        "debugdata": "only .gnu_debugdata is available",
         "none": "stripped: no symbols at all",
     }.get(info.symbols_from, info.symbols_from)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope._native import Frame
 
@@ -19,6 +19,7 @@ class Trust(StrEnum):
     """The reliability of one thread's stack (docs/architecture.md, "Trust")."""
 
     EXACT = "exact"  # the thread did not run while its stack was copied
+    INFERRED = "inferred"  # like exact, but the frame pointer was unknown and was inferred from the stack
     ON_CPU = "on_cpu"  # the thread was running; a perf event sampled its registers and stack
     STALE = "stale"  # the thread ran but was not sampled; registers are from its last kernel entry
     TORN = "torn"  # the thread ran during each attempt to copy its stack
@@ -26,11 +27,15 @@ class Trust(StrEnum):
     INCOMPLETE = "incomplete"  # the outermost frame is not the start of a thread
 
 
+#: Trust levels of threads that did not run during the copy. Their system call and its argument are valid.
+AT_REST: Final = frozenset({Trust.EXACT, Trust.INFERRED})
+
+
 @dataclass(frozen=True, slots=True)
 class Thread:
     """One thread in one snapshot. Frames are innermost first.
 
-    ``syscall`` is the number of the system call that the thread is in, and ``argument`` its first argument.
+    ``syscall`` is the number of the thread's current system call, ``argument`` the call's first argument.
     """
 
     tid: int

@@ -1,4 +1,4 @@
-"""Store the last hour of one server's snapshots, as numbers of threads per stack, in bounded memory."""
+"""Store the last hour of a server's snapshots in bounded memory, as thread counts per stack."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
 #: Maximum distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
 MAX_STACKS: Final = 2_000
-#: Share of MAX_STACKS that is kept when the rarest stacks are dropped, so that dropping is rarely needed.
+#: Share of MAX_STACKS that remains after the rarest stacks are dropped: low enough that dropping is rare.
 _REMAINING: Final = 3 / 4
-#: Frames that replace dropped stacks. Threads with a dropped stack are counted here, so totals stay correct.
+#: The stack under which threads with a dropped stack are counted, so that totals stay correct.
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
@@ -61,7 +61,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Sealed:
-    """A finished chunk, 8 bytes per stack. ``number`` increases with each chunk, even across restarts."""
+    """A finished chunk, with 8 bytes per stack. ``number`` always increases, even across restarts."""
 
     number: int
     start: float
@@ -80,7 +80,7 @@ class _Sealed:
 
 
 class ProfileHistory:
-    """A ring of chunks. Thread-safe."""
+    """A ring of the chunks of the last ``span_s`` seconds. Thread-safe."""
 
     def __init__(
         self, *, span_s: float = SPAN_S, chunk_s: float = CHUNK_S, most_stacks: int = MAX_STACKS
@@ -108,7 +108,7 @@ class ProfileHistory:
                 self._drop_rarest()
 
     def add_chunk(self, chunk: Chunk) -> None:
-        """Add a chunk from another history. The agent uses this to copy the sensor's chunks."""
+        """Add a chunk from another history. The agent uses this method to copy the sensor's chunks."""
         with self._lock:
             counts = self._counted(chunk.counts)
             self._append(chunk.start, chunk.end, chunk.snapshots, chunk.snapshot_ms, chunk.dropped, counts)
@@ -171,7 +171,7 @@ class ProfileHistory:
         dropped: int,
         counts: Mapping[int, int],
     ) -> None:
-        """Append a chunk. Remove chunks that are too old, and stacks that only these chunks contain."""
+        """Append a chunk. Remove expired chunks, and the stacks that no other chunk contains."""
         self._number = max(self._number + 1, time.time_ns())
         sealed = _Sealed(self._number, start, end, snapshots, snapshot_ms, dropped, array("I"), array("I"))
         sealed.replace(counts)
@@ -190,7 +190,7 @@ class ProfileHistory:
         del self._ids[self._stacks.pop(number)], self._totals[number]
 
     def _drop_rarest(self) -> None:
-        """Replace the rarest stacks by ``[rare stacks]`` of their wait class, in all chunks."""
+        """Replace the rarest stacks in all chunks with the ``[rare stacks]`` of their wait class."""
         rare = {number for number, _ in self._totals.most_common()[int(self._most * _REMAINING) :]}
         rare -= {number for number in rare if self._stacks[number].frames == _RARE}
         replacements = {number: self._id(self._rare(self._stacks[number])) for number in rare}

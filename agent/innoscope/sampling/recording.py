@@ -2,8 +2,8 @@
 
 The file is JSON Lines. The first line is a header, ``{"innoscope_recording": 1, …}``. Each further line is
 one snapshot, the same document that ``innoscope stacks --format json`` prints (docs/json.md). Each line is
-flushed, so a killed recorder leaves a readable file. If the name ends in ``.gz``, each line is a gzip member
-of its own: ``zcat`` reads the file, and a truncated file is readable up to its last complete line.
+flushed, so a killed recorder leaves a readable file. If the name ends in ``.gz``, each line is a separate
+gzip member: ``zcat`` can read the file, and a truncated file is readable up to its last complete line.
 
 Measured on MySQL 5.6.24 with 1,036 threads, 60 snapshots: 85 MB plain, 1.3 MB with .gz (22 KB per snapshot).
 Writing takes about 12 ms of CPU time per snapshot in either format.
@@ -61,7 +61,7 @@ class Recorder:
             self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         except FileExistsError:
             raise CannotWrite(
-                f"cannot write {path}: it exists", remedy="name another file or remove it"
+                f"cannot write {path}: it exists", remedy="choose another file, or remove it"
             ) from None
         except OSError as error:
             raise CannotWrite(f"cannot write {path}: {error.strerror}") from error
@@ -74,7 +74,7 @@ class Recorder:
         self._write_line(_JSON.encode(header))
 
     def write(self, snapshot: Snapshot) -> None:
-        """Append and flush one snapshot. Raises CannotWrite, for example if the disk is full."""
+        """Append one snapshot and flush. Raises CannotWrite, for example if the disk is full."""
         self._write_line(_line(document(snapshot)))
         self.snapshots += 1
 
@@ -101,7 +101,7 @@ class Recorder:
 
 
 def _line(value: dict[str, Any]) -> str:
-    """Encode a document. Threads with the same stack share a list of frames, which is encoded only once."""
+    """Encode a document. Threads with the same stack share one list of frames, which is encoded only once."""
     texts: dict[int, str] = {}
     threads = []
     for thread in value["threads"]:
@@ -134,7 +134,7 @@ class Recording:
         self.notes: tuple[str, ...] = ()
         self.times: list[float] = []
         self.waits: list[dict[str, int]] = []
-        self._lines: list[bytes] = []  # compressed, because an hour of 1,000 threads takes gigabytes
+        self._lines: list[bytes] = []  # compressed, as an hour of 1,000 threads takes gigabytes
         self._parser = _Parser()
         self._allow_headerless = allow_headerless
         try:
@@ -161,7 +161,7 @@ class Recording:
             raise self._bad(line, f"not a snapshot: {_reason(error)}") from error
 
     def at(self, moment: float) -> int:
-        """Return the index of the last snapshot taken at or before ``moment`` (Unix seconds), else 0."""
+        """Return the index of the last snapshot at or before ``moment`` (Unix time); 0 if there is none."""
         return max(0, bisect_right(self.times, moment) - 1)
 
     def _bad(self, line: int, why: str) -> BadFile:
@@ -297,7 +297,7 @@ def _query(item: dict[str, Any] | None) -> Query | None:
 
 
 def _target(item: dict[str, Any]) -> Target:
-    """Return the target. Fields that the document omits get a value that means unknown."""
+    """Return the target. Fields that are missing in the document get the value for "unknown"."""
     return Target(
         pid=int(item["pid"]),
         start_time=int(item.get("start_time") or 0),

@@ -1,4 +1,4 @@
-"""Store individual snapshots, so that any period can be extracted. Uses neither I/O nor a clock."""
+"""Store individual snapshots, so that any period can be extracted. Uses neither I/O nor the clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Key = tuple[str, str, tuple[str, ...]]
 
 #: Maximum distinct stacks returned for one period. Each takes a few kilobytes in an incident file.
 MAX_STACKS: Final = 2_000
-#: Maximum distinct stacks stored for all snapshots. Beyond this, threads are counted only by wait class.
+#: Maximum distinct stacks stored for all snapshots. Beyond that, threads are counted only by wait class.
 _MAX_STORED_STACKS: Final = 8_000
 #: Maximum thread ids stored per stack.
 TIDS_KEPT: Final = 50
@@ -48,7 +48,7 @@ class ObservedStack:
 class SnapshotSummary:
     """One snapshot, taken at Unix time ``at``: the number of threads of each ``(kind, wait class)``.
 
-    ``running`` has the ids of the client threads on a CPU, and ``doing`` the ids of the threads by activity
+    ``running`` contains the ids of the client threads on a CPU; ``doing`` contains thread ids by activity
     (activities.yaml).
     """
 
@@ -59,7 +59,7 @@ class SnapshotSummary:
 
 
 class _Entry(NamedTuple):
-    """A snapshot: the numbers of the stacks, the threads per stack, and the thread ids in the same order."""
+    """A snapshot: the numbers of its stacks, and in the same order the thread counts and thread ids."""
 
     summary: SnapshotSummary
     stacks: array[int]
@@ -76,7 +76,7 @@ class SnapshotHistory:
         self._entries: deque[_Entry] = deque()
         self._numbers: dict[Key, int] = {}
         self._keys: dict[int, Key] = {}
-        self._used: Counter[int] = Counter()  # number of snapshots with the stack
+        self._used: Counter[int] = Counter()  # number of snapshots that contain a stack
         self._next = 0
 
     def add(self, summary: SnapshotSummary, threads: Mapping[Key, Sequence[int]]) -> None:
@@ -126,7 +126,7 @@ class SnapshotHistory:
 
     @property
     def used_bytes(self) -> int:
-        """Return the estimated size in bytes. Function names are shared, and not included."""
+        """Return the estimated size in bytes. Function names are shared and therefore not included."""
         with self._lock:
             snapshots = sum(
                 sum(len(part) * part.itemsize for part in entry[1:]) + 150 * len(entry.summary.threads) + 400
@@ -154,7 +154,7 @@ class SnapshotHistory:
 
 
 def doing(threads: Mapping[Key, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """Return the thread ids by activity, at most TIDS_KEPT of each; ``threads`` has those of each stack."""
+    """Return up to TIDS_KEPT thread ids for each activity. ``threads`` maps stacks to thread ids."""
     found: dict[str, tuple[int, ...]] = {}
     for (kind, _, functions), tids in threads.items():
         for activity in activities_of(kind, functions):

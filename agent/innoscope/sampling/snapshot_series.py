@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotSource(Protocol):
-    """An object that takes snapshots, such as the engine."""
+    """Anything that takes snapshots, such as the engine."""
 
     def take_snapshot(self) -> Snapshot:
         """Take one snapshot."""
@@ -36,8 +36,8 @@ def take_snapshots(
 ) -> InnoscopeError | None:
     """Add ``count`` snapshots to the report, and call ``each`` with every filtered snapshot.
 
-    Ctrl-C or an error ends the series early. After the first snapshot, ``report.ended`` contains the reason,
-    and the error is returned. Before it, KeyboardInterrupt or the error is raised.
+    Ctrl-C or an error ends the series early. If there is at least one snapshot by then, ``report.ended``
+    contains the reason, and an error is returned. Otherwise, KeyboardInterrupt or the error is raised.
     """
     start = time.monotonic()
     try:
@@ -66,15 +66,14 @@ def take_snapshots(
 def _with_queries(
     snapshot: Snapshot, fetch_queries: Callable[[], Mapping[int, Query]]
 ) -> tuple[Snapshot, Callable[[], Mapping[int, Query]] | None]:
-    """Attach the statements to the snapshot. Return it, and the function for the next snapshot.
+    """Attach the statements to the snapshot. Return it, and the function to use for the next one.
 
     After an SQL failure, add a note to the snapshot, and return None instead of the function.
     """
     try:
         return attach_queries(snapshot, fetch_queries()), fetch_queries
     except SqlFailed as error:
-        remedy = f" ({error.remedy})" if error.remedy else ""
-        return replace(snapshot, notes=(*snapshot.notes, f"no queries: {error.what}{remedy}")), None
+        return replace(snapshot, notes=(*snapshot.notes, f"no queries: {error.in_one_line}")), None
 
 
 def _sleep_until(deadline: float) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 State = Literal["sleeping", "running"]
 _Name = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
 _Words = Annotated[str, Meta(min_length=1)]
-#: Classes that the code assigns without a rule.
+#: Classes that are assigned by the code instead of a rule.
 _REQUIRED: Final = frozenset({"on_cpu", "other"})
 
 
@@ -31,7 +31,7 @@ class WaitClass(Entry, frozen=True):
 
 
 class Rule(Entry, frozen=True):
-    """One rule. It matches if all its conditions that are not empty hold."""
+    """One rule. It matches if all of its non-empty conditions hold."""
 
     wait: str = field(name="class")
     state: State | None = None

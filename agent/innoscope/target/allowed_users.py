@@ -1,7 +1,7 @@
 """Decide which processes are servers, by the name of the executable and the user ids of the process.
 
-Any local user can name a program ``mysqld``, and root in a container can run one as root. So each user id
-of a process (real, effective, saved, file system) must be allowed in the environment of the process:
+Any local user can name a program ``mysqld``, and root in a container can run one as root. So each user id of
+a process (real, effective, saved, file system) must be allowed for the place where it runs:
 
 * on this host: ``mysql``, ``mariadb``, root, configured users, and our own user if we are not root;
 * in a container (another pid namespace, our user namespace): ``container_uids``;
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Uids: TypeAlias = tuple[tuple[int, int], ...]
 
 DEFAULT_FILE: Final = "/etc/innoscope/servers.toml"
-#: The environment variable with the path of a file to read instead of the default file.
+#: Environment variable with the path of a file that replaces the default one.
 VARIABLE: Final = "INNOSCOPE_SERVERS_CONFIG"
 
 _MAX_SERVERS: Final = 64
@@ -67,7 +67,7 @@ class _File(typed.Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The user ids that may own a server. ``max_servers`` limits how many the sensor watches."""
+    """The user ids that may own a server. ``max_servers`` limits the number of servers to watch."""
 
     users: Uids
     container_uids: Uids
@@ -77,7 +77,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A process with a server's name that the rule rejects. No further data of the process was read."""
+    """A process with a server's name that the rule rejects. No other data about it was read."""
 
     pid: int
     name: str
@@ -91,9 +91,9 @@ class Ignored:
 
 
 def load(path: str | None = None) -> Rule:
-    """Read the rule from ``path``, else the file in the environment, else the default file if it exists.
+    """Read the rule from ``path``, else the file named in VARIABLE, else DEFAULT_FILE if it exists.
 
-    Raises BadFile if the file is malformed, or if users other than root and our own can write to it.
+    Raises BadFile if the file is malformed, or if users other than root and ourselves can write to it.
     """
     named = path or os.environ.get(VARIABLE)
     text = _read(Path(named or DEFAULT_FILE), required=named is not None)
@@ -106,9 +106,9 @@ def load(path: str | None = None) -> Rule:
 
 
 def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
-    """Return None if the process's user is allowed to run a server, else the owner and a remedy.
+    """Return None if the process's user may run a server, else the owner and a remedy.
 
-    Reads /proc/PID/status, and the link of the user namespace if the uid alone does not decide.
+    Reads /proc/PID/status and, if the uid alone does not decide, the link of the user namespace.
     """
     owner = proc.owner(pid)
     uids = frozenset(owner.uids)
@@ -122,7 +122,7 @@ def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
     if not _all_in(uids, (*wanted, *rule.remapped_uids)):
         return _refused(proc, pid, uids, "container" if owner.nested else "host")
     same = _shares_user_namespace(proc, pid)
-    if same is None:  # the kernel denies the comparison; only the sensor and root can decide
+    if same is None:  # the kernel denies the comparison: only the sensor and root can decide
         return _refused(proc, pid, uids, "container")
     if _all_in(uids, wanted if same else rule.remapped_uids):
         return None
@@ -136,7 +136,7 @@ def _refused(proc: ProcFs, pid: int, uids: frozenset[int], place: str) -> Ignore
     owner = " and ".join(map(user_name, sorted(uids))) or "an unknown user"
     remedy = f"add {', '.join(_entry(key, uid) for uid in sorted(uids))} to {key} in {_file()}"
     if uids == {_OVERFLOW}:  # in a unit with PrivateUsers=, only its own user and root are mapped
-        owner, remedy = "a user that has no uid here", "innoscope targets, as root on the host"
+        owner, remedy = "a user without a uid in this namespace", "run as root on the host: innoscope targets"
     return Ignored(pid, proc.stat(pid).comm, owner, place, remedy)
 
 

@@ -1,6 +1,6 @@
-"""Decide whether the agent may log in to a server. The user must name a server that runs in a container.
+"""Decide whether the agent may log in to a server. The user must name a server in a container.
 
-The tenant of a container controls what runs in it, with which uid, name, socket and port. So a server in a
+The tenant of a container controls what runs in it: its uids, names, sockets and ports. So a server in a
 container is watched when it is found, but the agent does not log in to it unless the user named it
 (``Target.chosen``). Even then, the password itself is never sent over its Unix socket.
 """
@@ -26,7 +26,7 @@ class NotChosen(SqlFailed):
 
 
 def require_chosen(proc: ProcFs, target: Target) -> None:
-    """Raise NotChosen for a server in a container that the user did not name, SqlFailed if it has ended."""
+    """Raise NotChosen if the server is in a container and was not named; SqlFailed if it has ended."""
     if not target.chosen and in_container(proc, target):
         raise NotChosen(
             "no SQL: server in a container: SQL is used only when you name it: "
@@ -38,8 +38,8 @@ def require_chosen(proc: ProcFs, target: Target) -> None:
 def in_container(proc: ProcFs, target: Target) -> bool:
     """Return whether the server is in a container.
 
-    A server in a container has another pid or user namespace, or is in a container's cgroup that
-    this process is not in. Raises SqlFailed if the server has ended.
+    Such a server has a pid or user namespace that differs from ours, or is in the cgroup of a container that
+    we are not in. Raises SqlFailed if the server has ended.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
         return True
@@ -52,9 +52,9 @@ def in_container(proc: ProcFs, target: Target) -> bool:
 def chosen_by(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
     """Return whether naming this socket path or port chooses the server.
 
-    Naming a server of this host always chooses the server. For a server in a container, the socket path (or
-    without one, the port) must reach the server from here. The path that the server reports is not trusted,
-    because it can be any path in the container's file system.
+    A server of this host is chosen whenever it is named. A server in a container is chosen only if the socket
+    path (or without one, the port) reaches the server from here. The path that the server reports is not
+    trusted, because it can be any path in the container's file system.
     """
     try:
         if not in_container(proc, target):

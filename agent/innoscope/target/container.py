@@ -1,4 +1,4 @@
-"""Detect whether a process runs in a container, by the container id or by differing namespaces."""
+"""Detect whether a process runs in a container, by container ids and differing namespaces."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def differing_namespaces(proc: ProcFs, pid: int) -> list[str]:
 def in_foreign_container(proc: ProcFs, pid: int) -> bool:
     """Return whether the process's cgroup belongs to a container that we are not in.
 
-    Such a container may still share our pid namespace.
+    The container may still share our pid namespace.
     """
     return bool(_ids(proc, pid))
 
 
 def tenant_of(proc: ProcFs, pid: int) -> str | None:
-    """Return the outermost container's id, else the pid namespace; None for a process of this host."""
+    """Return the outermost container's id, else the pid namespace; None for a process outside containers."""
     ids = _ids(proc, pid)
     if ids:
         return ids[0]
@@ -75,12 +75,12 @@ def _our_ids(proc: ProcFs) -> list[str]:
 
 
 def require_host_pids(action: str, path: str = "/proc/self/ns/pid") -> None:
-    """Raise KernelUnable in a container with its own pid namespace, because BPF programs use host pids.
+    """Raise KernelUnable in a container with its own pid namespace: BPF programs use the host's pids.
 
-    ``action`` is the refused action for the error message, such as ``profile``.
+    ``action`` names the refused action in the error message, such as ``profile``.
     """
     if os.stat(path).st_ino != FIRST_PID_NAMESPACE:  # noqa: PTH116
         raise KernelUnable(
             f"cannot {action} from a container with its own process ids: BPF programs use those of the host",
-            remedy="run it on the host, or in a container with the host's pids: docker run --pid=host …",
+            remedy="run it on the host, or in a container that uses the host's pids: docker run --pid=host …",
         )

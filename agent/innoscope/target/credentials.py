@@ -1,6 +1,6 @@
 """Read accounts from option files, as the mysql client does.
 
-Passwords are read only from option files, and never taken from a command line or passed on one.
+Passwords are read only from option files; they are never taken from or put on a command line.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def files_with_account(options_file: str | None = None) -> list[Path]:
 
 
 def world_readable_files(options_file: str | None = None) -> list[Path]:
-    """Return the option files with a password that every user can read. Raises BadFile."""
+    """Return the world-readable option files that contain a password. Raises BadFile."""
     return [
         path
         for path in _files(options_file)

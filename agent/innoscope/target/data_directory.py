@@ -25,8 +25,8 @@ class DataDirectory:
 def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
     """Return the server's data directory if it is the process's current directory, else None.
 
-    Options are not proof, because a process may copy the options of another server. But a process cannot
-    enter a directory without permission.
+    Command-line options prove nothing, because any process can be started with another server's options. But
+    no process can enter a directory without permission.
     """
     found = working_directory_of(proc, target.pid)
     if found is None or not target.datadir:
@@ -39,9 +39,9 @@ def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
 
 
 def working_directory_of(proc: ProcFs, pid: int) -> DataDirectory | None:
-    """Return the process's current directory if the process's user owns it or is root; None for ``/``.
+    """Return the process's current directory if its user owns the directory or is root; None for ``/``.
 
-    Options are not considered.
+    Command-line options are not considered.
     """
     try:
         here, root = os.stat(proc.path(pid, "cwd")), os.stat(proc.path(pid, "root"))  # noqa: PTH116

@@ -28,7 +28,7 @@ _SHOWN: Final = 4
 
 
 def is_server(proc: ProcFs, pid: int) -> bool:
-    """Return whether the process runs a server executable, judged by its comm if the path is not readable."""
+    """Return whether the process runs a server executable, judged by comm if its path is unreadable."""
     try:
         name = proc.exe(pid)[0].rpartition("/")[2]
     except PermissionError:
@@ -67,7 +67,7 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
 def identify(proc: ProcFs, pid: int) -> Target:
     """Return the properties of one server, without SQL. Raises ProcessLookupError if the server ends.
 
-    Fields that the kernel does not let us read stay empty, so an unprivileged user still gets a list.
+    Fields that we may not read stay empty, so that an unprivileged user still gets a list.
     """
     stat = proc.stat(pid)
     where = executable.locate(proc, pid)
@@ -120,9 +120,8 @@ def find_one(
     """Return the server that matches; without arguments, the only running server.
 
     Root may name any user's server by ``pid``. Raises NoTarget (none or several match), NoSuchProcess,
-    NotAServer (also if the owner is not allowed), BadFile (servers.toml), and NoRights if the kernel does not
-    let us inspect the server. With ``readable=False``,
-    such a server is returned with the fields that are known.
+    NotAServer (also if the owner is not allowed), BadFile (servers.toml), and NoRights if we may not inspect
+    the server. With ``readable=False``, such a server is returned with the fields that are known.
 
     ``Target.chosen`` is set if ``pid`` names the server, or if ``socket`` or ``port`` reaches it from here.
     """
@@ -151,7 +150,7 @@ def _choose(proc: ProcFs, pid: int | None, socket: str | None, port: int | None)
 
 
 def still_same(target: Target, proc: ProcFs | None = None) -> bool:
-    """Return whether the pid still belongs to the same process. A reused pid has another start time."""
+    """Return whether the pid still belongs to the same process. A reused pid has a different start time."""
     try:
         stat = (proc or ProcFs()).stat(target.pid)
     except (ProcessLookupError, PermissionError):
@@ -170,7 +169,7 @@ def _identify_all(proc: ProcFs, pids: Iterable[int]) -> list[Target]:
 
 
 def _by_pid(proc: ProcFs, pid: int) -> Target:
-    """Return the server with that pid. Raises NoSuchProcess, NotAServer or NoRights."""
+    """Return the server with this pid. Raises NoSuchProcess, NotAServer or NoRights."""
     try:
         leader = int(proc.status(pid).get("Tgid") or pid)
         if leader != pid:
@@ -192,7 +191,7 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
 
 
 def _must_be_readable(proc: ProcFs, pid: int) -> None:
-    """Raise NoRights if the executable cannot be read, because then nothing else works."""
+    """Raise NoRights if the executable cannot be read: nothing else works without it."""
     try:
         proc.exe(pid)
     except PermissionError as error:
@@ -207,14 +206,14 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
     except (ProcessLookupError, PermissionError):
         name = "?"
     servers = scan(proc, allowed_users.load()).servers
-    others = ", ".join(str(server) for server in servers) or "none is running"
+    others = ", ".join(str(server) for server in servers) or "none"
     return NotAServer(
         f"process {pid} ({name}) is not a mysqld or mariadbd", remedy=f"servers on this host: {others}"
     )
 
 
 def _matches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
-    """Return whether the target listens on that socket (a path seen by the server or by us) and port."""
+    """Return whether the target listens on that socket (a path as seen by the server or by us) and port."""
     if port is not None and target.port != port:
         return False
     return socket is None or (
@@ -237,14 +236,14 @@ def none_found(ignored: Sequence[Ignored]) -> NoTarget:
     if not ignored:
         return NoTarget(
             "no mysqld or mariadbd is running on this host",
-            remedy="start one, or run innoscope on the host of the server",
+            remedy="start one, or run innoscope on the server's host",
         )
     what = "no mysqld or mariadbd of an allowed user is running on this host"
     return NoTarget(what, remedy="\n".join(describe_ignored(ignored)))
 
 
 def describe_ignored(ignored: Sequence[Ignored]) -> Iterator[str]:
-    """Yield lines that name the first few ignored processes, each with its remedy."""
+    """Yield lines about the first few ignored processes, each with a remedy."""
     for one in ignored[:_SHOWN]:
         yield f"{one}; to watch it: {one.remedy}"
     if len(ignored) > _SHOWN:
@@ -263,10 +262,10 @@ def _none_or_several(
     choices = [f"--pid {target.pid:<8} {_brief(target)}" for target in matching or found]
     choices += describe_ignored(ignored)
     if matching:
-        what = f"{len(matching)} servers are running; choose one"
+        what = f"{len(matching)} servers are running: choose one"
     else:
         wanted = f"socket {socket}" if socket is not None else f"port {port}"
-        what = f"no server listens on {wanted}; these are running"
+        what = f"no server listens on {wanted}; running servers"
     return NoTarget(what, remedy="\n".join(choices))
 
 

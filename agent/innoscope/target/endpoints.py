@@ -19,7 +19,7 @@ _OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The Unix socket, as a path in the server's file system, and the TCP port; each may be None."""
+    """The Unix socket (a path in the server's file system) and the TCP port; either may be None."""
 
     socket: str | None
     port: int | None
@@ -61,7 +61,7 @@ def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
 
 
 def listens(proc: ProcFs, target: Target) -> bool:
-    """Return whether the server really listens on the target's socket, which an option does not prove."""
+    """Return whether the server really listens on the target's socket; an option does not prove it."""
     try:
         inodes = proc.socket_inodes(target.pid)
         return any(
@@ -82,7 +82,7 @@ def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:
 
 
 def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | None:
-    """Return the classic protocol's port; None with --skip-networking or before the server listens."""
+    """Return the port of the classic protocol; None with --skip-networking, or before the server listens."""
     ports = set()
     for inode, port in proc.tcp_listeners(pid):
         if inode in inodes:
@@ -95,7 +95,7 @@ def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | 
 
 
 def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
-    """Make ``--socket`` absolute. The base is the data directory, which is the server's current directory."""
+    """Make ``--socket`` absolute. It is relative to the data directory, the server's current directory."""
     if path is None or path.startswith("/"):
         return path
     try:

@@ -41,7 +41,7 @@ class Description:
 
 
 def locate(proc: ProcFs, pid: int) -> Location:
-    """Locate the executable; use the command line if /proc/PID/exe is not readable."""
+    """Locate the executable; if /proc/PID/exe is not readable, use the command line."""
     try:
         root = proc.root_of(pid)
         path, deleted = proc.exe(pid)
@@ -54,7 +54,7 @@ def locate(proc: ProcFs, pid: int) -> Location:
 def openable(proc: ProcFs, pid: int, where: Location) -> str:
     """Return a path that opens exactly the running file: its own path if unchanged, else /proc/PID/exe.
 
-    The search by ``.gnu_debuglink`` needs the file's folder, which /proc/PID/exe does not have.
+    The search by ``.gnu_debuglink`` needs the file's folder, which /proc/PID/exe does not reveal.
     """
     link, named = proc.path(pid, "exe"), proc.inside(pid, where.path)
     try:

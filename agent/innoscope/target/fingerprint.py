@@ -1,7 +1,8 @@
 """Remove the literals from statements, for servers that do not provide a digest.
 
 The end of a literal may depend on the server's version, the sql_mode and the client's character set, which
-are unknown here. At an ambiguous end, the text is cut off with ``…``, because the rest could be a literal.
+are unknown here. Where the end is ambiguous, the text is cut off with ``…``, because the rest could be a
+literal.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections import deque
 from innoscope.common import sanitize
 
 _LIMIT = 2048  # maximum length of the result in characters
-_LONGEST = 65_536  # characters that are read; a literal cut at this limit is removed like any other
+_LONGEST = 65_536  # characters to read; a literal that is cut off here is removed like any other
 
-#: Identifiers may contain any non-ASCII character; one that starts with a digit is treated as a number.
+#: Identifiers may contain any non-ASCII character. An identifier that starts with a digit counts as a number.
 _TOKEN = re.compile(
     r"""
       (?P<comment> /\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20\x7f]|\Z)[^\n]* )
@@ -36,7 +37,7 @@ _CLOSED = re.compile(
     re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
-#: A comment that some servers execute (``/*!``, ``/*M!``, hints), and in which tokens may end differently.
+#: A comment that some servers execute (``/*!``, ``/*M!``, hints) and in which a quote or comment may start.
 _RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")
@@ -67,8 +68,8 @@ def fingerprint(statement: str) -> str:
 def _unclear(match: re.Match[str]) -> bool:
     """Return whether servers disagree on where this token ends.
 
-    With NO_BACKSLASH_ESCAPES an escaped quote ends a string. Before MySQL 9 ``$$`` was a name. In an executed
-    comment, quotes and nested comments are tokens. A truncated character (U+FFFD) may hide a
+    With NO_BACKSLASH_ESCAPES, an escaped quote ends a string. Before MySQL 9, ``$$`` was a name. In an
+    executed comment, quotes and nested comments are tokens. A truncated character (U+FFFD) may hide a
     backtick. A quoted name without its closing quote may contain a literal.
     """
     if match["dollar"] is not None or match["unclear"] is not None:

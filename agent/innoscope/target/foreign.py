@@ -1,4 +1,4 @@
-"""Safely read files that another user may have created: regular files only, within their root, limited."""
+"""Safely read files of other users: only regular files, only inside their root, and of limited size."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def open_binary(path: str | Path) -> BinaryIO:
 
 
 def read_text(path: str | Path, limit: int = 64 << 10) -> str:
-    """Return the first ``limit`` bytes of a file. Raises OSError."""
+    """Return the first ``limit`` bytes of a file as text. Raises OSError."""
     with open_binary(path) as file:
         return file.read(limit).decode(errors="replace")

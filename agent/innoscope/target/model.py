@@ -1,4 +1,4 @@
-"""Define the identity of a server process, and the data that SQL reports about its threads."""
+"""Define the identity of a server process, and the data about its threads that SQL reports."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Lock held while Innoscope reads a server's symbols, so that a host with many servers needs the memory for
-#: reading (up to 30 MB) only once. The lock is not held while a child process reads debug information,
-#: because that takes seconds.
+#: Lock held while Innoscope reads a server's symbols, so that the memory for reading (up to 30 MB) is needed
+#: only once, even with many servers. The lock is not held while a child process reads debug information,
+#: which takes seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
-    "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (--method ptrace needs CAP_SYS_PTRACE only)"
+    "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (--method procfs needs only CAP_SYS_PTRACE)"
 )
 
 
@@ -39,7 +39,7 @@ def failure(error: _native.NativeError) -> Failure:
 
 
 def no_rights(pid: int, detail: str) -> NoRights:
-    """Return the error for a process that the kernel does not let us inspect."""
+    """Return the error for a process that we may not inspect."""
     return NoRights(f"cannot inspect process {pid}: {detail}", remedy=RUN_AS_ROOT)
 
 
@@ -57,15 +57,24 @@ def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
     if kind == "traced":
         return Traced(
             f"cannot stop the threads of process {pid}: {detail}",
-            remedy="end that debugger, or use --method bpf, which does not trace",
+            remedy="detach that debugger, or use --method auto, which does not trace",
         )
     if kind == "bpf":
         return KernelUnable(
+            f"this kernel refuses a BPF program: {detail}",
+            remedy="innoscope doctor shows why; innoscope stacks --method procfs needs no BPF",
+        )
+    if kind == "perf":
+        return KernelUnable(
+            f"cannot profile process {pid} with this kernel: {detail}", remedy="innoscope doctor shows why"
+        )
+    if kind == "procfs":
+        return KernelUnable(
             f"cannot take stack snapshots with this kernel: {detail}",
-            remedy="innoscope doctor shows why; --method ptrace works, but stops each thread for a moment",
+            remedy="innoscope doctor shows why; --method ptrace works, but briefly stops each thread",
         )
     if kind == "elf":
-        return BadFile(f"cannot read the ELF file: {detail}", remedy="reinstall the package of the file")
+        return BadFile(f"cannot read the ELF file: {detail}", remedy="reinstall the file's package")
     if kind == "arch":
         return KernelUnable(
             f"cannot inspect process {pid}: it has another CPU architecture: {detail}",
@@ -77,7 +86,7 @@ def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
 
 
 def explain_os_error(pid: int, error: OSError) -> InnoscopeError:
-    """Return the error for an ``OSError`` while inspecting a process."""
+    """Return the error for an ``OSError`` that occurred while inspecting a process."""
     if error.errno in (errno.ESRCH, errno.ENOENT):
         return gone(pid)
     if error.errno in (errno.EPERM, errno.EACCES):

@@ -1,4 +1,4 @@
-"""Check which process is at the other end of a connection, to send credentials only to the server."""
+"""Check which process is at the other end of a connection, so that only the server gets credentials."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
 _UCRED: Final = struct.Struct("iII")
-#: pid and uid of systemd, which listens for socket-activated services.
+#: Pid and uid of systemd, which listens on behalf of socket-activated services.
 _INIT: Final = (1, 0)
-#: kernel.overflowuid stands for all users that are not mapped into our user namespace.
+#: kernel.overflowuid, which stands for all users that are not mapped into our user namespace.
 _UNKNOWN_UID: Final = 65534
-#: Timeout in seconds of a connection that only serves to find the listening process.
+#: Timeout, in seconds, of a connection that serves only to find the listening process.
 _CONNECT_S: Final = 0.2
 
 
@@ -32,11 +32,11 @@ class ServerEnded(SqlFailed):
 
 
 def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -> None:
-    """Raise SqlFailed unless the target, or systemd for it, listens on the Unix socket (SO_PEERCRED)."""
+    """Raise SqlFailed unless the target, or systemd on its behalf, listens on the socket (SO_PEERCRED)."""
     pid, uid, _ = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     if (pid, uid) == _INIT or (pid == target.pid and uid in (0, *_uids(proc, target))):
         return
-    who = f"process {pid}" if pid else "a process of another pid namespace"
+    who = f"process {pid}" if pid else "a process in another pid namespace"
     raise _wrong_peer(f"{who} answers on {path} as {user_name(uid)}, not process {target.pid}")
 
 
@@ -55,13 +55,13 @@ def listener(path: str) -> int | None:
 def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -> None:
     """Raise SqlFailed unless the other end of this connection, on this host, is a socket of the target.
 
-    Call this after the greeting, when the server must have accepted the connection. If the target's
-    descriptors are not readable, the socket must belong to the target's user.
+    Call this after the greeting, when the server has accepted the connection. If the target's descriptors
+    cannot be read, the socket must belong to the target's user.
     """
     found = proc.tcp_owner("self", wire.getsockname()[:2], wire.getpeername()[:2])
     uids = _uids(proc, target)
     if found is None:
-        raise _wrong_peer(f"no process of this host is at the other end of {where}")
+        raise _wrong_peer(f"no process on this host is at the other end of {where}")
     uid, inode = found
     try:
         ours = inode in proc.socket_inodes(target.pid)
@@ -76,7 +76,7 @@ def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
     try:
         uids = proc.owner(target.pid).uids
         if proc.stat(target.pid).start_time != target.start_time:
-            raise ProcessLookupError(errno.ESRCH, "another process has its pid")
+            raise ProcessLookupError(errno.ESRCH, "its pid was reused")
     except (ProcessLookupError, PermissionError) as error:
         raise ended(target) from error
     return uids

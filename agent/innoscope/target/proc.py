@@ -1,7 +1,7 @@
 """Read /proc: processes, their executables, users and listening sockets.
 
-The root is a parameter, so tests can use an artificial tree. All methods raise ProcessLookupError if the
-process ends while it is read, PermissionError if the kernel denies access, and nothing else.
+The root is a parameter, so that tests can use an artificial tree. Methods that read files of a
+process raise ProcessLookupError if it has ended, and PermissionError if the kernel denies access.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    #: An end of a TCP connection, as ``socket.getsockname()`` returns it for IPv4.
+    #: One end of a TCP connection, as ``socket.getsockname()`` returns it for IPv4.
     Address: TypeAlias = tuple[str, int]
 
 #: Namespaces of a server that are compared with ours.
@@ -30,13 +30,13 @@ _GONE = {errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EINVAL}
 _REFUSED = {errno.EACCES, errno.EPERM}
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON in include/uapi/linux/net.h: the socket listens
 _TCP_LISTEN = "0A"
-_TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c); prevents reading further ahead
-#: Limits on the data that is read, because a server may have very many descriptors, and other users may fill
-#: the host's socket tables.
+_TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c), to read one line at a time
+#: Limits on the data that is read: a server may have very many descriptors, and other users may fill the
+#: host's socket tables.
 _CMDLINE_BYTES: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 1 << 16
 _MAX_LINES: Final = 1 << 17
-#: Flags, inode and path.
+#: A line of net/unix. The groups are flags, inode and path.
 _UNIX_LINE = re.compile(
     r"[\da-fA-F]+: [\da-fA-F]{8} [\da-fA-F]{8} ([\da-fA-F]{8}) [\da-fA-F]{4} [\da-fA-F]{2} +(\d{1,20}) (.+)",
     re.ASCII,
@@ -90,7 +90,7 @@ def _field(status: bytes, name: bytes) -> list[bytes]:
 
 
 def _address(address: Address) -> tuple[bytes, int]:
-    """Return the address as 16 bytes, IPv4 mapped into IPv6, and the port."""
+    """Return the address as 16 bytes (IPv4 mapped into IPv6), and the port."""
     parsed = ipaddress.ip_address(address[0].partition("%")[0])
     mapped = b"\0" * 10 + b"\xff\xff" + parsed.packed if parsed.version == 4 else parsed.packed
     return mapped, address[1]
@@ -183,6 +183,15 @@ class ProcFs:
         """Read /proc/PID/cgroup, which contains the container's id."""
         return self._read(pid, "cgroup").decode(errors="replace")
 
+    def mapped_names(self, pid: int) -> frozenset[str]:
+        """Return the base names of the files that the process has mapped (/proc/PID/maps).
+
+        The first line, which is a mapping of the executable, is skipped.
+        """
+        return frozenset(
+            line.rstrip("\n").rpartition("/")[2] for line in islice(self._lines(pid, "maps"), _MAX_LINES)
+        )
+
     def socket_inodes(self, pid: int) -> set[int]:
         """Return the inodes of all sockets that the process has open (links of /proc/PID/fd)."""
         with _gone_or_refused(pid), os.scandir(self.path(pid, "fd")) as entries:
@@ -200,8 +209,8 @@ class ProcFs:
     def unix_listeners(self, pid: int) -> dict[int, str]:
         """Return ``{inode: path}`` of listening Unix sockets in the process's network namespace (net/unix).
 
-        Any user can choose a path with a newline, so malformed lines are skipped, and only the first line
-        of each inode counts.
+        Any user can choose a path that contains a newline, so malformed lines are skipped, and only the first
+        line of each inode counts.
         """
         found: dict[int, str] = {}
         for line in islice(self._lines(pid, "net/unix"), _MAX_LINES):
@@ -213,7 +222,7 @@ class ProcFs:
     def tcp_listeners(self, pid: int) -> Iterator[tuple[int, int]]:
         """Yield ``(inode, port)`` of each TCP listener in the process's network namespace (net/tcp and tcp6).
 
-        Callers should stop early. Listeners come first; to find a connection behind them, the kernel walks a
+        Callers should stop early. Listeners come first. To find a connection after them, the kernel walks a
         hash table of up to 10⁶ buckets, which takes milliseconds. The iteration ends at the first connection.
         """
         for name in ("net/tcp", "net/tcp6"):
@@ -249,7 +258,7 @@ class ProcFs:
             return file.read(most)
 
     def _link(self, pid: int, name: str) -> str:
-        """Read a link. Speed matters, because each process on the host is read every two seconds."""
+        """Read a link. Speed matters: every process on the host is read every two seconds."""
         try:
             return os.readlink(self.path(pid, name))  # noqa: PTH115
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Find the user that runs a process, and the user who originally logged in."""
+"""Find the user that a process runs as, and the user who originally logged in."""
 
 from __future__ import annotations
 

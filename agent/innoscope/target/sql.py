@@ -43,7 +43,7 @@ class _Source:
 
 
 #: Columns: tid, id, user, host, db, command, state, seconds, digest, info.
-#: The last row of a tid is its innermost statement.
+#: The last row for a tid is its innermost statement.
 _PERFORMANCE_SCHEMA = _Source(
     """SELECT t.THREAD_OS_ID, t.PROCESSLIST_ID, t.PROCESSLIST_USER, t.PROCESSLIST_HOST, t.PROCESSLIST_DB,
        t.PROCESSLIST_COMMAND, t.PROCESSLIST_STATE, t.PROCESSLIST_TIME, s.DIGEST_TEXT,
@@ -60,9 +60,9 @@ _PROCESSLIST = _Source(
     GRANT,
 )
 
-#: By flavour, newest generation first. The first entry whose version is not newer than the server's is used.
-#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has one.
-#: A failed attempt is cheap: parsing only.
+#: Queries by flavour, newest generation first. The first one whose version is not above the server's is used.
+#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has one; a failed attempt is cheap, because the
+#: statement is only parsed.
 _SOURCES: Mapping[str, tuple[tuple[tuple[int, ...], _Source], ...]] = {
     "mysql": (((5, 7), _PERFORMANCE_SCHEMA), ((), _PROCESSLIST)),
     "mariadb": (((), _PROCESSLIST),),
@@ -79,9 +79,9 @@ def connect(
 ) -> Connection:
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
-    Nothing is sent to another process that listens on the socket or port. ``timeout`` is in seconds, for
-    connecting and for each complete response.
-    Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
+    Nothing is sent if another process listens on the socket or port. ``timeout`` is the limit in
+    seconds for connecting and for each complete response. Raises SqlFailed (NotChosen for a server in a
+    container) or BadFile (option file).
     """
     proc = proc or ProcFs()
     choice.require_chosen(proc, target)
@@ -103,7 +103,7 @@ def connect_tcp(
     target: Target | None = None,
     proc: ProcFs | None = None,
 ) -> Connection:
-    """Connect over TCP: on this host only to the ``target``, to another host always with TLS.
+    """Connect over TCP. On this host, connect only to ``target``; to another host, always use TLS.
 
     Raises SqlFailed (NotChosen for a server in a container) or BadFile.
     """
@@ -113,7 +113,7 @@ def connect_tcp(
         account = replace(account, tls=account.tls or credentials.Tls())
         return _to_another_host(host, port, account, timeout)
     if target is None:
-        raise SqlFailed(f"no SQL: no server of this host listens on port {port}", remedy="innoscope targets")
+        raise SqlFailed(f"no SQL: no server on this host listens on port {port}", remedy="innoscope targets")
     choice.require_chosen(proc, target)
     return _to_this_host(proc, target, host, port, credentials.find(options_file, user), timeout)
 
@@ -128,7 +128,7 @@ def _to_this_host(
     with explaining(account.user, where):
         connection = _to_target(proc, target, account, answer_budget, host, account.tls)
         with _connected(host, port, answer_budget) as wire:
-            wire.check_greeting()  # the server has accepted, so its socket is in the kernel's table
+            wire.check_greeting()  # once the server has accepted, its socket is in the kernel's table
             peer.require_tcp(proc, target, wire, where)
             connection.log_in(wire)
     return connection
@@ -139,8 +139,8 @@ def _to_target(
 ) -> Connection:
     """Prepare a login to a server on this host or in a container. The caller then checks the server's socket.
 
-    The check of the socket is sufficient to verify a server on this host. A server in a container must have
-    been chosen, and gets the password itself only if a certificate verifies it.
+    Checking the socket is sufficient to verify a server on this host. A server in a container must have been
+    chosen, and is sent the password itself only if a certificate verifies it.
     """
     choice.require_chosen(proc, target)
     if choice.in_container(proc, target):
@@ -162,7 +162,7 @@ def _to_another_host(host: str, port: int, account: Credentials, timeout: float)
 def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, timeout: float) -> Connection:
     answer_budget = login.budget(timeout)
     with socket_from_here(proc, target, path) as reachable, explaining(account.user, path):
-        # A Unix socket stays within this host, so TLS is not needed.
+        # A Unix socket never leaves this host, so TLS is not needed.
         connection = _to_target(proc, target, account, answer_budget, "localhost", None)
         with _closing_on_error(_wire(socket.AF_UNIX, reachable, answer_budget)) as wire:
             peer.require_unix(proc, target, wire, path)
@@ -220,26 +220,29 @@ def _unreachable(error: OSError) -> OperationalError:
 def _not_reachable(target: Target) -> SqlFailed:
     return SqlFailed(
         f"no SQL: cannot connect to process {target.pid}: it listens on no socket or port that we can reach",
-        remedy="stacks work without SQL; a server does not listen yet while it starts or recovers",
+        remedy="stacks work without SQL; a server that is starting or recovering does not listen yet",
     )
 
 
 def raw_rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
-    """Return the rows of a statement. Raises errors of PyMySQL, or SqlFailed if the response is too long."""
+    """Execute a statement and return its rows.
+
+    Raises errors of PyMySQL, or SqlFailed if the response is too long.
+    """
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return tuple(cursor.fetchall())
 
 
 def rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
-    """Return the rows of a statement. Raises SqlFailed."""
-    with explaining(_user(connection), "the socket"):
+    """Execute a statement and return its rows. Raises SqlFailed."""
+    with explaining(as_text(connection.user), "the socket"):
         return raw_rows(connection, statement)
 
 
 def table(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Return the column names and the rows of a statement. Raises SqlFailed."""
-    with explaining(_user(connection), "the socket"), connection.cursor() as cursor:
+    """Execute a statement and return its column names and rows. Raises SqlFailed."""
+    with explaining(as_text(connection.user), "the socket"), connection.cursor() as cursor:
         cursor.execute(statement)
         return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
 
@@ -267,11 +270,13 @@ def queries(target: Target, conn: Connection) -> dict[int, Query]:
         )
     if _sees_only_itself(conn, found):
         raise SqlFailed(
-            f"{_user(conn)} can see only its own thread", remedy=source.remedy.format(user=_user(conn))
+            f"{as_text(conn.user)} can see only its own thread",
+            remedy=source.remedy.format(user=as_text(conn.user)),
         )
     if not found:
         raise SqlFailed(
-            "the server reports no statements of threads", remedy=source.remedy.format(user=_user(conn))
+            "the server reports no statements of threads",
+            remedy=source.remedy.format(user=as_text(conn.user)),
         )
     return found
 
@@ -286,7 +291,7 @@ def _sees_only_itself(conn: Connection, found: Mapping[int, Query]) -> bool:
 
 
 def source_for(flavour: str, number: tuple[int, ...]) -> _Source:
-    """Return the query for that server. An unknown version is treated as the oldest."""
+    """Return the query for a server of this flavour and version. An unknown version counts as the oldest."""
     return next(source for least, source in _SOURCES[flavour] if number >= least)
 
 
@@ -304,16 +309,16 @@ def _no_thread_ids(number: tuple[int, ...]) -> SqlFailed:
     shown = ".".join(map(str, number)) or "unknown version"
     return SqlFailed(
         f"this server ({shown}) does not report OS thread ids; stacks are shown without their queries",
-        remedy="MySQL 5.7 or MariaDB 10.3 and newer do; for this server, compare with SHOW PROCESSLIST",
+        remedy="MySQL 5.7, MariaDB 10.3 and newer do; for this server, compare with SHOW PROCESSLIST",
     )
 
 
-def _user(conn: Connection) -> str:
-    user = conn.user
-    return user.decode(errors="replace") if isinstance(user, bytes) else str(user)
+def as_text(value: object) -> str:
+    """Return a value of a row as text, which is empty for NULL."""
+    if value is None:
+        return ""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _text(value: object) -> str | None:
-    if value is None:
-        return None
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return None if value is None else as_text(value)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pymysql
+from pymysql.constants import ER
 
 from innoscope.common.errors import InnoscopeError, SqlFailed
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _CERTIFICATE = "ssl-ca in the option file must name the issuer of the server's certificate"
 GRANT = "GRANT PROCESS ON *.* TO '{user}'@'localhost'"
+#: Privileges that Innoscope's statements may need, in order of preference. An error may name several of them.
+_PRIVILEGES = ("SLAVE MONITOR", "REPLICATION CLIENT", "PROCESS")
 GRANT_SCHEMA = "GRANT SELECT ON performance_schema.* TO '{user}'@'localhost'"
 
 #: Server and client error numbers → message and remedy. ``{user}`` and ``{where}`` are filled in.
@@ -30,7 +33,7 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
     ),
     1053: ("the server is shutting down", "stacks work without SQL: omit --queries"),
     1129: ("this host is blocked after many connection errors", "FLUSH HOSTS on the server"),
-    1130: ("this host may not connect over TCP", "--socket PATH, or an account for 127.0.0.1"),
+    1130: ("this host is not allowed to connect over TCP", "--socket PATH, or an account for 127.0.0.1"),
     1142: ("{user} may not read performance_schema", GRANT_SCHEMA),
     1227: ("{user} lacks a privilege", GRANT),
     1698: (
@@ -50,7 +53,7 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
 
 @contextmanager
 def explaining(user: str, where: str) -> Iterator[None]:
-    """Convert errors of PyMySQL to SqlFailed with a remedy. A malformed response may raise any exception."""
+    """Convert errors of PyMySQL to SqlFailed with a remedy. A malformed response may cause any exception."""
     try:
         yield
     except InnoscopeError:
@@ -59,7 +62,7 @@ def explaining(user: str, where: str) -> Iterator[None]:
         raise _failure(2059, str(error), user, where) from error
     except pymysql.MySQLError as error:
         inner = getattr(error, "original_exception", None)
-        if _is_of_tls(inner):
+        if isinstance(inner, ssl.SSLError):
             raise SqlFailed(f"no SQL: TLS with {where} failed: {inner}", remedy=_CERTIFICATE) from error
         code = error.args[0] if error.args else None
         words = str(error.args[-1]) if error.args else type(error).__name__
@@ -71,12 +74,11 @@ def explaining(user: str, where: str) -> Iterator[None]:
         raise SqlFailed(f"no SQL: {words} from the server at {where}", remedy="innoscope doctor") from error
 
 
-def _is_of_tls(error: object) -> bool:
-    return isinstance(error, ssl.SSLError)
-
-
 def _failure(code: object, words: str, user: str, where: str) -> SqlFailed:
     if not isinstance(code, int) or code not in _FAILURES:
         return SqlFailed(f"no SQL: the server at {where} answered: {words}", remedy="innoscope doctor")
     what, remedy = (text.format(user=user, where=where) for text in _FAILURES[code])
+    if code == ER.SPECIFIC_ACCESS_DENIED_ERROR:
+        privilege = next((one for one in _PRIVILEGES if one in words), "PROCESS")
+        remedy = remedy.replace("PROCESS", privilege, 1)
     return SqlFailed(f"no SQL: {what}", remedy=remedy)

@@ -1,4 +1,4 @@
-"""Reach the Unix socket of a server in another file system, or with a long path."""
+"""Reach a server's Unix socket that is in another file system or has a long path."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
-_SUN_PATH = 107  # maximum bytes of a Unix socket's path without the final NUL, unix(7)
+_SUN_PATH = 107  # maximum length of a Unix socket's path in bytes, without the final NUL (unix(7))
 
 
 @contextmanager
 def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
-    """Yield a path for connect(2), valid within the context.
+    """Yield a path of the server's socket for connect(2), valid within the context.
 
     Raises SqlFailed if the path is long and its folder cannot be opened.
 

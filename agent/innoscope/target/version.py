@@ -28,9 +28,9 @@ _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
 _WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 sends this prefix so that old replicas accept the version
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
 _BINARY_LIMIT = 128 << 20  # bytes searched; allocated sections come first, debug information after them
-_BINARY_S = 5.0  # maximum seconds of the search; it takes 0.1 s on an idle host
-_HITS = 1_000  # maximum occurrences of a literal to test per piece; a server has only a few
-_PIECE = 4 << 20  # bytes read at a time, because a daemon must not hold a whole server in memory
+_BINARY_S = 5.0  # maximum seconds for the search, which takes 0.1 s on an idle host
+_HITS = 1_000  # maximum number of occurrences of a literal to test per piece; a server has only a few
+_PIECE = 4 << 20  # bytes read at a time, because a daemon must not hold a whole executable in memory
 _BEFORE, _AFTER = 16, 96  # maximum bytes of the whole string before and after the literal
 
 #: (literal that is fast to find, pattern of the whole string) to search for in an executable, best first.
@@ -100,7 +100,7 @@ def from_binary(proc: ProcFs, pid: int) -> str | None:
 
 
 def search(pieces: Iterable[bytes]) -> str | None:
-    """Return the server's version from an executable, by the best of ``_MARKS`` that occurs, or None."""
+    """Search an executable's bytes for the best of ``_MARKS``. Return the server's version, or None."""
     best, marks = None, _MARKS
     for piece in pieces:
         for rank, mark in enumerate(marks):
@@ -125,7 +125,7 @@ def _search(piece: bytes, literal: bytes, whole: re.Pattern[bytes]) -> str | Non
 
 
 def pieces(file: BinaryIO, size: int = _PIECE) -> Iterator[bytes]:
-    """Yield the file's bytes. Pieces overlap, so that a string across a boundary is in one of them."""
+    """Yield the file's bytes. Pieces overlap, so that a string at a boundary is completely in one of them."""
     piece = b""
     until = time.monotonic() + _BINARY_S
     for _ in range(0, _BINARY_LIMIT, size):

@@ -1,7 +1,8 @@
-"""Provide the socket below an SQL connection, which limits the rows, bytes and time of each response.
+"""Provide a socket for SQL connections, which limits the rows, bytes and time of each response.
 
-PyMySQL has timeouts for single reads only, so a server that sends rows very slowly can block us forever.
-PyMySQL also stores all rows. Here each whole response has a deadline, and packets are counted as they arrive.
+PyMySQL's timeouts apply only to single reads, so a server that sends rows very slowly could block us forever.
+PyMySQL also stores all rows. Here, each whole response has a deadline, and packets are counted as they
+arrive.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from innoscope.common.errors import SqlFailed
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-#: Maximum bytes of one response. The longest regular response lists 20,000 threads, most of them idle.
+#: Maximum size of a response in bytes. The longest regular response lists 20,000 threads, most of them idle.
 MAX_BYTES: Final = 4 << 20
-#: Maximum values of one response, because each becomes a Python object. A row counts as two further values.
+#: Maximum number of values in one response. Each value becomes a Python object; each row counts as two more.
 MAX_VALUES: Final = 250_000
-#: Maximum columns of one response. A higher first byte is the prefix of a longer number.
+#: Maximum number of columns in one response. A greater first byte is the prefix of a multi-byte number.
 _MAX_COLUMNS: Final = 250
-#: Maximum packets of a response without rows, and of a login.
+#: Maximum number of packets in a response without rows, and in a login.
 _MAX_PACKETS: Final = 64
 _HEADER: Final = struct.Struct("<HBB")
 _MAX_GREETING: Final = 4096
 _ERROR: Final = 0xFF
 _PROTOCOL: Final = b"\x0a"
-#: Bytes after the version: thread id, 8 bytes of the nonce, two parts of capabilities, others, 10 reserved.
+#: Size in bytes of the fields after the version: thread id, 8 bytes of the nonce, both halves of the
+#: capabilities, other fields, 10 reserved bytes.
 _FIXED: Final = 31
-#: Offset of the nonce's length, bytes of the nonce before it, and minimum bytes of the nonce after it.
+#: Offset of the nonce's length, size in bytes of the nonce's first part, and minimum size of its second part.
 _NONCE_LENGTH: Final = 20
 _NONCE_BEGIN: Final = 8
 _MIN_NONCE: Final = 13
@@ -51,7 +53,7 @@ class Budget:
     packets_left: int = _MAX_PACKETS
     skip: int = 0  # bytes of the current packet that have not arrived yet
     head: bytes = b""  # the bytes of a header that have arrived
-    first: bool = True  # the next packet is the first of a response
+    first: bool = True  # whether the next packet is the first of a response
 
     def begin(self) -> None:
         """Start a new response. Call this before a request is sent."""
@@ -60,7 +62,7 @@ class Budget:
         self.skip, self.head, self.first = 0, b"", True
 
     def rest(self) -> float:
-        """Return the remaining seconds. Raises TimeoutError."""
+        """Return the remaining seconds. Raises TimeoutError if none remain."""
         rest = self.until - time.monotonic()
         if rest <= 0:
             raise TimeoutError("timed out")

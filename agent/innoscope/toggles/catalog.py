@@ -1,6 +1,6 @@
-"""Look up toggles in ``probes/catalog/toggles.yaml``, and convert between users' values and raw values.
+"""Look up toggles in ``probes/catalog/toggles.yaml``, and convert between user values and raw values.
 
-``raws`` converts a user's value to the values to write, and ``spoken`` does the reverse.
+``raws`` converts a user's value to the values to write; ``spoken`` does the reverse.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _NAMES: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 def load(path: Path | None = None) -> dict[str, Toggle]:
-    """Return all toggles by name, in file order. Raises BadFile with the invalid entry and key."""
+    """Return all toggles by name, in file order. Raises BadFile, which names the invalid entry."""
     path = path or catalog_path("toggles.yaml")
     try:
         return read_yaml(path, catalog_file.File).by_name()
     except BadFile as error:
-        remedy = error.remedy or "install innoscope again: nothing is changed by it"
+        remedy = error.remedy or "reinstall innoscope: this changes no server"
         raise BadFile(error.what, remedy=remedy) from error
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """Return the toggle's entry for a server. Raises NotOnThisServer if there is none or it is a refusal."""
+    """Return the toggle's entry for a server. Raises NotOnThisServer if it is not supported there."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
     if not version:
         raise NotOnThisServer(
-            f"the version of this {server} is not known, so nothing is tried", remedy=remedy
+            f"the version of this {server} is unknown, so nothing is attempted", remedy=remedy
         )
     for one in known:
         if version in one.versions:
@@ -91,7 +91,7 @@ def spoken(backend: Backend, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
 
 
 def _as_word(domain: Domain, pairs: Sequence[tuple[Assignment, Raw | None]]) -> str:
-    """Return the word that all settings match, with the values if one of them differs from the word's."""
+    """Return the word that fits all settings, else the values: ``off``, ``on (40)``, ``mixed (1, 0)``."""
     exact = [{word for word, raw in (one.values or {}).items() if same(raw, now)} for one, now in pairs]
     loose = [found or ({"on"} & set(domain.words)) for found in exact]
     common = set.intersection(*loose)
@@ -147,13 +147,13 @@ def _usage(toggle: Toggle, value: str) -> str:
 
 
 def _extent(known: Sequence[Generation]) -> str:
-    """Return a sentence with the range of versions that the catalog covers."""
+    """Describe the range of versions that the catalog covers."""
     if not known:
         return "the catalog has no servers of this kind"
     first = min(one.versions.first for one in known)
     last = max(one.versions.last or () for one in known)
     versions = f"{_dotted(first)} to {_dotted(last)}"
-    return f"the catalog knows it from {versions}; this version has not been verified"
+    return f"the catalog covers {versions}; this version has not been verified"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Parse ``probes/catalog/toggles.yaml``, with strict checks, because its values are written into servers."""
+"""Parse ``probes/catalog/toggles.yaml``. Checks are strict, because its values are written into servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZES: Final = {"unsigned": (1, 4, 8), "signed": (1, 4, 8), "float": (4, 8)}
 _LARGEST: Final = 2.0**64
 _SWITCH: Final = ("on", "off")
 
-#: Symbols and system variables whose values no catalog may write to memory.
+#: Symbols and system variables that must never be written in memory, whatever the catalog says.
 NEVER_RAW: Final = re.compile(
     r"recv_\w*|btr_\w*|ibuf\w*|\w*(?:doublewrite|dblwr|hash_index|flush_method|dirty_pages|checksum)\w*"
     r"|\w*buf_pool_modified\w*|\w*io_capacity\w*|\w*shutdown\w*|srv_force_recovery|innodb_force_recovery"
@@ -91,7 +91,7 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
         low, high = self.plausible
         least, most = _range(self.kind, self.size)
         if not least <= low < high <= most:
-            raise ValueError(f"plausible is outside of the range of {self.kind} with {self.size} bytes")
+            raise ValueError(f"plausible is outside the range of {self.kind} numbers of {self.size} bytes")
 
     def assignment(self, name: str, domain: Domain) -> Assignment:
         """Return the assignment that the entry with this name describes."""
@@ -104,7 +104,7 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
         return Assignment(setting, values, self.scale, self.low, self.high)
 
     def _check_plausible(self, values: Mapping[str, Raw] | None, domain: Domain) -> None:
-        """Check that all values to write are plausible, because undo does not change implausible values."""
+        """Check that all values to write are plausible, because undo refuses to change implausible values."""
         low, high = self.plausible
         written = [raw for raw in (values or {}).values() if not isinstance(raw, str)]
         if domain.low is not None and domain.high is not None:
@@ -112,7 +112,7 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
             written = [limit * (self.scale or 1.0) for limit in limits]
         for value in written:
             if not low <= value <= high:
-                raise ValueError(f"values: {value:g} is outside of plausible")
+                raise ValueError(f"values: {value:g} is outside the plausible range")
 
 
 class _Backend(Entry, frozen=True):
@@ -188,9 +188,10 @@ class _Toggle(Entry, frozen=True):
     servers: Annotated[tuple[_Servers, ...], Meta(min_length=1)]
     also: str | None = None
     undo: str | None = None
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
-        _check_lines(title=self.title, what=self.what, also=self.also, undo=self.undo)
+        _check_lines(title=self.title, what=self.what, also=self.also, undo=self.undo, cluster=self.cluster)
         self.toggle("")  # checks the servers' entries against the values
         for number, one in enumerate(self.servers):
             for other in self.servers[:number]:
@@ -214,9 +215,8 @@ class _Toggle(Entry, frozen=True):
                 generations.append(servers.generation(domain))
             except ValueError as error:
                 raise ValueError(f"servers[{number}].{error}") from error
-        return Toggle(
-            name, self.title, self.what, self.risk, domain, tuple(generations), self.also, self.undo
-        )
+        texts = (self.also, self.undo, self.cluster)
+        return Toggle(name, self.title, self.what, self.risk, domain, tuple(generations), *texts)
 
 
 class File(Entry, frozen=True):
@@ -231,7 +231,7 @@ class File(Entry, frozen=True):
 
 
 def _check_memory(name: str, variable: str | None, flavour: str, last: tuple[int, ...]) -> None:
-    """Raise ValueError if writing this symbol is known to be harmful, whatever else the entry contains."""
+    """Raise ValueError if writing this symbol is known to be harmful, whatever else the entry says."""
     if NEVER_RAW.fullmatch(name) or NEVER_RAW.fullmatch(variable or ""):
         raise ValueError(f"{name} must never be written to memory")
     if name in _ONLY_BELOW:

@@ -28,7 +28,7 @@ class Change:
 
 
 def server_verdicts(target: Target, facts: Facts, backend: str) -> tuple[Verdict, ...]:
-    """Check the server and this process, for a change or an undo. Return the most important checks first."""
+    """Check the server and this process before a change or undo. Return the most important checks first."""
     return (
         identity(target, facts),
         not_stopped(target, facts),
@@ -60,14 +60,14 @@ def refuse(verdicts: Iterable[Verdict]) -> None:
 
 
 def identity(target: Target, facts: Facts) -> Verdict:
-    """Check that the pid is still the same process with the same executable."""
+    """Check that the pid still belongs to the same process with the same executable."""
     if facts.start_time is None:
         return _no("identity", f"server {target.pid} has ended", "innoscope targets")
     if facts.start_time != target.start_time:
         return _no(
             "identity",
             f"pid {target.pid} is another process now: it started at tick {facts.start_time}, "
-            f"the server that was meant at {target.start_time}",
+            f"the intended server at {target.start_time}",
             "innoscope targets, then plan again",
         )
     if facts.build_id != target.build_id:
@@ -80,13 +80,13 @@ def identity(target: Target, facts: Facts) -> Verdict:
 
 
 def catalog_knows(target: Target) -> Verdict:
-    """Check that the server's version is known, because the catalog has different entries per version."""
+    """Check that the server's version is known, because the catalog's entries depend on it."""
     if target.version and target.version_from != "unknown":
         return _yes("catalog_knows")
     return _no(
         "catalog_knows",
-        f"the version of server {target.pid} could not be learnt, so nothing is known of its variables",
-        "innoscope doctor says why; as root it can be read from its memory",
+        f"the version of server {target.pid} is unknown, so nothing is known about its variables",
+        "innoscope doctor shows why; root can read it from the server's memory",
     )
 
 
@@ -96,24 +96,24 @@ def not_stopped(target: Target, facts: Facts) -> Verdict:
         return _yes("not_stopped")
     return _no(
         "not_stopped",
-        f"{facts.stopped} of the threads of server {target.pid} are stopped",
+        f"{facts.stopped} threads of server {target.pid} are stopped",
         f"innoscope unstick --pid {target.pid}",
     )
 
 
 def not_traced(facts: Facts) -> Verdict:
-    """Check that no process traces the server: a debugger may change it, or stop a thread at any point."""
+    """Check that nothing traces the server: a debugger may change it or stop a thread at any point."""
     if facts.tracer is None:
         return _yes("not_traced")
     return _no(
         "not_traced",
         f"process {facts.tracer} ({facts.tracer_name}) traces the server",
-        f"end it, or wait for it to end: ps -fp {facts.tracer}",
+        f"end it, or wait until it exits: ps -fp {facts.tracer}",
     )
 
 
 def serving(target: Target, facts: Facts) -> Verdict:
-    """Check that the server is not starting, recovering or shutting down: changes could then be unsafe."""
+    """Check that the server is not starting, recovering or stopping, because changes may be unsafe then."""
     if facts.listens:
         return _yes("serving")
     words = {
@@ -129,7 +129,7 @@ def serving(target: Target, facts: Facts) -> Verdict:
 
 
 def rights(target: Target, facts: Facts, backend: str) -> Verdict:
-    """Check for the right to write to the process's memory, if the backend needs it."""
+    """Check that we may write to the process's memory, if the backend needs that."""
     if backend == "sql" or facts.memory_error is None or facts.ptrace_capable:
         return _yes("rights")
     return _no(
@@ -153,7 +153,7 @@ def ptrace_policy(facts: Facts, backend: str) -> Verdict:
     return _no(
         "ptrace_policy",
         f"{policy} forbids writing to its memory ({facts.memory_error}), although we have CAP_SYS_PTRACE",
-        "run it on the host itself, outside of containers; dmesg and the audit log name the module",
+        "run it on the host itself, not in a container; dmesg and the audit log name the module",
     )
 
 
@@ -171,8 +171,8 @@ def as_declared(backend: Backend, steps: Sequence[Step]) -> Verdict:
             if step.address is not None and known is not None and found != known:
                 return _no(
                     "as_declared",
-                    f"{setting.name} has {what} {found} in this server, and {known} in the catalog",
-                    "this build is not one that the catalog knows; use the SQL backend",
+                    f"{setting.name} has {what} {found} in this server, but {known} in the catalog",
+                    "the catalog does not cover this build; use the SQL backend",
                 )
     return _yes("as_declared")
 
@@ -186,18 +186,18 @@ def plausible(backend: Backend, steps: Sequence[Step]) -> Verdict:
         if isinstance(step.old, str) or not low <= step.old <= high:
             return _no(
                 "plausible",
-                f"{setting.name} is {step.old}, which it cannot be ({low:g} to {high:g}): not that variable?",
-                "this build is not one that the catalog knows; use the SQL backend",
+                f"{setting.name} is {step.old}, expected {low:g} to {high:g}: another variable?",
+                "the catalog does not cover this build; use the SQL backend",
             )
     return _yes("plausible")
 
 
 def in_range(domain: Domain, value: str) -> Verdict:
-    """Check that the value is allowed. Values that are not numbers pass, because the catalog checks them."""
+    """Check that the value is in range. Values that are not numbers pass, because the catalog checks them."""
     if value.lower() in domain.words:
         return _yes("in_range")
     if domain.low is None and domain.high is None:
-        return _no("in_range", f"{value!r} is not a value of it", f"one of: {', '.join(domain.words)}")
+        return _no("in_range", f"{value!r} is not one of its values", f"one of: {', '.join(domain.words)}")
     try:
         number = float(value)
     except ValueError:
@@ -212,7 +212,7 @@ def in_range(domain: Domain, value: str) -> Verdict:
 
 
 def no_other_change(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> Verdict:
-    """Check that no change of the same toggle is unfinished or scheduled for an automatic undo."""
+    """Check that no change of the same toggle or setting is unfinished or scheduled for automatic undo."""
     settings = {step.setting for step in change.steps}
     life = (target.pid, target.start_time, facts.boot_id)
     for entry in entries:
@@ -224,14 +224,14 @@ def no_other_change(target: Target, facts: Facts, change: Change, entries: Itera
             what = "change" if entry.undoes is None else "undo"
             return _no(
                 "no_other_change",
-                f"the {what} {entry.id} ({description}) was begun and never ended",
+                f"the {what} {entry.id} ({description}) was begun but never completed",
                 f"innoscope toggle undo {entry.undoes or entry.id}",
             )
         if entry.until is not None and entry.outcome == "done":
             return _no(
                 "no_other_change",
-                f"the change {entry.id} ({description}) will be undone by itself",
-                f"innoscope toggle undo {entry.id}, then set it anew",
+                f"the change {entry.id} ({description}) will be undone automatically",
+                f"innoscope toggle undo {entry.id}, then set it again",
             )
     return _yes("no_other_change")
 

@@ -31,7 +31,7 @@ class _Source:
 def values(
     target: Target, toggles: Iterable[Toggle], account: Account, *, deps: Dependencies | None = None
 ) -> dict[str, str]:
-    """Return the current values by toggle name, in the form in which a user enters them.
+    """Return the current values by toggle name, in the form that a user would enter.
 
     Values that SQL does not provide are read from memory. Toggles that this server does not support, or that
     no backend can read, are omitted.
@@ -58,7 +58,7 @@ def _sources(toggle: Toggle, target: Target) -> Iterator[_Source]:
 def _readable(generation: Generation) -> Iterator[Backend]:
     """Yield the backends that can read the value.
 
-    For a value that only the memory backend can change but that system variables show, yield an SQL backend.
+    If a value can be changed only in memory, but system variables show it, also yield an SQL backend.
     """
     for backend in generation.backends:
         if backend.kind in generation.never:

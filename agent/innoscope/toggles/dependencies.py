@@ -1,4 +1,4 @@
-"""Define the dependencies of the engine (catalog, writers, journal, facts), which tests can replace."""
+"""Define the engine's dependencies (catalog, writers, journal, facts), which tests can replace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_writer(kind: str, target: Target, account: Account) -> Writer:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The dependencies of the engine. Tests that inject faults replace the defaults.
+    """The engine's dependencies. Tests replace the defaults to inject faults.
 
     ``expiry`` is the module of that name, or an object with the same functions ``arm`` and ``disarm``.
     ``publish`` writes the status file for the agent.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "apply", "history", "plan", "undo", "values"]
 
-#: Arguments with which ``apply`` calls ``fault``, in this order. N is the number of a step, from 0.
+#: The arguments with which ``apply`` calls ``fault``, in this order. N is the number of a step, from 0.
 FAULTS: Final = (
     "begun", "locked", "checked", "armed", "intended", "reread", "writing-N", "written-N", "verified",
     "concluded", "published",
@@ -47,7 +47,7 @@ def apply(
     """Apply the plan, and return the journal entry. ``seconds`` is the time until the automatic undo.
 
     Raises Refused if nothing was written, and ChangeFailed if the change failed after a write. ``fault`` is
-    called at all points listed in FAULTS. If this process is killed at any of these points, the journal is
+    called at each point listed in FAULTS. If this process is killed at any of these points, the journal stays
     correct and ``undo`` works.
     """
     deps, account = deps or Dependencies(), account or Account()
@@ -99,15 +99,16 @@ def _do(writer: Writer, entry: Entry, deps: Dependencies, fault: Callable[[str],
             fault(f"written-{number}")
         verify(writer, entry.steps)
         fault("verified")
-    except BaseException as error:  # also on Ctrl-C, because no partial change must remain
+    except BaseException as error:  # also on Ctrl-C: never leave a partial change
         _failed(writer, entry, attempted, error, deps)
         raise
     try:
         deps.journal.conclude(entry.id, "done")
     except (BadFile, CannotWrite) as error:
         raise ChangeFailed(
-            f"{entry.toggle} was set and verified, but the journal cannot say so: {error.what}",
-            remedy=f"{error.remedy}\ninnoscope toggle undo {entry.id}   sets it back",
+            f"{entry.toggle} was set and verified, but this could not be recorded in the journal: "
+            f"{error.what}",
+            remedy=f"{error.remedy}\ninnoscope toggle undo {entry.id}   restores it",
         ) from error
 
 
@@ -127,8 +128,8 @@ def _failed(
 ) -> None:
     """Restore the old values of the attempted steps, and journal the failure.
 
-    Raises ChangeFailed if a value could not be restored,
-    or if a write was attempted and ``error`` is not an interrupt.
+    Raises ChangeFailed if a value could not be restored, or if a write was attempted and ``error`` is not an
+    interrupt.
     """
     what = error.what if isinstance(error, InnoscopeError) else f"{type(error).__name__}: {error}"
     if not attempted or (isinstance(error, Refused) and len(attempted) == 1):
@@ -138,18 +139,18 @@ def _failed(
     _journal_failure(deps, entry, "failed", "; ".join((what, *left)), not left)
     if left:
         raise ChangeFailed(
-            f"{entry.toggle} could not be set ({what}), nor all put back: {'; '.join(left)}",
+            f"{entry.toggle} could not be set ({what}), and not everything was restored: {'; '.join(left)}",
             remedy=f"innoscope toggle undo {entry.id}",
         ) from error
     if isinstance(error, Exception):
         raise ChangeFailed(
-            f"{entry.toggle} could not be set: {what}; all is as it was before",
+            f"{entry.toggle} could not be set: {what}; the old values were restored",
             remedy=getattr(error, "remedy", None),
         ) from error
 
 
 def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str, back: bool = False) -> None:
-    """Journal a failure. If this is impossible, the entry remains "intended", and undo checks the values."""
+    """Journal a failure. If that fails, the entry stays "intended", and undo checks the current values."""
     try:
         deps.journal.conclude(entry.id, outcome, reason, put_back=back)
     except (BadFile, CannotWrite):
@@ -159,7 +160,7 @@ def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str
 
 @contextmanager
 def _armed(entry: Entry, account: Account, deps: Dependencies) -> Iterator[None]:
-    """Schedule the automatic undo before the change. Cancel it if the change fails and is not in force."""
+    """Schedule the automatic undo before the change. Cancel it if the change fails and has no effect."""
     if entry.until is None:
         yield
         return

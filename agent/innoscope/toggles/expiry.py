@@ -1,7 +1,7 @@
 """Undo temporary changes automatically, even if the terminal is closed or this process has exited.
 
-Uses a transient systemd timer if systemd is running, else a daemon (expiry_main). Both identify the change by
-its id, and read the change itself from the journal.
+This uses a transient systemd timer if systemd is running, else a daemon (expiry_main). Both know only the
+change's id, and read the change itself from the journal.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from innoscope.target.credentials import Account
     from innoscope.toggles.journal_format import Entry
 
-#: This folder exists if systemd is process 1 (sd_booted(3)).
+#: Exists if and only if systemd is process 1 (sd_booted(3)).
 SYSTEMD: Final = Path("/run/systemd/system")
 _STARTED_S: Final = 20.0
 #: Environment variables that the undo needs.
-_PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "LANG")
+_PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "PYTHONPATH", "LANG")
 
 
 def arm(entry: Entry, account: Account, state: Path) -> None:
     """Schedule the undo of ``entry`` at the time ``entry.until``. Raises Refused if this fails.
 
-    Call this before the entry is journalled.
-    If the journal does not contain the entry at ``entry.until``, nothing is undone.
+    Call this before journalling the entry. If the journal does not contain the entry at ``entry.until``,
+    nothing is undone.
     """
     if entry.until is None:
         return
@@ -54,7 +54,7 @@ def arm(entry: Entry, account: Account, state: Path) -> None:
 def disarm(ident: str) -> None:
     """Cancel the scheduled undo by stopping its timer.
 
-    A helper process needs no signal: it exits when the journal shows that nothing is left to undo.
+    A helper process needs no signal: it exits once the journal shows that nothing is left to undo.
     """
     if SYSTEMD.exists():
         with suppress(OSError, subprocess.SubprocessError):
@@ -96,7 +96,7 @@ def _run(command: list[str]) -> None:
 
 
 def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
-    """Start the helper process, and wait until it is a daemon. Raises Refused if it does not report this."""
+    """Start the helper process and wait until it reports that it is a daemon. Raises Refused if it fails."""
     theirs, ours = os.pipe()
     with open(theirs, "rb", buffering=0) as hears:  # noqa: PTH123, a descriptor
         try:
@@ -122,5 +122,5 @@ def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
 def _cannot(why: str) -> Refused:
     return Refused(
         f"nothing was changed: cannot schedule the undo: {why}",
-        remedy="without --for it can be set, and undone by hand: innoscope toggle undo",
+        remedy="without --for, set it and undo it manually: innoscope toggle undo",
     )

@@ -66,16 +66,16 @@ class PendingUndo:
     def undo(self, account: Account) -> None:
         """Undo the change. Retry until this succeeds or nothing is left to undo.
 
-        The journal gets a note for each new reason for a failure.
+        Each new reason for a failure is noted in the journal.
         """
         pauses = chain(_RETRY_S, repeat(_RETRY_S[-1]))
         while not self.moot():
             try:
                 if self._entry is not None:
-                    who, why = "innoscope", "the end of its time"
+                    who, why = "innoscope", "expired"
                     undo(None, self._ident, account=account, who=who, why=why, deps=self._deps)
                     return
-            except lock.AlreadyLocked:  # by another change, or by this one if it is still in progress
+            except lock.AlreadyLocked:  # locked by another change, or by this one if it is still in progress
                 pass
             except InnoscopeError as error:
                 self._note_failure(error.what)
@@ -90,7 +90,7 @@ class PendingUndo:
             return True
         try:
             self._entry = self._journal.find(self._ident)
-        except BadFile:  # the journal may be repaired later; use the last known entry until then
+        except BadFile:  # the journal may be repaired later: until then, use the last known entry
             return False
         self._stamp = stamp
         return True

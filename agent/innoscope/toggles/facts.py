@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 _CAP_SYS_PTRACE: Final = 19  # bit of CapEff, include/uapi/linux/capability.h
 _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-#: The first variable is not 0 during InnoDB's shutdown (srv0start, all versions). The second one is not 0
-#: while redo is applied at startup (log0recv). In MariaDB 10.5 and newer, the second one has no symbol,
-#: because it is a member of recv_sys.
+#: File name prefixes of cluster libraries, and the role of a server that has loaded one.
+_CLUSTERS: Final = {
+    "libgalera": "a node of a Galera cluster",
+    "group_replication.so": "a member of a replication group",
+}
+#: srv_shutdown_state is nonzero during InnoDB's shutdown (srv0start, all versions). recv_recovery_on is
+#: nonzero while redo is applied at startup (log0recv). It has no symbol in MariaDB 10.5 and newer, where it
+#: is a member of recv_sys.
 _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 
 
@@ -34,6 +39,7 @@ class Facts:
     ``start_time`` is None if the process has exited. ``stopped`` is the number of threads in state T or t,
     and ``tracer`` is a process that traces the server. ``phase`` is "recovering" or "stopping" as read from
     memory, else None. ``memory_error`` is the reason why /proc/PID/mem cannot be opened for writing.
+    ``cluster`` is set if the server has loaded a cluster library.
     """
 
     start_time: int | None
@@ -48,11 +54,12 @@ class Facts:
     ptrace_capable: bool = True
     ptrace_scope: int | None = None
     seccomp: bool = False
+    cluster: str | None = None
     journal_problem: tuple[str, str] | None = None
 
 
 def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Facts:
-    """Return all facts. Missing rights raise no error, but are recorded as facts, so that the checks fail."""
+    """Return all facts. Missing rights raise no error; they are recorded as facts, so that checks fail."""
     proc = proc or ProcFs()
     try:
         return _gather(target, journal, proc)
@@ -88,6 +95,7 @@ def _gather(target: Target, journal: Journal, proc: ProcFs) -> Facts:
         ptrace_capable=_capable(proc),
         ptrace_scope=_scope(),
         seccomp=_own_status(proc).get("Seccomp", "0") != "0",
+        cluster=_cluster(proc, pid),
         journal_problem=journal.problem(),
     )
 
@@ -106,7 +114,7 @@ def _listens(proc: ProcFs, pid: int) -> bool:
 
 
 def _phase(pid: int) -> str | None:
-    """Return the phase of a server that does not listen, as read from its memory; None if unknown."""
+    """Return the phase of a server that is not listening, as read from its memory; None if unknown."""
     try:
         with translating(pid):
             found = _native.symbol_in_process(pid, [_SHUTDOWN, _RECOVERY])
@@ -121,10 +129,18 @@ def _phase(pid: int) -> str | None:
     return "recovering" if holds.get(_RECOVERY) else None
 
 
-def _memory_error(proc: ProcFs, pid: int) -> str | None:
-    """Return the reason why memory cannot be opened for writing, or None.
+def _cluster(proc: ProcFs, pid: int) -> str | None:
+    """Return the server's cluster role according to its loaded libraries; None if there is none."""
+    libraries = proc.mapped_names(pid)
+    return next(
+        (words for name, words in _CLUSTERS.items() if any(one.startswith(name) for one in libraries)), None
+    )
 
-    Opening it performs the kernel's access check for tracing (PTRACE_MODE_ATTACH).
+
+def _memory_error(proc: ProcFs, pid: int) -> str | None:
+    """Return the reason why the process's memory cannot be opened for writing, or None.
+
+    Opening the file performs the kernel's access check for tracing (PTRACE_MODE_ATTACH).
     """
     try:
         os.close(os.open(proc.path(pid, "mem"), os.O_RDWR | os.O_CLOEXEC))

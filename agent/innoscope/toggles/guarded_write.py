@@ -32,7 +32,7 @@ def verify(writer: Writer, steps: Sequence[Step]) -> None:
 def put_back(writer: Writer, attempted: Sequence[Step]) -> list[str]:
     """Restore the old values of steps that may have been written, last step first.
 
-    Return a message for each value that was possibly not restored.
+    Return a message for each value that may not have been restored.
     """
     left = []
     for step in reversed(attempted):
@@ -42,7 +42,7 @@ def put_back(writer: Writer, attempted: Sequence[Step]) -> list[str]:
                 writer.write(inverse(step, now))
                 now = writer.read(step)
             if not same(now, step.old):
-                left.append(f"{step.setting} is {now}, it was {step.old}")
+                left.append(f"{step.setting} is {now}, but was {step.old}")
         except InnoscopeError as error:
-            left.append(f"{step.setting} may be {step.new}, it was {step.old}: {error.what}")
+            left.append(f"{step.setting} may be {step.new}, but was {step.old}: {error.what}")
     return left

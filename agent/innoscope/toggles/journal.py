@@ -1,8 +1,8 @@
 """Read and write the journal of changes: append-only JSON lines, each flushed to disk before the next action.
 
-A line is valid only if it ends with a newline. A full disk or a power failure can truncate the last line. In
-this case, the action that the line announces was not performed. The reader reports and ignores a truncated
-line, and the next writer appends a marker line after it.
+A line is valid only if it ends with a newline. A full disk or a power failure can truncate the last line, in
+which case the action that it announces was not performed. The reader reports and ignores a truncated line,
+and the next writer appends a marker line after it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _NAME: Final = "journal.jsonl"
 _MOST_BYTES: Final = 64 << 20
 _LINE_MOST: Final = 64 << 10
-#: Seconds to wait for another writer's append, which takes milliseconds.
+#: Seconds to wait for another writer's append, which usually takes milliseconds.
 _PATIENCE_S: Final = 5.0
-#: Free disk space, in bytes, that is required for a change and its undo: enough for about a hundred lines.
+#: Free disk space in bytes required for a change and its undo, enough for about a hundred lines.
 NEEDED_BYTES: Final = 1 << 20
 
 
@@ -77,7 +77,7 @@ class Journal:
         return next((entry for entry in self.entries() if entry.id == ident), None)
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes if the file changes; None if there is no file."""
+        """Return a value that changes whenever the file changes; None if there is no file."""
         try:
             found = self.path.stat()
         except OSError:
@@ -120,7 +120,7 @@ class Journal:
             os.close(descriptor)
         free = room.f_bavail * room.f_frsize
         if free < NEEDED_BYTES:
-            return f"the disk of the journal {self.path} has only {free >> 10} KiB left", f"df {self.folder}"
+            return f"only {free >> 10} KiB of disk space left for {self.path}", f"df {self.folder}"
         try:
             self.read()
         except BadFile as error:
@@ -128,7 +128,7 @@ class Journal:
         return None
 
     def _content(self) -> bytes:
-        # O_NONBLOCK, so that opening a pipe or a device does not block.
+        # With O_NONBLOCK, opening a pipe or a device does not block.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             self._must_be_trusted(descriptor)
@@ -136,7 +136,7 @@ class Journal:
         if len(content) > _MOST_BYTES:
             raise BadFile(
                 f"the journal {self.path} is larger than {_MOST_BYTES >> 20} MiB",
-                remedy=f"mv {self.path} {self.path}.old, when no change in it is in force any more",
+                remedy=f"once none of its changes is in force: mv {self.path} {self.path}.old",
             )
         return content
 
@@ -175,27 +175,27 @@ class Journal:
             sync(self.folder)
 
     def _must_be_trusted(self, descriptor: int) -> None:
-        """Raise BadFile if other users could have written the journal, because undo acts on its content."""
+        """Raise BadFile if other users could have written the journal, because undo acts on its contents."""
         found, folder = os.fstat(descriptor), self.folder.stat()
         if not stat.S_ISREG(found.st_mode):
             raise BadFile(f"the journal {self.path} is not a file", remedy=f"ls -l {self.path}")
         for path, one in ((self.path, found), (self.folder, folder)):
             if one.st_uid not in (0, os.geteuid()) or one.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise BadFile(
-                    f"{path} can be written by others, so the journal is not trusted",
-                    remedy=f"chown root {path} && chmod go-w {path}, after you have checked its contents",
+                    f"{path} is writable by other users, so the journal is not trusted",
+                    remedy=f"check its contents, then: chown root {path} && chmod go-w {path}",
                 )
 
     def _remedy(self, error: OSError) -> str:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"make room: df {self.folder}"
+            return f"free some space: df {self.folder}"
         if error.errno in (errno.EACCES, errno.EPERM):
             return "run it as root: sudo innoscope toggle …"
         return f"ls -ld {self.folder}; another folder: INNOSCOPE_STATE=FOLDER"
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the file exclusively until it is closed. Raises OSError after a timeout."""
+    """Lock the file exclusively until it is closed. Raises OSError on a timeout."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -209,7 +209,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _after(tail: bytes) -> bytes:
-    """Return the bytes to insert before a new line: empty, or a marker if the last line is truncated."""
+    """Return the bytes to insert before the next line: a marker if the last line is truncated, else none."""
     if not tail:
         return b""
     if not tail.endswith(b"\n"):
@@ -233,12 +233,12 @@ def _fold(content: bytes, path: Path) -> JournalContents:
             if not last and not _marked(complete[number : number + 1]):
                 raise BadFile(
                     f"{path}: line {number} is damaged: {error}",
-                    remedy="mend or remove that line by hand; what changed since the server started: "
-                    "SHOW GLOBAL VARIABLES against its configuration",
+                    remedy="repair or remove that line; to find out what was changed, compare "
+                    "SHOW GLOBAL VARIABLES with the server's configuration",
                 ) from error
-            notes.append(f"{path}: line {number} is damaged and left out: {error}")
+            notes.append(f"{path}: line {number} is damaged and was ignored: {error}")
     if rest:
-        notes.append(f"{path}: the last line is cut off and left out")
+        notes.append(f"{path}: the last line is truncated and was ignored")
     return JournalContents(fold.entries, tuple(notes))
 
 

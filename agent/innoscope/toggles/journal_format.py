@@ -1,4 +1,4 @@
-"""Define the journal's format: strictly checked lines, from which one entry per change is built."""
+"""Define the journal's format: strictly validated lines, which are folded into one entry per change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_
 
 @dataclass(frozen=True, slots=True)
 class ServerId:
-    """The changed process. ``pid``, ``start_time`` and ``boot_id`` identify it uniquely over time."""
+    """The changed process. ``pid``, ``start_time`` and ``boot_id`` together identify it uniquely."""
 
     pid: int
     start_time: int
@@ -50,7 +50,7 @@ class ServerId:
 
     @property
     def life(self) -> tuple[int, int, str]:
-        """Return the pid, start time and boot id, which identify the process uniquely over time."""
+        """Return the pid, start time and boot id, which together are unique to the process."""
         return self.pid, self.start_time, self.boot_id
 
 
@@ -58,9 +58,9 @@ class ServerId:
 class Entry:
     """One change, or one undo of a change (``undoes``). Times are Unix seconds.
 
-    ``outcome`` is intended (without a result: the tool is working or was killed), done, undone, failed or
-    "not written". ``put_back`` is true if the old values were restored after a failure. ``notes`` are errors
-    of the automatic undo.
+    ``outcome`` is intended (without a result: the tool is still working, or was killed), done, undone, failed
+    or "not written". ``put_back`` is true if the old values were restored after a failure. ``notes`` are
+    errors of the automatic undo.
     """
 
     id: str
@@ -88,14 +88,14 @@ class Entry:
 
     @property
     def may_be_in_force(self) -> bool:
-        """Return whether the change may still be in force, provided that the server process still runs."""
+        """Return whether the change may still be in force if the server process is still running."""
         if self.undoes is not None or self.action:
             return False
         return self.outcome in ("intended", "done") or (self.outcome == "failed" and not self.put_back)
 
 
 class Damaged(ValueError):
-    """A line is invalid; the message is the reason."""
+    """The error for an invalid line. Its message is the reason."""
 
 
 def intent_line(entry: Entry) -> bytes:
@@ -126,7 +126,7 @@ TORN_LINE: Final = _JSON.encode({"v": VERSION, "event": "torn"}).encode() + b"\n
 
 
 def _clean(text: str) -> str:
-    """Return the message as valid UTF-8 of limited length: it may contain bytes that are not valid UTF-8."""
+    """Return the message as valid UTF-8 of limited length. It may contain invalid bytes."""
     return text.encode(errors="replace").decode()[:_TEXT_KEPT]
 
 
@@ -299,5 +299,5 @@ def fresh_id(entries: Iterable[Entry]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a name without unprintable characters and of limited length, as the journal requires."""
+    """Return a name of limited length without unprintable characters, as the journal requires."""
     return sanitize.line(text, 200) or "unknown"

@@ -1,7 +1,7 @@
 """Locate a setting in a running server's memory, and check its type.
 
-The symbols of the mapped file provide address and size. Its debug information provides type and size; without
-debug information, the catalog provides them. All available sources must agree.
+The mapped file's symbols provide the address and size. Its debug information, or else the catalog, provides
+the type and size. All available sources must agree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Setting
 
-#: Sizes in bytes of numbers that the processor reads and writes atomically.
+#: Sizes, in bytes, of numbers that the processor reads and writes atomically.
 _SIZES: Final = (1, 2, 4, 8)
-#: Types of the server's own table of variables -> (kind, bytes).
+#: Types in the server's own table of variables -> (kind, bytes).
 _TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {
     "bool": ("unsigned", 1),
     "int32": ("signed", 4),
@@ -67,14 +67,6 @@ class Symbols:
     source: str
     bias: int
     described_in: str | None
-
-
-def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
-    """Locate one setting. Raises the error that ``find_all`` returns for it."""
-    place = find_all(target, [setting], gdb=gdb)[setting]
-    if isinstance(place, InnoscopeError):
-        raise place
-    return place
 
 
 def find_all(
@@ -123,7 +115,7 @@ def learn(target: Target, names: Sequence[str]) -> Symbols:
         if file.build_id != target.build_id:
             raise Refused(
                 f"process {target.pid} runs build {file.build_id}, not {target.build_id} as before",
-                remedy="plan the change anew: innoscope toggle plan …",
+                remedy="plan the change again: innoscope toggle plan …",
             )
         places: dict[str, set[tuple[int, int]]] = {}
         for one in file.variables(list(names)):
@@ -144,8 +136,8 @@ def _describe(
 ) -> tuple[Mapping[str, Described], str]:
     """Return the variables' descriptions, and their source for messages.
 
-    gdb reads the debug information. If gdb fails, Innoscope's own reader does. If there is no debug
-    information, a symbol pack is used.
+    gdb reads the debug information; if gdb fails, Innoscope's own reader does. Without debug information, a
+    symbol pack is used.
     """
     if symbols.described_in is None:
         return _by_pack(target), "symbol pack"
@@ -162,11 +154,11 @@ def _describe(
 
 
 def _by_pack(target: Target) -> Mapping[str, Described]:
-    """Return the variables' descriptions from the symbol pack; empty if this host has no trusted pack."""
+    """Return the variables' descriptions from the symbol pack; empty if there is no trusted pack."""
     try:
         known = packs.layout(target.build_id)
     except BadFile:
-        return {}  # as if there were no pack; `innoscope toggle list` shows the reason
+        return {}  # ignore the pack; `innoscope toggle list` shows the reason
     return {name: Described(*variable) for name, variable in known.variables.items()} if known else {}
 
 
@@ -176,7 +168,7 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
     if len(places) != 1:
         where = ", ".join(f"{address:#x} ({size} bytes)" for address, size in sorted(places))
         raise Refused(
-            f"cannot locate {name}: this build has it {len(places)} times: {where}", remedy=_NOT_SAFE
+            f"cannot locate {name}: it occurs {len(places)} times in this build: {where}", remedy=_NOT_SAFE
         )
     [(address, size)] = places
     if described is None:
@@ -192,18 +184,18 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
         kind = setting.kind
     if kind != setting.kind:
         raise Refused(
-            f"{name} is of type {described.text} in this build, and {setting.kind} in the catalog",
+            f"{name} is of type {described.text} in this build, but {setting.kind} in the catalog",
             remedy=_NOT_SAFE,
         )
     return _agreed(setting, Resolved(address, size, kind, by))
 
 
 def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, tables.Variable]) -> None:
-    """Raise Refused if the server's table contradicts the setting's address or type."""
+    """Raise Refused if the server's own table contradicts the setting's address or type."""
     shown = table.get(setting.variable or "")
     if shown is not None and shown.address != place.address:
         raise Refused(
-            f"{setting.name} is at {place.address:#x}, and the server has {shown.name} at {shown.address:#x}",
+            f"{setting.name} is at {place.address:#x}, but the server has {shown.name} at {shown.address:#x}",
             remedy=_NOT_SAFE,
         )
     for variable in table.values():
@@ -223,12 +215,12 @@ def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Tar
     if variable is None:
         raise NotOnThisServer(
             f"{target.executable} has no symbol {setting.name}, and its table of variables has no {name}",
-            remedy="install the debug symbols of this very build, or use the SQL backend",
+            remedy="install the debug symbols of exactly this build, or use the SQL backend",
         )
     kind, size = _TABLE_TYPES.get(variable.type, ("other", 0))
     if kind != setting.kind:
         raise Refused(
-            f"{name} is {variable.type} in the server's table, and {setting.kind} in the catalog",
+            f"{name} is {variable.type} in the server's table, but {setting.kind} in the catalog",
             remedy=_NOT_SAFE,
         )
     return _agreed(setting, Resolved(variable.address, size, kind, "the server's table of system variables"))
@@ -236,12 +228,10 @@ def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Tar
 
 def _agreed(setting: Setting, place: Resolved) -> Resolved:
     if place.type not in ("unsigned", "signed", "float") or setting.size is None:
-        raise Refused(
-            f"the catalog does not say what {setting.name} holds", remedy="give it a kind and a size"
-        )
+        raise Refused(f"the catalog does not define the type of {setting.name}", remedy="add kind and size")
     if place.size != setting.size:
         raise Refused(
-            f"{setting.name} has {place.size} bytes in this build, and {setting.size} in the catalog",
+            f"{setting.name} has {place.size} bytes in this build, but {setting.size} in the catalog",
             remedy=_NOT_SAFE,
         )
     return place

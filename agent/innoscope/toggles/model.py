@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from innoscope.common.versions import VersionRange
 
-#: Value of a server's variable, as written and read back.
+#: Value of a server variable, as written and read back.
 Raw: TypeAlias = bool | int | float | str
 
 
 class Risk(Enum):
-    """The possible harm of a toggle. A dangerous toggle must be confirmed by typing its name."""
+    """The degree of harm that a toggle can do. A dangerous toggle must be confirmed by typing its name."""
 
     HARMLESS = "harmless"
     CAREFUL = "careful"
@@ -38,7 +38,7 @@ class NotOnThisServer(Refused):
 
 
 class ChangeFailed(InnoscopeError):
-    """The server was changed or may have been changed, but not as planned. The journal has the details."""
+    """The server was or may have been changed, but not as planned. The journal has the details."""
 
     exit_code = ExitCode.CHANGE_FAILED
 
@@ -49,8 +49,8 @@ class Setting:
 
     ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) define what the memory backend may
     write. ``plausible`` is the range of values that the variable may have before the change. ``variable`` is
-    the system variable that shows the same memory. If the server is stripped, the address is looked up under
-    this name in the server's own table of variables.
+    the system variable that shows the same memory; on a stripped server, the address is looked up under that
+    name in the server's own table of variables.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Assignment:
 
     ``values`` maps the toggle's words (on, off, a choice) to the values to write. Without ``values``, the
     toggle's number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these
-    servers. ``bound`` marks another variable that limits the toggle's variable. With "raise", the other
-    variable is only ever raised to the number; with "lower", it is only ever lowered. A bound variable has
+    servers. ``bound`` marks another variable, which limits the toggle's variable. With "raise", that variable
+    is raised to the number if it is lower; with "lower", it is lowered if it is higher. A bound variable has
     its own step, so that undo can restore it. ``to`` is the number for a bound variable if it differs from
     the toggle's number.
     """
@@ -83,7 +83,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The settings that one backend, sql or memory, changes for the toggle on one generation of servers."""
+    """The settings that one backend, sql or memory, changes for a toggle on one generation of servers."""
 
     kind: str
     assignments: tuple[Assignment, ...] = ()
@@ -122,12 +122,13 @@ class Toggle:
 
     name: str
     title: str
-    what: str  # for a DBA: the toggle's effect, and when to use it
+    what: str  # written for DBAs: the toggle's effect, and when to use it
     risk: Risk
     domain: Domain
     generations: tuple[Generation, ...]
     also: str | None = None  # further effects
     undo: str | None = None  # what undo cannot restore
+    cluster: str | None = None  # the effect on the other nodes of a cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Plan:
 
 @runtime_checkable
 class Writer(Protocol):
-    """Changes the settings of one target through one backend. The caller must close it."""
+    """Changes the settings of one target through one backend. The caller must close the writer."""
 
     kind: str
 
@@ -197,7 +198,7 @@ class Writer(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A writer that can locate many settings together, which is much faster than one by one."""
+    """A writer that can locate many settings at once, which is much faster than one by one."""
 
     def learn(self, backends: Sequence[Backend]) -> None:
         """Locate all settings of these backends. Raises only errors that affect all of them."""
@@ -205,7 +206,7 @@ class Learner(Protocol):
 
 
 def same(one: Raw | None, other: Raw | None) -> bool:
-    """Return whether two values mean the same setting, such as ON and 1, or 75 and 75.0."""
+    """Return whether two values are equivalent, such as ON and 1, or 75 and 75.0."""
     return bool(_plain(one) == _plain(other))
 
 

@@ -33,17 +33,17 @@ def encode(name: str, raw: Raw | None, kind: str, size: int) -> bytes:
         raise Refused(f"cannot encode {name}: {raw!r} is not a number", remedy="correct the catalog")
     if kind != "float":
         if raw != int(raw):
-            raise Refused(f"{name} holds whole numbers, not {raw}", remedy="give a whole number")
+            raise Refused(f"{name} takes whole numbers, not {raw}", remedy="use a whole number")
         raw = int(raw)
     try:
         return struct.pack(code, raw)
     except (struct.error, OverflowError) as error:
         raise Refused(
-            f"{name}: {raw} does not fit into {size} {kind} bytes", remedy="give another value"
+            f"{name}: {raw} does not fit into {size} {kind} bytes", remedy="use another value"
         ) from error
 
 
 def decode(raw: bytes, kind: str) -> int | float:
-    """Return the number in these bytes."""
+    """Return the number that these bytes represent."""
     number: int | float = struct.unpack(_CODES[kind, len(raw)], raw)[0]
     return number

@@ -1,4 +1,4 @@
-"""Plan the change of a toggle with the first backend that works on this server."""
+"""Plan a change of a toggle with the first backend that works on this server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plan(
     backends: Sequence[str] | None = None,
     deps: Dependencies | None = None,
 ) -> Plan:
-    """Plan setting the toggle to a value, and run the checks. Nothing is written.
+    """Plan the steps that set the toggle to a value, and run the checks. Nothing is written.
 
     The backends are tried in the order of the catalog, or of ``backends`` if given. Raises NotOnThisServer,
     or Refused if the value is invalid or no backend works. With only one backend, its error is raised.
@@ -68,7 +68,7 @@ def plan(
             backend=backend,
             steps=steps,
             verdicts=checks.verdicts(target, facts, change, entries),
-            warnings=tuple(_warnings(toggle, backend, steps)),
+            warnings=tuple(_warnings(toggle, backend, steps, facts.cluster)),
             passed=tuple(passed),
         )
     raise _no_backend(toggle, target, passed, failures)
@@ -77,7 +77,7 @@ def plan(
 def _candidates(
     generation: Generation, asked: Sequence[str] | None, passed: list[tuple[str, str]]
 ) -> Iterator[Backend]:
-    """Yield the backends to try, and add the rejected backends to ``passed``, with the reasons."""
+    """Yield the backends to try, and add rejected ones to ``passed`` with the reasons."""
     for kind in asked or dict.fromkeys(backend.kind for backend in generation.backends):
         backends = [backend for backend in generation.backends if backend.kind == kind]
         if kind in generation.never:
@@ -101,13 +101,15 @@ def _unusable(verdicts: Sequence[Verdict], backend: Backend) -> Verdict | None:
     return next((verdict for verdict in verdicts if not verdict.ok and verdict.check in names), None)
 
 
-def _warnings(toggle: Toggle, backend: Backend, steps: Sequence[Step]) -> Iterator[str]:
+def _warnings(toggle: Toggle, backend: Backend, steps: Sequence[Step], cluster: str | None) -> Iterator[str]:
     if toggle.also:
         yield toggle.also
     if backend.note:
         yield backend.note
+    if cluster and toggle.cluster:
+        yield f"this server is {cluster}: {toggle.cluster}"
     if all(same(step.old, step.new) for step in steps):
-        yield "it is that already: nothing would change"
+        yield "it already has this value: nothing would change"
 
 
 def _no_backend(

@@ -1,4 +1,4 @@
-"""Detect the stopped threads of a server and their tracers from /proc, because SQL might not answer."""
+"""Detect a server's stopped threads and their tracers from /proc, because SQL may not respond."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Status: TypeAlias = dict[str, str]
 
 #: Seconds between the two samples. A second sample is needed because strace stops threads only briefly.
 _BETWEEN_S: Final = 0.05
-#: Fields of a thread's status. If all of them are equal in two samples, the thread has not run in between.
+#: Fields of a thread's status. If they are all equal in two samples, the thread has not run in between.
 _UNMOVED: Final = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -41,7 +41,7 @@ class Tracer:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStates:
-    """The number of a server's threads, the numbers stopped by signals and by tracers, and the tracers."""
+    """Counts of a server's threads (all, stopped by a signal, held by a tracer), and its tracers."""
 
     threads: int
     stopped: int
@@ -55,14 +55,14 @@ class ThreadStates:
         return self.stopped + self.traced
 
     def __str__(self) -> str:
-        """Return a summary such as ``of 125 threads 122 held by gdb (pid 12) of root (ann)``."""
+        """Return a summary such as ``of 125 threads, 122 held by gdb (pid 12) of root (ann)``."""
         by = ", ".join(f"{tracer.name} (pid {tracer.pid}) of {tracer.owner}" for tracer in self.tracers)
         counts = {
             "stopped by a signal": self.stopped,
-            f"held by {by or 'a debugger outside of this pid namespace'}": self.traced,
+            f"held by {by or 'a debugger outside this pid namespace'}": self.traced,
         }
         parts = [f"{count} {how}" for how, count in counts.items() if count]
-        return f"of {self.threads} threads {', '.join(parts) or 'none is stopped'}"
+        return f"of {self.threads} threads, {', '.join(parts) or 'none is stopped'}"
 
 
 def thread_states(proc: ProcFs, pid: int) -> ThreadStates:
@@ -112,7 +112,7 @@ def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
 
 
 def _tracers(proc: ProcFs, server: int, tids: Iterable[int]) -> Iterable[Tracer]:
-    """Yield the tracing processes, except processes that have exited since the sample."""
+    """Yield the tracers, except those that have exited since the sample."""
     for tid in sorted(tids):
         with suppress(ProcessLookupError):
             pid = int(proc.status(tid)["Tgid"])

@@ -1,4 +1,4 @@
-"""Undo a change in the journal, if the server process is the same and nobody has changed the value since."""
+"""Undo a journalled change if the server process is the same and the value has not changed since."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Raw, Writer
 
-#: Arguments with which ``undo`` calls ``fault``, in this order. N is the number of a step, from 0.
+#: The arguments with which ``undo`` calls ``fault``, in this order. N is the number of a step, from 0.
 UNDO_FAULTS: Final = (
     "undo-begun", "undo-locked", "undo-checked", "undo-intended", "undo-writing-N", "undo-written-N",
     "undo-verified", "undo-concluded", "undo-published",
@@ -32,7 +32,7 @@ UNDO_FAULTS: Final = (
 
 
 class Overtaken(Refused):
-    """The change can no longer be undone: another user changed the value, or the server has exited."""
+    """The change can no longer be undone: the value was changed again, or the server has exited."""
 
 
 def undo(
@@ -49,7 +49,7 @@ def undo(
 
     ``which`` is the id of a change or the name of a toggle. By default, the last change that may be in force
     is undone, or the last one of ``target`` if given. If the change is unfinished, the current values show
-    which steps were written, and only these are undone.
+    which steps were written, and only those are undone.
     Raises Refused (Overtaken if a retry cannot succeed) and ChangeFailed.
     """
     deps = deps or Dependencies()
@@ -84,11 +84,11 @@ class _Undoing:
     fault: Callable[[str], None]
 
     def run(self, who: str, why: str | None) -> None:
-        """Restore the old values that are not yet restored, and journal the undo."""
+        """Restore the old values that have not been restored yet, and journal the undo."""
         steps = self._left()
         begun = self._begun()
         if not steps and begun is None and self.entry.outcome == "intended":
-            self.deps.journal.conclude(self.entry.id, "not written", "the tool ended before it wrote")
+            self.deps.journal.conclude(self.entry.id, "not written", "the tool ended before writing")
             return
         if begun is None:
             begun = Entry(
@@ -99,11 +99,11 @@ class _Undoing:
             self.deps.journal.intend(begun)
         self.fault("undo-intended")
         self._write(begun, steps)
-        reason = None if steps else "what it had set was set back already"
+        reason = None if steps else "everything it had set was already restored"
         self._conclude(begun, "done", reason)
 
     def _left(self) -> tuple[Step, ...]:
-        """Return the remaining writes, last step first. Raises Overtaken if a value has changed since."""
+        """Return the steps left to undo, last one first. Raises Overtaken if a value has changed since."""
         left = []
         for step in reversed(self.entry.steps):
             now = self.writer.read(step)
@@ -132,7 +132,7 @@ class _Undoing:
             )
         return Overtaken(
             f"cannot undo change {self.entry.id} of {step.setting}: "
-            f"it was changed since, from {step.new} to {now}",
+            f"it has since changed from {step.new} to {now}",
             remedy=remedy,
         )
 
@@ -160,16 +160,17 @@ class _Undoing:
             ) from error
 
     def _conclude(self, begun: Entry, outcome: str, reason: str | None) -> None:
-        """Journal the result of the undo, and that of the change if it is unfinished."""
+        """Journal the result of the undo, and of the change too if it is unfinished."""
         try:
             if self.entry.outcome == "intended" and outcome == "done":
-                self.deps.journal.conclude(self.entry.id, "done", "the tool ended before it could say so")
+                self.deps.journal.conclude(self.entry.id, "done", "the tool ended before it was recorded")
             self.deps.journal.conclude(begun.id, outcome, reason)
         except (BadFile, CannotWrite) as error:
             if outcome == "done":
                 raise ChangeFailed(
-                    f"{self.entry.toggle} was set back, but the journal cannot say so: {error.what}",
-                    remedy=f"{error.remedy}\nthen once more: innoscope toggle undo {self.entry.id}",
+                    f"{self.entry.toggle} was restored, but this could not be recorded in the journal: "
+                    f"{error.what}",
+                    remedy=f"{error.remedy}\nthen run again: innoscope toggle undo {self.entry.id}",
                 ) from error
 
 
@@ -196,14 +197,14 @@ def _must_be_undoable(entry: Entry) -> None:
     """Raise Overtaken if there is nothing to undo."""
     description = f"the change {entry.id} ({entry.toggle} {entry.value})"
     if entry.undoes is not None:
-        reason, remedy = f"{entry.id} is an undo itself", f"innoscope toggle set {entry.toggle} VALUE"
+        reason, remedy = f"{entry.id} is itself an undo", f"innoscope toggle set {entry.toggle} VALUE"
     elif entry.outcome == "undone":
         reason, remedy = f"{description} was undone by {entry.undone_by}", "innoscope toggle history"
     elif entry.action:
-        reason = f"{description} was an action, which leaves nothing to undo"
+        reason = f"{description} was an action, so there is nothing to undo"
         remedy = "innoscope toggle history"
     elif not entry.may_be_in_force:
-        reason, remedy = f"{description} left nothing behind ({entry.outcome})", "innoscope toggle history"
+        reason, remedy = f"{description} changed nothing ({entry.outcome})", "innoscope toggle history"
     else:
         return
     raise Overtaken(reason, remedy=remedy)
@@ -217,8 +218,8 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
     server, boot = entry.server, boot_id()
     if not lives(*server.life):
         raise Overtaken(
-            f"server {server.pid} that was changed has ended; what runs now was never changed by {entry.id}",
-            remedy="nothing to do: such a change ends with the process",
+            f"the changed server, pid {server.pid}, has exited; {entry.id} changed no other process",
+            remedy="nothing to do: the change ended with the process",
         )
     if target is not None and (target.pid, target.start_time, boot) != server.life:
         raise Refused(
@@ -227,13 +228,13 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
         )
     if target is None:
         try:
-            # Over SQL, a server in a container is changed only if the user chose this server.
+            # A change over SQL implies that the user had chosen this server (required for containers).
             target = replace(identify(ProcFs(), server.pid), chosen=entry.backend == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot identify server {server.pid}: {error}", remedy="run it as root") from error
     if target.build_id != server.build_id:
         raise Overtaken(
             f"server {server.pid} runs build-id {target.build_id}; {entry.id} was made in {server.build_id}",
-            remedy="restart the server to have what its configuration says",
+            remedy="restart the server to restore its configured values",
         )
     return target

@@ -1,4 +1,4 @@
-"""Resume a server that a debugger or a signal left stopped, and verify that it answers."""
+"""Resume a server that a debugger or a signal left stopped, and verify that it responds."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """The result of a rescue: the actions, and their duration in seconds.
+    """The result of a rescue: the actions and their duration in seconds.
 
-    ``answered`` is None if the server does not listen yet. ``journal`` is the reason why the rescue could not
-    be journalled; None if it was.
+    ``answered`` is None if the server is not listening yet. ``journal`` is the reason why the rescue could
+    not be journalled; None if it was.
     """
 
     steps: tuple[str, ...]
@@ -61,7 +61,7 @@ def find(target: Target) -> ThreadStates:
 def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
     """Yield the thread states each time the server has been stopped for longer than ``seconds``.
 
-    The checks use at most 5 % of a CPU.
+    Checking takes at most 5 % of a CPU.
     """
     since = None
     while True:
@@ -83,16 +83,16 @@ def check(target: Target, found: ThreadStates, *, end_tracer: bool) -> None:
         held = f"process {target.pid} is held by {tracer.name} (pid {tracer.pid}) of {tracer.owner}"
         remedy = f"in {tracer.name}: detach, then quit"
         if tracer.started_server:
-            raise Refused(f"{held}, which has started it: both would end", remedy=remedy)
+            raise Refused(f"{held}, which started it: both would exit", remedy=remedy)
         if not end_tracer:
             command = f"innoscope unstick --pid {target.pid} --end-tracer"
-            raise Refused(held, remedy=f"{remedy}; or end it from here:\n{command}")
+            raise Refused(held, remedy=f"{remedy}; or kill it:\n{command}")
 
 
 def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
-    """End the tracers if allowed, resume the server, verify that it runs and answers, and journal the result.
+    """Kill the tracers if allowed, resume the server, verify that it responds, and journal the rescue.
 
-    Raises the errors of ``check`` and ``send``, and ChangeFailed if the server remains stopped or silent.
+    Raises the errors of ``check`` and ``send``, and ChangeFailed if the server stays stopped or unresponsive.
     """
     at, began, steps = time.time(), time.monotonic(), list[str]()
     try:
@@ -101,12 +101,14 @@ def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
         journal_rescue(target, at, found, "failed", f"{', '.join(steps) or 'nothing sent'}: {error.what}")
         raise
     seconds = time.monotonic() - began
-    problem = journal_rescue(target, at, found, "done", f"{', '.join(steps)}: well after {seconds:.2f} s")
+    problem = journal_rescue(
+        target, at, found, "done", f"{', '.join(steps)}: recovered after {seconds:.2f} s"
+    )
     return Rescue(tuple(steps), seconds, answered, problem)
 
 
 def _resume(target: Target, found: ThreadStates, end_tracer: bool, steps: list[str]) -> bool | None:
-    """Resume the server, add the actions to ``steps``, and return whether the server answers.
+    """Resume the server, add the actions to ``steps``, and return whether the server responds.
 
     SIGCONT also cancels pending SIGSTOPs of a killed gdb.
     """
@@ -116,8 +118,8 @@ def _resume(target: Target, found: ThreadStates, end_tracer: bool, steps: list[s
         steps += [_end(tracer) for tracer in found.tracers]
         if time.monotonic() > deadline:
             raise ChangeFailed(
-                f"process {target.pid} is stopped again and again: {found}",
-                remedy="find and end what stops it (ps -ef), and repeat this",
+                f"process {target.pid} keeps being stopped: {found}",
+                remedy="find and end what stops it (ps -ef), then run this again",
             )
         send(target.pid, target.start_time, signal.SIGCONT)
         steps.append("SIGCONT to the server")
@@ -125,17 +127,17 @@ def _resume(target: Target, found: ThreadStates, end_tracer: bool, steps: list[s
     answered = answers(target, _ANSWER_S)
     if answered is False:
         raise ChangeFailed(
-            f"process {target.pid} runs again, untraced, and did not answer within {_ANSWER_S:.0f} s",
+            f"process {target.pid} runs again and is not traced, but did not answer within {_ANSWER_S:.0f} s",
             remedy=f"innoscope stacks --pid {target.pid}",
         )
     return answered
 
 
 def _end(tracer: Tracer) -> str:
-    """Send SIGTERM to the tracer, then SIGKILL if it does not exit; return a description of the actions."""
+    """Send SIGTERM to the tracer, then SIGKILL if it does not exit. Return a description of the actions."""
     who = f"{tracer.name} (pid {tracer.pid})"
     if send(tracer.pid, tracer.start_time, signal.SIGTERM):
-        return f"{who} has ended by itself"
+        return f"{who} had already exited"
     if send(tracer.pid, tracer.start_time, signal.SIGCONT, _TERM_S):  # a suspended tracer must be resumed
         return f"SIGTERM to {who}"
     send(tracer.pid, tracer.start_time, signal.SIGKILL, _KILL_S)
@@ -145,7 +147,7 @@ def _end(tracer: Tracer) -> str:
 def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
     """Send a signal to the process if its start time matches.
 
-    Return whether the process exits within ``wait_s`` seconds, or has exited before.
+    Return whether the process exits within ``wait_s`` seconds or has already exited.
     Raises NoRights, or KernelUnable if the kernel does not support pidfds (Linux before 5.3).
     """
     try:

@@ -3,14 +3,14 @@
 use std::io;
 use std::os::fd::RawFd;
 
-/// A BPF map whose values consist of 64-bit words. Values of a per-CPU map are summed over the CPUs.
+/// A BPF map whose values consist of 64-bit words. Reading a per-CPU map returns the sums over all CPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct Map {
     /// The map's descriptor, which the caller keeps open.
     pub descriptor: RawFd,
     /// Size of a key in bytes.
     pub key_bytes: usize,
-    /// Number of words of a value.
+    /// Number of 64-bit words in a value.
     pub words: usize,
     /// True if there is a value for each CPU.
     pub per_cpu: bool,
@@ -32,8 +32,8 @@ impl Map {
         let mut values = vec![0_u64; entries as usize * words];
         let mut next = 0_u32;
         let mut count = entries;
-        // SAFETY: `keys` and `values` have room for `count` entries, with a value for each CPU in a per-CPU
-        // map, and `next` has room for the position of the next batch. The other two pointers may be null.
+        // SAFETY: `keys` and `values` have room for `count` entries (in a per-CPU map, with one value per
+        // CPU), and `next` has room for the position of the next batch. The other two pointers may be null.
         check(unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 self.descriptor,
@@ -51,7 +51,7 @@ impl Map {
         Ok(values.chunks_exact(words.max(1)).map(|copies| self.sums(copies)).collect())
     }
 
-    /// Read all keys and values of a hash. Entries may be missed if another program deletes entries
+    /// Read all keys and values of a hash map. Entries may be missed if another program deletes entries
     /// concurrently.
     pub fn items(self) -> io::Result<Vec<(Vec<u8>, Vec<u64>)>> {
         let mut buffer = self.buffer()?;
@@ -78,7 +78,7 @@ impl Map {
         })
     }
 
-    /// Delete a key of a hash. A missing key is not an error.
+    /// Delete a key from a hash map. A missing key is not an error.
     pub fn delete(self, key: &[u8]) -> io::Result<()> {
         self.check_key(key)?;
         // SAFETY: the key has the map's key size, which is checked above.
@@ -128,8 +128,8 @@ impl Map {
     fn next_key(self, last: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {
         let mut next = vec![0; self.key_bytes];
         let last = last.map_or(std::ptr::null(), <[u8]>::as_ptr);
-        // SAFETY: `next` has the map's key size, and so has `last`, unless it is null, which requests the
-        // first key.
+        // SAFETY: `next` has the map's key size. `last` has the same size, or is null to request the first
+        // key.
         match check(unsafe {
             libbpf_sys::bpf_map_get_next_key(self.descriptor, last.cast(), next.as_mut_ptr().cast())
         }) {

@@ -3,16 +3,16 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Number of bytes to write to evict all other data from the caches of one core: nearly all CPUs have L2
-/// caches of at most this size.
+/// Number of bytes that are written to evict all other data from one core's caches. Few CPUs have L2 caches
+/// larger than this.
 const COLD_BYTES: usize = 1 << 20;
 const CACHE_LINE: usize = 64;
 
-/// Symbol name of a function that begins with a push, like most functions. The kernel emulates this
-/// instruction at a hit.
+/// Symbol name of a function that begins with a push instruction, as most functions do. The kernel emulates
+/// this instruction when the probe is hit.
 pub const FUNCTION: &str = "innoscope_calibration";
-/// Symbol name of the function whose first instruction the kernel cannot emulate. The kernel has to
-/// single-step it out of line, which is several times as expensive.
+/// Symbol name of a function whose first instruction the kernel cannot emulate. The kernel has to single-step
+/// it out of line, which costs several times as much as emulating it.
 pub const STEPPED_FUNCTION: &str = "innoscope_calibration_stepped";
 
 /// Do almost nothing, so that the duration of a probed call is the cost of the probe.
@@ -47,10 +47,11 @@ pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
     black_box(value).wrapping_add(2)
 }
 
-/// Return the median time of `calls` calls of one of the functions, including the time to read the clock.
+/// Call one of the functions `calls` times and return the median duration, including the time to read the
+/// clock.
 ///
-/// Before each call the caches are filled with other data, as happens in a server between two calls of a
-/// function; this doubles the cost of a hit. The median excludes calls that another thread interrupted.
+/// Before each call, the caches are filled with other data, as a server does between two calls to a function.
+/// This doubles the cost of a hit. Calls that another thread interrupts hardly affect the median.
 pub fn run(calls: u32, stepped: bool) -> Duration {
     let function = if stepped { innoscope_calibration_stepped } else { innoscope_calibration };
     let mut cold = vec![0_u8; COLD_BYTES];

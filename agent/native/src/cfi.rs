@@ -12,7 +12,7 @@ use crate::symbols::{Bytes, ElfFile, limits};
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 type Expression = UnwindExpression<usize>;
 
-/// Steps charged for evaluating one expression, whether or not the evaluation terminates.
+/// Number of unwind steps charged for the evaluation of one expression, whether or not it terminates.
 const EXPRESSION_STEPS: u64 = 50;
 
 /// The registers of one frame.
@@ -22,15 +22,15 @@ pub struct Frame {
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer register, which the function may use for other purposes.
-    pub bp: u64,
+    /// The frame pointer register, which a function may use for other purposes; None if it is unknown.
+    pub bp: Option<u64>,
     /// True for the innermost frame, whose `ip` is not a return address.
     pub innermost: bool,
 }
 
 impl Frame {
     /// Return the address to look up. A return address may already belong to the next function, so the
-    /// address of the call instruction before it is used.
+    /// address inside the preceding call instruction is used.
     pub fn lookup(&self) -> u64 {
         if self.innermost { self.ip } else { self.ip.wrapping_sub(1) }
     }
@@ -39,7 +39,7 @@ impl Frame {
         match register {
             X86_64::RA => Some(self.ip),
             X86_64::RSP => Some(self.sp),
-            X86_64::RBP => Some(self.bp),
+            X86_64::RBP => self.bp,
             _ => None,
         }
     }
@@ -52,6 +52,8 @@ pub enum Caller {
     At(Frame),
     /// There is no caller: this is the outermost frame.
     Top,
+    /// The caller depends on the frame pointer, which is unknown.
+    NeedsFramePointer,
 }
 
 /// Access to the bytes of a stack.
@@ -101,12 +103,12 @@ enum Canonical {
 pub enum Rule {
     /// The function has no caller.
     Root {
-        /// True if the file marks the return address as undefined, false if the file does not describe the
-        /// return address.
+        /// True if the file marks the return address as undefined; false if it has no rule for the return
+        /// address.
         undefined: bool,
     },
-    /// The function has an entry, but none of its rows covers the address. The innermost frame is then
-    /// treated as if its prologue had not run yet, and other frames as if the frame pointer had been set up.
+    /// The function has an entry, but no row covers the address. The innermost frame is then treated as if
+    /// its prologue had not run yet, and other frames as if they had set up the frame pointer.
     Uncovered,
     /// Follow the frame pointer.
     FramePointer,
@@ -140,12 +142,14 @@ impl Rule {
         match self {
             Self::Root { .. } => Some(Caller::Top),
             Self::Uncovered if frame.innermost => advance(frame, frame.sp.checked_add(8)?, frame.bp, memory),
-            Self::FramePointer if frame.bp == 0 => Some(Caller::Top),
+            Self::Uncovered | Self::FramePointer if frame.bp.is_none() => Some(Caller::NeedsFramePointer),
+            Self::FramePointer if frame.bp == Some(0) => Some(Caller::Top),
             Self::Uncovered | Self::FramePointer => by_frame_pointer(frame, memory),
             Self::Described(row) => match row.caller(table?, frame, memory, steps) {
                 Some(caller) => Some(caller),
                 None if memory.beyond => None,
-                None if frame.bp == 0 => Some(Caller::Top),
+                None if frame.bp.is_none() => Some(Caller::NeedsFramePointer),
+                None if frame.bp == Some(0) => Some(Caller::Top),
                 None => by_frame_pointer(frame, memory),
             },
         }
@@ -153,16 +157,16 @@ impl Rule {
 }
 
 fn by_frame_pointer<F: Fn(u64) -> Option<u64>>(frame: Frame, memory: &mut Memory<F>) -> Option<Caller> {
-    let sp = frame.bp.checked_add(16).filter(|sp| *sp > frame.sp)?;
-    let bp = memory.word(frame.bp)?;
-    advance(frame, sp, bp, memory)
+    let sp = frame.bp?.checked_add(16).filter(|sp| *sp > frame.sp)?;
+    let bp = memory.word(frame.bp?)?;
+    advance(frame, sp, Some(bp), memory)
 }
 
 /// Build the caller's frame, with the return address in the word below `sp`.
 fn advance<F: Fn(u64) -> Option<u64>>(
     frame: Frame,
     sp: u64,
-    bp: u64,
+    bp: Option<u64>,
     memory: &mut Memory<F>,
 ) -> Option<Caller> {
     let ip = memory.word(sp.checked_sub(8)?)?;
@@ -196,17 +200,18 @@ impl Row {
             Saved::At(offset) => {
                 let at = canonical.checked_add_signed(offset)?;
                 match (memory.read)(at) {
-                    Some(bp) => bp,
-                    // Some epilogues have already popped the return address, which the table does not
-                    // describe. Otherwise, the copy begins at `sp`.
+                    Some(bp) => Some(bp),
+                    // Some epilogues have already popped the frame pointer, although the table still
+                    // describes it as saved. Its slot is then below `sp`, where the copy begins, and the
+                    // register holds the caller's value.
                     None if frame.innermost && at < frame.sp => frame.bp,
-                    None => memory.word(at)?,
+                    None => Some(memory.word(at)?),
                 }
             }
-            Saved::Value(offset) => canonical.checked_add_signed(offset)?,
-            Saved::In(register) => frame.register(register).unwrap_or(frame.bp),
-            Saved::AtExpression(one) => evaluate(one).and_then(|at| (memory.read)(at)).unwrap_or(frame.bp),
-            Saved::Expression(one) => evaluate(one).unwrap_or(frame.bp),
+            Saved::Value(offset) => Some(canonical.checked_add_signed(offset)?),
+            Saved::In(register) => frame.register(register).or(frame.bp),
+            Saved::AtExpression(one) => evaluate(one).and_then(|at| (memory.read)(at)).or(frame.bp),
+            Saved::Expression(one) => evaluate(one).or(frame.bp),
         };
         let ip = match self.return_address {
             Saved::At(offset) => memory.word(canonical.checked_add_signed(offset)?)?,
@@ -236,7 +241,8 @@ fn saved(rule: Option<&RegisterRule<usize>>) -> Saved {
 pub struct UnwindTable {
     frames: Bytes,
     header: Option<Bytes>,
-    /// If there is no header: the start address of each entry's function and the offset of the entry, sorted.
+    /// For a file without `.eh_frame_hdr`: (start address of the entry's function, offset of the entry),
+    /// sorted.
     index: (Vec<(u64, usize)>, CountedBytes),
     bases: BaseAddresses,
     context: UnwindContext<usize>,
@@ -254,8 +260,8 @@ impl UnwindTable {
         }
     }
 
-    /// Read the unwind sections of a file. Without `.eh_frame_hdr` the entries are indexed, which takes a few
-    /// ms for a server.
+    /// Read the unwind sections of a file. If there is no `.eh_frame_hdr`, the entries are indexed, which
+    /// takes a few ms for a server.
     pub fn of(elf: &ElfFile) -> Self {
         let mut table = Self::none();
         let Some(frames) = elf.section(".eh_frame") else { return table };
@@ -310,6 +316,13 @@ impl UnwindTable {
         }
     }
 
+    /// Return the start of the function, or of the part of a function, that covers an ELF virtual address.
+    pub fn function_start(&self, svma: u64) -> Option<u64> {
+        let section = section(&self.frames);
+        let entry = entry(&section, self.header.as_deref(), &self.index.0, &self.bases, svma)?;
+        entry.contains(svma).then(|| entry.initial_address())
+    }
+
     /// Evaluate an expression over the registers of a frame; return `None` if it fails or takes too many
     /// steps.
     fn evaluate(
@@ -350,7 +363,7 @@ fn section(frames: &Bytes) -> EhFrame<Slice<'_>> {
     section
 }
 
-/// Find the entry of the last function that begins at or before the address.
+/// Find the entry (FDE) of the last function that begins at or before the address.
 fn entry<'data>(
     section: &EhFrame<Slice<'data>>,
     header: Option<&'data [u8]>,

@@ -14,19 +14,19 @@ static SUFFIX: LazyLock<regex::Regex> = LazyLock::new(|| {
     regex::Regex::new(suffix).expect("the expression is valid")
 });
 
-/// Maximum number of cached results, one per function name, for all servers that this process has observed.
+/// Maximum number of cached results, one per function name, over all servers that this process has observed.
 const MAX_CACHED_NAMES: usize = 65_536;
 /// Maximum compiled size of the patterns in bytes. The catalog compiles to 2 MB; a catalog above the limit is
 /// rejected.
 const MAX_COMPILED_BYTES: usize = 64 << 20;
 
-/// Return a function's name without what compilers and linkers add to it (`.isra.3`, `@plt`).
+/// Return a function's name without the suffixes that compilers and linkers add (`.isra.3`, `@plt`).
 pub fn plain_name(function: &str) -> &str {
     SUFFIX.find(function).map_or(function, |suffix| &function[..suffix.start()])
 }
 
-/// Return the expression for whole names of a list of patterns. A pattern is a name with `*` and `?`, or
-/// `/a regular expression/`. An empty list matches nothing.
+/// Return one regular expression that matches whole names against a list of patterns. A pattern is a name
+/// with `*` and `?`, or `/a regular expression/`. An empty list matches nothing.
 fn expression<S: AsRef<str>>(patterns: &[S]) -> String {
     if patterns.is_empty() {
         return "[a&&b]".to_owned();
@@ -42,13 +42,14 @@ fn alternative(pattern: &str) -> String {
     {
         return regular.to_owned();
     }
-    // In a valid string, any number of bytes matches the same as any number of characters, and compiles to a
-    // smaller program.
+    // In valid UTF-8, "any bytes" matches the same text as "any characters", and compiles to a smaller
+    // program.
     let with_stars = regex::escape(pattern).replace(r"\*", "(?-u:.)*");
     with_stars.replace(r"\?", ".")
 }
 
-/// Return the reason why a pattern is malformed or the patterns cannot be compiled together, or None.
+/// Return the reason why a pattern is malformed, or why the patterns cannot be compiled together; None if all
+/// are valid.
 pub fn pattern_problem(patterns: &[String]) -> Option<String> {
     let problem = |patterns: &[String]| compile(patterns).err().map(|error| error.detail);
     let of_one = |pattern: &String| {
@@ -66,7 +67,7 @@ fn malformed(error: &regex::Error) -> Error {
     Error::new(Kind::Internal, reason.trim_start_matches("error: ").to_owned())
 }
 
-/// Patterns for whole names.
+/// Compiled patterns that match whole names.
 pub struct Patterns(Regex);
 
 impl Patterns {
@@ -89,7 +90,7 @@ fn compile(patterns: &[String]) -> Result<Regex> {
 
 /// Lists of patterns for function names.
 struct NameLists {
-    /// For each name without wildcards (as most patterns are), the numbers of the lists that contain it.
+    /// For each pattern without wildcards (that is, most patterns), the numbers of the lists that contain it.
     exact: FxHashMap<String, Vec<usize>>,
     /// For each list, one expression for all patterns with wildcards.
     expressions: RegexSet,
@@ -155,13 +156,13 @@ pub struct Situation<'a> {
     pub syscall: Option<&'a str>,
     /// The kind of file that the system call uses.
     pub file: Option<&'a str>,
-    /// True if the thread is on a CPU or ready for one.
+    /// True if the thread is on a CPU, or runnable.
     pub running: bool,
-    /// True if the stack is from an earlier time. Such a stack does not prove a wait.
+    /// True if the stack is outdated. Such a stack does not prove that the thread is waiting.
     pub stale: bool,
 }
 
-/// A rule of waits.yaml. A condition that is None, or an empty set, always holds.
+/// A rule of waits.yaml. A condition that is None or an empty set always holds.
 #[derive(Debug, Clone, Default)]
 pub struct Rule {
     /// The class that the rule assigns.
@@ -169,15 +170,16 @@ pub struct Rule {
     /// If set, the rule holds only for running threads (true) or only for threads that are not running
     /// (false).
     pub running: Option<bool>,
-    /// At least one function must match.
+    /// At least one function on the stack must match one of these patterns.
     pub frames: Option<Vec<String>>,
-    /// At least one function must also match one of these.
+    /// In addition, at least one function on the stack must match one of these patterns.
     pub also: Option<Vec<String>>,
-    /// The server's innermost function, or a library function that it calls, must match.
+    /// The server's innermost function, or a library function that it calls, must match one of these
+    /// patterns.
     pub leaf: Option<Vec<String>>,
-    /// No function may match.
+    /// No function on the stack may match any of these patterns.
     pub never: Option<Vec<String>>,
-    /// The thread's name must match.
+    /// The thread's name must match one of these patterns.
     pub comm: Option<Vec<String>>,
     /// The thread must be in one of these system calls.
     pub syscalls: FxHashSet<String>,
@@ -185,7 +187,7 @@ pub struct Rule {
     pub files: FxHashSet<String>,
 }
 
-/// A compiled rule, in which pattern lists are replaced by their numbers.
+/// A compiled rule, which refers to pattern lists by number.
 struct CompiledRule {
     rule: Rule,
     needed: Vec<usize>,
@@ -235,7 +237,7 @@ impl Classifier {
         })
     }
 
-    /// Return the wait class of a thread with this stack, innermost function first.
+    /// Return the wait class of a thread. `stack` lists the functions on its stack, innermost first.
     pub fn classify<'a>(
         &mut self,
         stack: impl IntoIterator<Item = Function<'a>>,
@@ -260,7 +262,7 @@ impl Classifier {
         matching.map_or(if thread.running { "on_cpu" } else { "other" }, |found| &found.rule.wait)
     }
 
-    /// Return whether a file is one of the libraries.
+    /// Return whether a file name matches one of the patterns for libraries.
     pub fn is_library(&mut self, module: &str) -> bool {
         if let Some(known) = self.libraries.get(module) {
             return *known;
@@ -293,16 +295,16 @@ impl CompiledRule {
 /// A kind of thread in threads.yaml.
 #[derive(Debug, Clone)]
 pub struct KindRule {
-    /// Patterns for the functions at the root of its threads' stacks.
+    /// Patterns for the functions at the root of the stacks of such threads.
     pub frames: Vec<String>,
-    /// Patterns for the names of its threads.
+    /// Patterns for the names of such threads.
     pub comm: Vec<String>,
 }
 
 /// The result of [`ThreadKinds::of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadKind {
-    /// The kind with this number.
+    /// The kind with this index.
     Known(usize),
     /// A thread of a pool, whose task is unknown.
     Pool,
@@ -310,9 +312,9 @@ pub enum ThreadKind {
     Other,
 }
 
-/// Assigns kinds to threads, by the root of the stack, otherwise by the thread's name.
+/// Assigns a kind to each thread by the root of its stack or, if that matches no pattern, by its name.
 pub struct ThreadKinds {
-    /// The functions of each kind, followed by the functions of thread pools.
+    /// One list of function patterns per kind, followed by the list for thread pools.
     functions: NameLists,
     comms: Vec<Regex>,
 }
@@ -327,7 +329,7 @@ impl ThreadKinds {
         Ok(Self { functions: NameLists::new(&lists)?, comms })
     }
 
-    /// Return the kind of a thread with these functions on its stack, outermost first.
+    /// Return the kind of a thread. `from_root` lists the functions on its stack, outermost first.
     pub fn of<'a>(&mut self, from_root: impl IntoIterator<Item = &'a str>, comm: &str) -> ThreadKind {
         let mut in_pool = false;
         for function in from_root {

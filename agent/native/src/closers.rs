@@ -1,20 +1,20 @@
 //! Closes the descriptors of probes in helper processes.
 //!
 //! The kernel removes a breakpoint in the context of the task that drops the last reference. If a SIGKILL is
-//! pending for that task, the breakpoint stays forever ("leaking uprobe"). Therefore the threads
-//! of this process must not drop the last reference: the OOM killer, a cgroup's kill or a core dump can kill
-//! them at any time.
+//! pending for that task, the breakpoint stays forever ("leaking uprobe"). Therefore the threads of this
+//! process must not drop the last reference: the OOM killer, `cgroup.kill` or a core dump can kill them at
+//! any time.
 //!
-//! A closer process drops the reference by exiting. A task that has begun to exit receives no more signals,
-//! and it has already released its address space, which is a private copy.
+//! A closer process drops the reference by exiting. An exiting task receives no more signals, and by then it
+//! has already released its address space, which is a private copy of ours.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of closers. Each needs about 50 ms to close a link, even if other closers run at the same
-/// time. A closer has a copy of this process's page tables, which count towards our memory.
+/// Maximum number of closers. Each takes about 50 ms to close a link, even if other closers run at the same
+/// time. A closer has a copy of this process's page tables, which count towards the memory of our cgroup.
 const MAX_CLOSERS: usize = 16;
 
 /// Held while closers start. A new closer has copies of all our descriptors. None of these copies may become
@@ -28,8 +28,8 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
     }
     let share = descriptors.len().div_ceil(MAX_CLOSERS);
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Ok(gate) = Gate::new() else { return }; // dropping the descriptors then closes them on this thread
-    let closers: Vec<Closer> = descriptors.chunks(share).filter_map(|some| gate.start(some)).collect();
+    let Ok(gate) = Gate::new() else { return }; // the descriptors are then dropped and closed on this thread
+    let closers: Vec<Child> = descriptors.chunks(share).filter_map(|some| gate.start(some)).collect();
     let go = gate.wait_until_ready();
     drop(starting);
     drop(descriptors); // fast, because the closers still have references
@@ -39,7 +39,7 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
     }
 }
 
-/// Two pipes that synchronise us with the closers. Nothing is written: the signal is the end of file.
+/// Two pipes that synchronise us with the closers. Nothing is written to them; end of file is the signal.
 struct Gate {
     /// Reaches end of file when every closer has closed all descriptors except its share.
     ready: (OwnedFd, OwnedFd),
@@ -53,23 +53,13 @@ impl Gate {
     }
 
     /// Start a closer; return None if the process cannot be created.
-    fn start(&self, descriptors: &[OwnedFd]) -> Option<Closer> {
+    fn start(&self, descriptors: &[OwnedFd]) -> Option<Child> {
         let (ready, go) = (self.ready.1.as_raw_fd(), self.go.0.as_raw_fd());
         let mut kept: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).chain([ready, go]).collect();
         kept.sort_unstable();
         let limit = descriptor_limit();
-        let pid = without_signals(|| {
-            // SAFETY: with these arguments clone works like fork(), but sends no signal when the child exits,
-            // because Python must not see a signal for a child that it did not start. The child only makes
-            // raw system calls.
-            let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
-            if pid == 0 {
-                // SAFETY: this runs in the child, which has its own copy of all memory and descriptors.
-                unsafe { run_closer(&kept, limit, ready, go) }
-            }
-            pid
-        });
-        (pid > 0).then_some(Closer { pid: pid as libc::pid_t })
+        // SAFETY: this runs in the child, which has its own copy of all memory and descriptors.
+        Child::start(0, || unsafe { run_closer(&kept, limit, ready, go) }).ok()
     }
 
     fn wait_until_ready(self) -> OwnedFd {
@@ -80,12 +70,35 @@ impl Gate {
     }
 }
 
-struct Closer {
+/// A child process that shares no memory with us. Python does not know it.
+pub struct Child {
     pid: libc::pid_t,
 }
 
-impl Closer {
-    fn wait(self) {
+impl Child {
+    /// Run a function in a new child, which then exits. `shared` has the flags of clone() for what it shares.
+    /// The function must not allocate memory or take locks, which another thread may hold.
+    pub fn start(shared: libc::c_int, run: impl FnOnce()) -> io::Result<Self> {
+        without_signals(|| {
+            // SAFETY: with these arguments, clone works like fork(), but sends no signal when the child exits:
+            // Python must not receive a signal for a child that it did not start.
+            let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(shared), 0, 0, 0, 0) };
+            if pid == 0 {
+                run();
+                loop {
+                    // SAFETY: the call takes a number and does not return.
+                    unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+                }
+            }
+            if pid < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self { pid: pid as libc::pid_t })
+        })
+    }
+
+    /// Wait until the child has exited.
+    pub fn wait(self) {
         // SAFETY: the pid is that of our child, and a null status pointer is allowed.
         while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
@@ -93,12 +106,12 @@ impl Closer {
     }
 }
 
-/// Run a closer: close all descriptors except those `kept` (in ascending order), signal that it is ready, and
-/// exit at the end of file of `go`.
+/// Run a closer: close all descriptors except those in `kept` (in ascending order), signal readiness, and
+/// return when `go` reaches end of file.
 ///
 /// # Safety
 /// Call it only in a child process that shares neither memory nor descriptors with its parent.
-unsafe fn run_closer(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) -> ! {
+unsafe fn run_closer(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) {
     let mut first = 0;
     for &descriptor in kept {
         // SAFETY: the descriptors are the child's own copies, and nothing in the child uses them.
@@ -112,9 +125,6 @@ unsafe fn run_closer(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) -> !
         libc::syscall(libc::SYS_close, ready);
         let mut byte = 0_u8;
         libc::syscall(libc::SYS_read, go, &raw mut byte, 1);
-        loop {
-            libc::syscall(libc::SYS_exit_group, 0);
-        }
     }
 }
 
@@ -133,7 +143,7 @@ unsafe fn close_between(first: RawFd, end: RawFd) {
     }
 }
 
-/// Return the limit of descriptors; all open descriptors have lower numbers.
+/// Return the limit on descriptors. All open descriptors have lower numbers.
 fn descriptor_limit() -> RawFd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a local rlimit.
@@ -141,7 +151,8 @@ fn descriptor_limit() -> RawFd {
     if result < 0 { RawFd::MAX } else { RawFd::try_from(limit.rlim_cur).unwrap_or(RawFd::MAX) }
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+/// Return a new pipe: the end to read from, and the end to write to.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
     Ok((reader.into(), writer.into()))
 }

@@ -1,5 +1,5 @@
-//! Reads one mapped file of code for probes: the path that opens exactly this file, its functions, and their
-//! offsets in the file.
+//! Opens one mapped code file for probing, and provides its functions, their file offsets, and a path that
+//! opens exactly this file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::references;
 use crate::symbols::{self, DebugSearch, ElfFile, Named, SymbolTable};
 use crate::uprobe;
 
-/// An upper bound of the length of an x86-64 instruction, in bytes.
+/// An upper bound on the length of an x86-64 instruction, in bytes.
 const INSTRUCTION: u64 = 16;
 
 /// A mapped file with its symbols.
@@ -36,7 +36,7 @@ pub struct Function {
     pub size: u64,
     /// File offset of the function's first instruction.
     pub offset: u64,
-    /// True if a probe on the function is of the expensive kind; see [`uprobe::is_stepped`].
+    /// True if a probe on this function is expensive; see [`uprobe::is_stepped`].
     pub stepped: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Variable {
 }
 
 impl CodeFile {
-    /// Open the main executable, or the first mapped file whose base name begins with `name`.
+    /// Open the main executable or, with `name`, the first mapped file whose base name begins with it.
     ///
     /// Errors: `Gone`, `Rights`, or `Elf` if no such file is mapped or it is damaged.
     pub fn new(pid: u32, name: Option<&str>, search: &DebugSearch) -> Result<Self> {
@@ -69,7 +69,7 @@ impl CodeFile {
         Ok(Self { pid, mapping, elf, table, bias })
     }
 
-    /// Return a path that opens the mapped file itself, even if another file has taken its name since.
+    /// Return a path that opens the mapped file itself, even if another file has replaced it on disk.
     pub fn path(&self) -> PathBuf {
         let Mapping { start, end, .. } = self.mapping;
         PathBuf::from(format!("/proc/{}/map_files/{start:x}-{end:x}", self.pid))
@@ -114,7 +114,7 @@ impl CodeFile {
         named.map(|named| self.variable(named)).collect()
     }
 
-    /// Return the variable that covers each of these addresses in the process.
+    /// Return, for each of these addresses in the process, the variable that covers it.
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Variable>> {
         let svmas: Vec<u64> = addresses.iter().map(|one| one.wrapping_sub(self.bias)).collect();
         let found = self.table.variables_at(&svmas);

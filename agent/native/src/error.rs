@@ -3,17 +3,21 @@
 use std::fmt;
 use std::io;
 
-/// The kind of a failure; in Python, the result of `as_str` is `NativeError.args[0]`.
+/// The kind of a failure. In Python, `NativeError.args[0]` is the result of `as_str`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The process has ended or never existed.
     Gone,
-    /// The kernel refused with EPERM or EACCES.
+    /// The kernel refused the operation with EPERM or EACCES.
     Rights,
     /// Another debugger is attached to the process.
     Traced,
     /// This kernel cannot load or run the snapshot program.
     Bpf,
+    /// This kernel cannot open the perf events that are needed.
+    Perf,
+    /// This kernel lacks a file in /proc that is needed to copy stacks.
+    Procfs,
     /// A file is not a usable ELF object.
     Elf,
     /// The process has a different CPU architecture from this build.
@@ -30,6 +34,8 @@ impl Kind {
             Self::Rights => "rights",
             Self::Traced => "traced",
             Self::Bpf => "bpf",
+            Self::Perf => "perf",
+            Self::Procfs => "procfs",
             Self::Elf => "elf",
             Self::Arch => "arch",
             Self::Internal => "internal",

@@ -3,15 +3,17 @@
 //!
 //! - `snapshot` copies registers and stacks.
 //! - `modules` and `symbols` read the files that are mapped into the process.
-//! - `unwind` turns stacks into return addresses, `names` turns addresses into function names.
+//! - `unwind` turns stacks into return addresses, and `names` turns addresses into function names.
 //! - `process` combines these into one snapshot.
 //! - `classify` determines what threads wait for, and their kinds.
-//! - `samples` counts the stacks that BPF programs send.
+//! - `samples` counts the stacks that BPF programs or perf events send.
+//! - `perf_event` opens perf events and reads their ring buffers.
 //! - `layout` finds the offsets of global variables and their members.
 //! - `python` and `python_*` are the interface to Python.
 
 pub mod bpfmap;
 pub mod calibration;
+pub mod call_site;
 pub mod cfi;
 pub mod classify;
 pub mod closers;
@@ -25,7 +27,9 @@ pub mod memory;
 pub mod modules;
 pub mod multi;
 pub mod names;
+pub mod openers;
 pub mod pacing;
+pub mod perf_event;
 pub mod pprof;
 pub mod probe;
 pub mod process;

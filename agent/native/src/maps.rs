@@ -29,7 +29,7 @@ pub struct Mapping {
 pub fn executable(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/maps");
     let mut text = Vec::new();
-    // No server has more mappings than this limit allows; further mappings are ignored.
+    // No real server reaches this limit. Mappings beyond it are ignored.
     File::open(&path)
         .and_then(|file| file.take(limits::MAPS_BYTES).read_to_end(&mut text))
         .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
@@ -50,7 +50,7 @@ pub fn main_executable(pid: u32) -> Result<Mapping> {
         .ok_or_else(|| Error::new(Kind::Elf, format!("process {pid} does not map its own executable")))
 }
 
-/// Parse `start-end perms offset dev inode path`; return None for a mapping that is not code of a file.
+/// Parse `start-end perms offset dev inode path`; return None unless it maps a file's code.
 fn parse_executable(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;

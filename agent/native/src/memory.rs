@@ -32,7 +32,7 @@ pub fn read(pid: u32, address: u64, size: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Read up to `size` bytes from `address`, or fewer if the mapping ends earlier.
+/// Read `size` bytes from `address`, or fewer if the mapping ends earlier.
 pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     let pieces = split_pages(address, size);

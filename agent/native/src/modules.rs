@@ -1,5 +1,5 @@
-//! The ELF files that are mapped into a process, with the data of each that unwinding and symbol resolution
-//! need.
+//! The ELF files that are mapped into a process, with the data that unwinding and symbol resolution need from
+//! each file.
 
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::confined::InlinedCalls;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory;
-use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable, limits, memory_budget, opening};
+use crate::symbols::{self, Bytes, DebugSearch, ElfFile, SymbolTable, limits, memory_budget, opening};
 
 /// One ELF file mapped into the process.
 pub struct Module {
@@ -27,11 +27,11 @@ pub struct Module {
     pub bias: u64,
     /// The file, if it could be opened.
     pub elf: Option<Arc<ElfFile>>,
-    /// Its symbols.
+    /// The symbols of the file.
     pub symbols: SymbolTable,
     /// The reasons why the file, or a better source of its symbols, could not be used.
     pub problem: Option<String>,
-    /// The reader of inlined calls, started at the first use; None if there is no debug information.
+    /// The reader of inlined calls, started on first use; None if there is no debug information.
     inlines: OnceCell<Option<RefCell<InlinedCalls>>>,
     inode: u64,
 }
@@ -52,18 +52,33 @@ impl Module {
         address.wrapping_sub(self.bias)
     }
 
+    /// Return up to `size` bytes of code before an address in the process.
+    pub fn code_before(&self, address: u64, size: usize) -> Option<Bytes> {
+        let elf = self.elf.as_ref()?;
+        let svma = self.svma(address);
+        let segment = elf.load_segments().iter().find(|one| one.executable && one.svma().contains(&svma))?;
+        let offset = svma - segment.vaddr;
+        let size = offset.min(size as u64);
+        elf.read(segment.offset.checked_add(offset - size)?, size)
+    }
+
     /// Return the functions inlined at an ELF virtual address, innermost first. The first call opens the
     /// debug information in a confined child.
     fn inlined(&self, svma: u64, search: &DebugSearch) -> Vec<String> {
         let inlines = self.inlines.get_or_init(|| {
-            let elf = symbols::find_dwarf(self.elf.as_ref()?, Path::new(&self.path), search)?;
-            InlinedCalls::new(&search.reader, &elf).ok().map(RefCell::new)
+            let (own, path) = (self.elf.as_ref()?, Path::new(&self.path));
+            let dwarf = symbols::find_dwarf(own, path, search)?;
+            let opened_as = match &search.root {
+                Some(root) if Arc::ptr_eq(own, &dwarf) => opening::in_root(root, path),
+                _ => dwarf.path().to_owned(),
+            };
+            InlinedCalls::new(&search.reader, &dwarf, &opened_as).ok().map(RefCell::new)
         });
         inlines.as_ref().map(|inlines| inlines.borrow_mut().frames(svma)).unwrap_or_default()
     }
 
     /// Return true if the address is in the program's entry function (`_start`), which has no caller. The
-    /// unwind information of old programs does not mark it.
+    /// unwind information of old programs does not mark this function as having no caller.
     pub fn is_entry(&self, address: u64) -> bool {
         const ENTRY_BYTES: u64 = 48;
         self.elf.as_ref().is_some_and(|elf| {
@@ -73,7 +88,7 @@ impl Module {
     }
 }
 
-/// All modules of a process. The list is read again when an address outside all of them occurs.
+/// All modules of a process. The caller refreshes the list when it finds an address outside all of them.
 pub struct Modules {
     pid: u32,
     search: DebugSearch,
@@ -118,8 +133,8 @@ impl Modules {
         Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), files: modules }
     }
 
-    /// Read the maps again and return true if the modules changed. Modules that are still mapped are
-    /// retained; if the process has exited, all modules are retained.
+    /// Read the maps again, and return true if the modules changed. Modules that are still mapped are kept;
+    /// if the process has exited, all are kept.
     pub fn refresh(&mut self) -> Result<bool> {
         let mappings = maps::executable(self.pid)?;
         if mappings == self.mappings || mappings.is_empty() {
@@ -197,7 +212,7 @@ impl Modules {
 }
 
 impl Modules {
-    /// Return the reason why no further file may be read, if a limit is reached.
+    /// Return the reason why no more files may be read, if a limit has been reached.
     fn over_budget(&self, path: &str) -> Option<String> {
         if self.files.len() >= limits::MODULES {
             return Some(format!("{path}: not read: the process maps more than {} files", limits::MODULES));
@@ -211,7 +226,7 @@ impl Modules {
     }
 }
 
-/// Return the load address minus the link address, found by the segment that belongs to the mapping.
+/// Return the load address minus the link address, computed from the segment that belongs to the mapping.
 pub fn bias(elf: &ElfFile, mapping: &Mapping) -> Option<u64> {
     let page = !0xfff_u64;
     let segment = elf.load_segments().iter().find(|segment| {

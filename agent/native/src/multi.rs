@@ -1,5 +1,5 @@
 //! Attaches uprobes with BPF links (uprobe_multi, Linux 6.6). A hit costs less than with a perf event, and
-//! many probes can be detached without waiting for the kernel once per probe. Like a perf event, a link is
+//! many probes can be detached without waiting for the kernel for each of them. Like a perf event, a link is
 //! detached when its descriptor is closed.
 
 use std::env;
@@ -16,6 +16,7 @@ use crate::bpfmap::Map;
 use crate::calibration::innoscope_calibration;
 use crate::closers;
 use crate::maps;
+use crate::openers;
 use crate::programs::{self, Shape};
 use crate::uprobe::Place;
 
@@ -45,9 +46,9 @@ const COUNT: [[u8; 8]; 11] = [
     [0x95, 0, 0, 0, 0, 0, 0, 0],                // exit
 ];
 
-/// Return true if this kernel supports uprobe links that count the calls of all threads. Before 6.10 the
-/// links of some kernels count only the calls of a process's first thread. Detected once, by probing a
-/// function of this module.
+/// Return true if this kernel supports uprobe links that count the calls made by all threads. In some kernels
+/// before 6.10, links count only the calls made by a process's first thread. Support is detected once, by
+/// probing one of our own functions.
 pub fn is_supported() -> bool {
     detect().is_ok()
 }
@@ -78,13 +79,17 @@ pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
         pid: place.pid,
         ..Default::default()
     };
-    // SAFETY: the options and the path and offset that they point to outlive the call.
-    programs::owned(unsafe {
-        libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_UPROBE_MULTI, &raw const options)
-    })
+    // SAFETY: the options and the path and offset that they point to outlive the call. bpf_link_create fills in a
+    // local variable and makes the system call.
+    unsafe {
+        openers::open(|| {
+            let kind = libbpf_sys::BPF_TRACE_UPROBE_MULTI;
+            programs::owned(libbpf_sys::bpf_link_create(program, 0, kind, &raw const options))
+        })
+    }
 }
 
-/// Check that a link counts one call on a thread that is not the first of the process.
+/// Check that a link counts a call made by a thread other than the process's first one.
 fn count_one_call() -> Result<(), String> {
     let counter = programs::create_map(&COUNTER).map_err(|error| error.to_string())?;
     let program = programs::load_for_links("try_out", COUNT.as_flattened(), &[counter.as_raw_fd()])

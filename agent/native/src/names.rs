@@ -22,7 +22,7 @@ pub struct Frame {
     pub kernel: bool,
 }
 
-/// Maximum number of address names that stay cached when the cached stacks are dropped.
+/// Maximum number of cached addresses. If it is exceeded, clearing the stacks also drops all addresses.
 const MAX_CACHED_ADDRESSES: usize = 2_000;
 
 /// A cache of the frames at each address.
@@ -33,8 +33,8 @@ pub struct AddressNames {
 }
 
 impl AddressNames {
-    /// Create an empty cache. `inlines` adds the calls that the compiler inlined, `kernel` loads the kernel's
-    /// symbols.
+    /// Create an empty cache. `inlines` adds the calls that the compiler inlined, and `kernel` loads the
+    /// kernel's symbols.
     pub fn new(inlines: bool, kernel: bool) -> Self {
         let kallsyms = if kernel { Kallsyms::load().ok() } else { None };
         Self { inlines, kallsyms, frames: FxHashMap::default() }
@@ -65,7 +65,7 @@ impl AddressNames {
         self.frames.is_empty()
     }
 
-    /// Clear the cache, because the modules changed or to limit memory.
+    /// Clear the cache. This is needed after the modules have changed, and to limit memory.
     pub fn clear(&mut self) {
         self.frames.clear();
     }
@@ -74,7 +74,7 @@ impl AddressNames {
 /// A stack: the user addresses and the kernel addresses, each innermost first.
 pub type Addresses = (Vec<u64>, Vec<u64>);
 
-/// The stacks seen so far by id. An id is never reused.
+/// The distinct stacks seen so far, by id. Ids are never reused.
 pub struct StackNames {
     names: AddressNames,
     ids: FxHashMap<Arc<Addresses>, u32>,
@@ -83,7 +83,7 @@ pub struct StackNames {
 }
 
 impl StackNames {
-    /// Create an empty cache; for the arguments see [`AddressNames::new`].
+    /// Create an empty cache; see [`AddressNames::new`] for the arguments.
     pub fn new(inlines: bool, kernel: bool) -> Self {
         Self {
             names: AddressNames::new(inlines, kernel),
@@ -103,7 +103,7 @@ impl StackNames {
         self.stacks.is_empty()
     }
 
-    /// Drop the cached stacks to limit memory. The names of addresses stay cached unless there are too many.
+    /// Drop the cached stacks to limit memory. Addresses stay cached unless there are too many.
     pub fn clear_stacks(&mut self) {
         self.ids.clear();
         self.stacks.clear();
@@ -112,7 +112,7 @@ impl StackNames {
         }
     }
 
-    /// Drop everything, because the modules changed.
+    /// Drop everything. This is needed after the modules have changed.
     pub fn clear(&mut self) {
         self.ids.clear();
         self.stacks.clear();
@@ -124,8 +124,8 @@ impl StackNames {
         self.stacks.get(&id)
     }
 
-    /// Return the id of a stack, and its addresses, which all threads with this stack share. Resolves the
-    /// frames if the stack is new.
+    /// Return the id of a stack, and one copy of its addresses, shared by all threads with this stack. If the
+    /// stack is new, resolve its frames.
     pub fn intern(&mut self, modules: &Modules, stack: Addresses) -> (u32, Arc<Addresses>) {
         if let Some((shared, id)) = self.ids.get_key_value(&stack) {
             return (*id, Arc::clone(shared));

@@ -4,14 +4,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for which a snapshot may occupy a CPU before it yields. It is much shorter than the scheduler's own
-/// time slice (3 to 4 ms), which a client would notice as a gap.
+/// How long a snapshot may occupy a CPU before it yields. This is much shorter than the scheduler's own time
+/// slice (3 to 4 ms), which clients would notice as a pause.
 const MAX_SLICE: Duration = Duration::from_micros(100);
-/// Time for which the snapshot sleeps after each time slice, so that other threads get the CPU. `sched_yield`
-/// is not used, because a yielding thread forfeits a whole scheduler slice, which would delay the snapshot
-/// too much.
+/// How long the snapshot sleeps after each time slice while other threads need the CPU. `sched_yield` would
+/// then forfeit a whole time slice of the scheduler, which would delay the snapshot too much.
 const PAUSE: Duration = Duration::from_micros(150);
-/// If a `sched_yield` takes longer than this, another thread has run in between.
+/// If a `sched_yield` takes longer than this, another thread has run in between, so the CPU is contended.
 const SWITCH_TIME: Duration = Duration::from_micros(10);
 
 /// Limits the time slices of a long computation.

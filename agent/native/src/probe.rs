@@ -8,29 +8,41 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::multi;
+use crate::samples::events::{Options, PerfOnCpu};
+use crate::samples::programs::{OnCpu, Target};
 use crate::snapshot::bpf::BpfSource;
+use crate::snapshot::loader::Variant;
 use crate::snapshot::perf;
+use crate::snapshot::procfs::ProcfsSource;
 use crate::snapshot::ptrace::PtraceSource;
-use crate::snapshot::{Consistency, Source};
+use crate::snapshot::{Consistency, RawThread, Source};
 
-/// Load the snapshot program and run it on this process; return whether it works, and the evidence.
-pub fn bpf() -> (bool, String) {
-    let tried = BpfSource::new(std::process::id(), false, None).and_then(|mut source| source.copy_all());
+/// Load a snapshot program and run it on this process. Return whether it works, and the details.
+pub fn bpf(sleepable: bool) -> (bool, String) {
+    let variant = Variant { sleepable, kernel_stacks: false };
+    describe_copy(BpfSource::new(std::process::id(), variant, None).and_then(|mut source| source.copy_all()))
+}
+
+/// Copy the threads of this process by reading /proc. Return whether it works, and the details.
+pub fn procfs() -> (bool, String) {
+    describe_copy(ProcfsSource::new(std::process::id()).and_then(|mut source| source.copy_all()))
+}
+
+fn describe_copy(tried: Result<Vec<RawThread>>) -> (bool, String) {
     describe(tried.map(|threads| {
         let copied: usize = threads.iter().map(|thread| thread.stack.len()).sum();
         (copied > 0, format!("copied {copied} bytes of stack of {} threads of this process", threads.len()))
     }))
 }
 
-/// Sample a running thread of this process with a perf event; return whether it works, and the evidence.
+/// Sample a running thread of this process with a perf event. Return whether it works, and the details.
 pub fn perf() -> (bool, String) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let (send, receive) = mpsc::channel();
         let stop = &stop;
         scope.spawn(move || {
-            // SAFETY: gettid has no arguments and cannot fail.
-            let _ = send.send(unsafe { libc::gettid() } as u32);
+            let _ = send.send(nix::unistd::gettid().as_raw() as u32);
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
@@ -48,7 +60,31 @@ pub fn perf() -> (bool, String) {
     })
 }
 
-/// Count a call of the calibration function with a uprobe link; return whether it works, and the evidence.
+/// Period of the clocks that are started as a test.
+const PROFILE_PERIOD_NS: u64 = 10_000_000;
+
+/// Start a CPU profile of this process by BPF. Return whether it works, and the details.
+pub fn profile_bpf() -> (bool, String) {
+    let target = Target { pid: std::process::id(), start_time: 0, kernel: false, ring_bytes: 1 << 20 };
+    let started = OnCpu::new(target, PROFILE_PERIOD_NS).and_then(|mut profile| profile.begin());
+    describe(started.map(|()| (true, "a program ran on the clock of each CPU".to_owned())))
+}
+
+/// Start a CPU profile of this process by perf events. Return whether it works, and the details.
+pub fn profile_perf() -> (bool, String) {
+    let options = Options { period_ns: PROFILE_PERIOD_NS, kernel: false, ring_bytes: 128 << 10 };
+    let started = PerfOnCpu::new(std::process::id(), options).and_then(|mut profile| {
+        profile.begin()?;
+        Ok(profile.mode())
+    });
+    describe(started.map(|mode| {
+        let clocks = if mode.per_cpu { "one clock per CPU" } else { "clocks for each thread" };
+        let part = if mode.in_kernel { "" } else { ", without the time in the kernel" };
+        (true, format!("{clocks}{part}"))
+    }))
+}
+
+/// Count a call to the calibration function with a uprobe link. Return whether it works, and the details.
 pub fn uprobe_links() -> (bool, String) {
     match multi::detect() {
         Ok(()) => (true, "a link counted a call on another thread".to_owned()),
@@ -56,7 +92,7 @@ pub fn uprobe_links() -> (bool, String) {
     }
 }
 
-/// Seize, interrupt and detach a child process; return whether it works, and the evidence.
+/// Attach to a child process with ptrace, stop it and detach. Return whether it works, and the details.
 pub fn ptrace() -> (bool, String) {
     let child = Command::new("sleep").arg("10").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut child = match child {

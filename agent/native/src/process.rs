@@ -13,24 +13,31 @@ use crate::modules::Modules;
 use crate::names::{Addresses, Frame, StackNames};
 use crate::pacing::Pacer;
 use crate::snapshot::bpf::BpfSource;
+use crate::snapshot::loader::Variant;
+use crate::snapshot::procfs::ProcfsSource;
 use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust};
 use crate::symbols::{DebugSearch, limits};
 use crate::unwind::{End, Unwinder, Walk};
 
-/// Maximum number of threads that are retried because they ran; further threads are returned as they were
-/// copied.
+/// Maximum number of threads that are retried because they ran. The others are returned as they were copied.
 const MAX_RETRIED: usize = 1_000;
-/// If the cache has more stacks than twice the number of distinct stacks in the last snapshot plus this
-/// number, it is cleared to limit memory. Threads that compute have new stacks in each snapshot.
+/// The cache is cleared, to limit memory, when it holds more than twice the distinct stacks of the last
+/// snapshot plus this number. Threads that compute have new stacks in each snapshot.
 const SPARE_STACKS: usize = 64;
 
 /// How to copy the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// The BPF task iterator, which stops nothing.
+    /// The first of the following methods that works on this host, except ptrace.
+    Auto,
+    /// A sleepable BPF task iterator, which stops no threads.
     Bpf,
-    /// ptrace: each thread is stopped for a few microseconds.
+    /// A BPF task iterator that cannot sleep. It stops no threads.
+    BpfNosleep,
+    /// The files in /proc. Reading them stops no threads.
+    Procfs,
+    /// ptrace, which stops each thread for tens of microseconds.
     Ptrace,
 }
 
@@ -45,14 +52,14 @@ pub struct Process {
     distinct_stacks: usize,
     /// The unwound stacks of threads that were off the CPU in the last snapshot, by thread id.
     cached_stacks: FxHashMap<u32, CachedStack>,
-    /// Maximum bytes of stacks that one snapshot copies. The same number of bytes may be read in addition for
-    /// deep stacks.
+    /// Maximum bytes of stacks that one snapshot copies. For deep stacks, up to the same number of bytes is
+    /// read in addition.
     max_bytes: u64,
     /// Bytes of deep stacks that this snapshot may still read.
     deep_bytes_left: u64,
 }
 
-/// The unwound stack of a thread that was off the CPU. It is valid until the thread has run.
+/// The unwound stack of a thread that was off the CPU. It is valid until the thread runs again.
 struct CachedStack {
     switches: u64,
     trust: Trust,
@@ -70,7 +77,7 @@ struct UnwoundThread {
 enum Stack {
     /// Unwound in this snapshot.
     Unwound(Walk),
-    /// The same stack as in the last snapshot. Its symbols may have been dropped from the cache since.
+    /// The same stack as in the last snapshot. Its frames may have been dropped from the cache since.
     Cached(u32, Arc<Addresses>),
 }
 
@@ -80,8 +87,8 @@ impl UnwoundThread {
     }
 
     /// Return true if the next snapshot would return the same stack for an unchanged thread. Return false if
-    /// the walk ran out of steps, or reached an address outside all modules that may be known by the next
-    /// snapshot.
+    /// the walk ran out of steps, or if it reached an address outside all modules; the next snapshot may know
+    /// the module of that address.
     fn is_final(&self) -> bool {
         !matches!(&self.stack, Stack::Unwound(walk) if matches!(walk.end, End::OutsideModules | End::Budget))
     }
@@ -113,10 +120,7 @@ impl Process {
             ));
         }
         refuse_other_architecture(pid, &modules)?;
-        let source: Box<dyn Source> = match method {
-            Method::Bpf => Box::new(BpfSource::new(pid, kernel, cached_program)?),
-            Method::Ptrace => Box::new(PtraceSource::new(pid)),
-        };
+        let source = open_source(pid, method, kernel, cached_program)?;
         let unwinder = Unwinder::new(&modules);
         Ok(Self {
             pid,
@@ -131,7 +135,7 @@ impl Process {
         })
     }
 
-    /// Return "bpf" or "ptrace".
+    /// Return the name of the method: "bpf", "bpf-nosleep", "procfs" or "ptrace".
     pub fn method(&self) -> &'static str {
         self.source.name()
     }
@@ -173,7 +177,8 @@ impl Process {
         self.deep_bytes_left = self.max_bytes;
         let started = Instant::now();
         self.source.begin(self.max_bytes)?;
-        // Process the copy in parts, so that the stacks of 20,000 threads are never in memory together.
+        // Process the copy in parts, so that the stacks of 20,000 threads are never in memory at the same
+        // time.
         loop {
             let part = self.source.next()?;
             if part.is_empty() {
@@ -242,8 +247,8 @@ impl Process {
         snapshot.threads.sort_by_key(|thread| thread.raw.tid);
     }
 
-    /// Unwind those threads of one part of the copy that did not run during the copy. Up to a limit, threads
-    /// that ran are left for a retry, without their stack bytes.
+    /// Unwind the threads in one part of the copy. Threads that ran in the meantime are left for a retry,
+    /// without their stack bytes, up to a limit.
     fn walk_part(
         &mut self,
         part: Vec<RawThread>,
@@ -267,7 +272,7 @@ impl Process {
                 _ => {
                     let stack = thread.stack.clone();
                     self.finish_or_defer(thread, done, &mut late)?;
-                    // The code may have been mapped since the maps were read, for instance a plugin.
+                    // The code, for example a plugin, may have been mapped since the maps were read.
                     if let Some(last) = done.pop_if(|last| last.left_modules()) {
                         outside.push(RawThread { stack, ..last.thread });
                     }
@@ -306,6 +311,42 @@ impl Process {
         }
         Ok(())
     }
+}
+
+/// Create the source for a method.
+fn open_source(
+    pid: u32,
+    method: Method,
+    kernel_stacks: bool,
+    cached_program: Option<&[u8]>,
+) -> Result<Box<dyn Source>> {
+    let bpf = |sleepable| BpfSource::new(pid, Variant { sleepable, kernel_stacks }, cached_program);
+    Ok(match method {
+        Method::Auto => return open_first(|method| open_source(pid, method, kernel_stacks, cached_program)),
+        Method::Bpf => Box::new(bpf(true)?),
+        Method::BpfNosleep => Box::new(bpf(false)?),
+        Method::Procfs => Box::new(ProcfsSource::new(pid)?),
+        Method::Ptrace => Box::new(PtraceSource::new(pid)),
+    })
+}
+
+/// Create the first source that works, among those that stop no threads. If none works, the error contains
+/// all reasons; its kind is that of the last source, which has the lowest requirements.
+fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dyn Source>> {
+    let mut reasons = Vec::new();
+    let mut kind = Kind::Internal;
+    for (name, method) in
+        [("bpf", Method::Bpf), ("bpf-nosleep", Method::BpfNosleep), ("procfs", Method::Procfs)]
+    {
+        match open(method) {
+            Err(error) if error.kind != Kind::Gone => {
+                kind = error.kind;
+                reasons.push(format!("{name}: {}", error.detail));
+            }
+            opened => return opened,
+        }
+    }
+    Err(Error::new(kind, reasons.join("; ")))
 }
 
 /// Refuse a process of another architecture: registers, unwind rules and system call numbers are those of

@@ -1,5 +1,5 @@
-//! Loads compiled programs and creates their maps without a compiler: two system calls instead of a second of
-//! CPU time in LLVM.
+//! Loads compiled BPF programs and creates their maps. This takes only a few system calls, whereas compiling
+//! a program takes a second of CPU time in LLVM.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -20,7 +20,7 @@ const MAP_DESCRIPTOR: u8 = 1;
 /// `BPF_PSEUDO_MAP_VALUE`: the constant is a map's descriptor and stands for the address of its only value,
 /// plus the offset in the second instruction.
 const MAP_VALUE: u8 = 2;
-/// Size of the buffer for the verifier's log. If the log is longer, the buffer receives its end.
+/// Size of the buffer for the verifier's log. If the log is longer, the buffer contains its end.
 const LOG_BYTES: usize = 256 << 10;
 const LOG_LINES: usize = 5;
 /// `BPF_OBJ_NAME_LEN` without the terminating NUL.
@@ -94,12 +94,13 @@ struct ProgramType {
     kind: u32,
     /// The expected attach type: enum bpf_attach_type; 0 for perf events.
     attach_type: u32,
-    /// BTF id of the kernel function to which it is attached; 0 if there is none.
+    /// BTF id of the kernel function that the program attaches to; 0 if there is none.
     target: u32,
     flags: u32,
 }
 
-/// Types of programs for uprobes (the kernel's type is kprobe) that are attached by perf event or by link.
+/// Types of uprobe programs, which the kernel treats as kprobe programs, attached by a perf event or by a
+/// link.
 const FOR_EVENTS: ProgramType =
     ProgramType { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
 const FOR_LINKS: ProgramType = ProgramType { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
@@ -107,8 +108,8 @@ const FOR_LINKS: ProgramType = ProgramType { attach_type: libbpf_sys::BPF_TRACE_
 /// Load a program for [`crate::uprobe::attach`]. In instructions that refer to a map, the constant is an
 /// index into `maps`.
 ///
-/// Errors: `Rights`; `Bpf` with the verifier's last lines; `Internal` if the code refers to anything but maps
-/// and helpers.
+/// Errors: `Rights`; `Bpf` with the last lines of the verifier's log; `Internal` if the code refers to
+/// anything other than maps and helpers.
 pub fn load_uprobe(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
     if multi::is_supported() { load_for_links(name, code, maps) } else { load(name, code, maps, FOR_EVENTS) }
 }
@@ -118,13 +119,19 @@ pub fn load_for_links(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd
     load(name, code, maps, FOR_LINKS)
 }
 
-/// Load a sleepable iterator program; `target` is the BTF id of the iterator's function.
-pub fn load_iterator(name: &str, code: &[u8], maps: &[RawFd], target: u32) -> Result<OwnedFd> {
+/// Load an iterator program, which may be sleepable; `target` is the BTF id of the iterator's function.
+pub fn load_iterator(
+    name: &str,
+    code: &[u8],
+    maps: &[RawFd],
+    target: u32,
+    sleepable: bool,
+) -> Result<OwnedFd> {
     let program_type = ProgramType {
         kind: libbpf_sys::BPF_PROG_TYPE_TRACING,
         attach_type: libbpf_sys::BPF_TRACE_ITER,
         target,
-        flags: libbpf_sys::BPF_F_SLEEPABLE,
+        flags: if sleepable { libbpf_sys::BPF_F_SLEEPABLE } else { 0 },
     };
     load(name, code, maps, program_type)
 }
@@ -136,7 +143,7 @@ fn load(name: &str, code: &[u8], maps: &[RawFd], program_type: ProgramType) -> R
     })?;
     let label = kernel_name(name)?;
     try_load(&label, &code, program_type, &mut []).or_else(|_| {
-        let mut log = vec![0_u8; LOG_BYTES]; // expensive, so it is used only after a failure
+        let mut log = vec![0_u8; LOG_BYTES]; // slow, so it is used only after a failure
         try_load(&label, &code, program_type, &mut log)
             .map_err(|error| failed(&error, &format!("loading the program {name}"), &last_lines(&log)))
     })
@@ -157,7 +164,7 @@ fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]
         options.log_level = 1;
     }
     // SAFETY: the name and the licence are NUL-terminated. The code and the log buffer are passed with their
-    // sizes. These buffers and the options outlive the call. The kernel copies the instructions, so they need
+    // sizes. All of them and the options outlive the call. The kernel copies the instructions, so they need
     // no alignment.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
@@ -171,8 +178,8 @@ fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]
     })
 }
 
-/// Replace indexes into `maps` in the code with descriptors. Returns None if the code has other references
-/// that would have to be resolved.
+/// Replace the indexes into `maps` in the code with descriptors. Return None if the code has other
+/// references that need to be resolved.
 fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     if !code.len().is_multiple_of(INSTRUCTION) {
         return None;
@@ -192,7 +199,7 @@ fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     Some(())
 }
 
-/// Replace the descriptors of `maps` in the code with indexes: the inverse of [`link`]. Returns None if the
+/// Replace the descriptors of `maps` in the code with indexes: the inverse of [`link`]. Return None if the
 /// code refers to other maps, or to anything but maps and helpers.
 pub fn unlinked(code: &[libbpf_sys::bpf_insn], maps: &[RawFd]) -> Option<Vec<u8>> {
     let mut found = Vec::with_capacity(code.len() * INSTRUCTION);
@@ -227,8 +234,8 @@ pub fn owned(result: i32) -> io::Result<OwnedFd> {
 }
 
 fn failed(error: &io::Error, doing: &str, log: &str) -> Error {
-    // The verifier also refuses with EACCES, but then writes a log. If privileges are missing, the log is
-    // empty.
+    // The verifier also rejects programs with EACCES, but then it writes a log. If privileges are missing,
+    // the log is empty.
     let kind = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) if log.is_empty() => Kind::Rights,
         _ => Kind::Bpf,

@@ -90,7 +90,7 @@ pub(crate) struct ModuleInfo {
 struct Process {
     /// The mutex allows only one snapshot at a time, because the snapshot program has one scratch buffer.
     inner: Mutex<process::Process>,
-    /// Cached Python objects of the stacks.
+    /// The stacks as Python objects, cached by stack id.
     stacks: FxHashMap<u32, Py<PyTuple>>,
     frames: Frames,
     #[pyo3(get)]
@@ -101,7 +101,7 @@ struct Process {
 impl Process {
     #[new]
     #[pyo3(signature = (
-        pid, *, method = "bpf", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None,
+        pid, *, method = "auto", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None,
         most_bytes = None
     ))]
     #[allow(clippy::too_many_arguments)] // Python passes them as keywords
@@ -117,10 +117,15 @@ impl Process {
         most_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let method = match method {
+            "auto" => Method::Auto,
             "bpf" => Method::Bpf,
+            "bpf-nosleep" => Method::BpfNosleep,
+            "procfs" => Method::Procfs,
             "ptrace" => Method::Ptrace,
             other => {
-                return Err(PyValueError::new_err(format!("unknown method {other:?}: use bpf or ptrace")));
+                return Err(PyValueError::new_err(format!(
+                    "unknown method {other:?}: use auto, bpf, bpf-nosleep, procfs or ptrace"
+                )));
             }
         };
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
@@ -230,17 +235,18 @@ pub(crate) fn reader(py: Python<'_>) -> PyResult<ChildCommand> {
     .into())
 }
 
-/// Run as a confined child, and exit without Python's cleanup, which needs rights that the child has dropped.
+/// Run as a confined child, and exit without Python's cleanup, which needs privileges that the child has
+/// dropped.
 #[pyfunction]
 fn serve_confined() {
     print_only_location_of_panics();
     let code = i32::from(confined::serve().is_err());
-    // SAFETY: _exit only ends this process. The child has no other task, and its output is flushed.
+    // SAFETY: _exit only ends this process. The child has nothing else to do, and its output is flushed.
     unsafe { libc::_exit(code) }
 }
 
-/// Print only the location of a panic. The message may contain untrusted text; Python receives it in a
-/// `PanicException` and escapes it before logging.
+/// Print only the location of a panic. The message may contain untrusted text: Python receives it in a
+/// `PanicException`, and escapes it before logging.
 #[pyfunction]
 fn print_only_location_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
@@ -362,12 +368,32 @@ fn test(py: Python<'_>, feature: fn() -> (bool, String)) -> Feature {
 
 #[pyfunction]
 fn probe_bpf(py: Python<'_>) -> Feature {
-    test(py, probe::bpf)
+    test(py, || probe::bpf(true))
+}
+
+#[pyfunction]
+fn probe_bpf_nosleep(py: Python<'_>) -> Feature {
+    test(py, || probe::bpf(false))
+}
+
+#[pyfunction]
+fn probe_procfs(py: Python<'_>) -> Feature {
+    test(py, probe::procfs)
 }
 
 #[pyfunction]
 fn probe_perf(py: Python<'_>) -> Feature {
     test(py, probe::perf)
+}
+
+#[pyfunction]
+fn probe_profile_bpf(py: Python<'_>) -> Feature {
+    test(py, probe::profile_bpf)
+}
+
+#[pyfunction]
+fn probe_profile_perf(py: Python<'_>) -> Feature {
+    test(py, probe::profile_perf)
 }
 
 #[pyfunction]
@@ -380,7 +406,7 @@ fn probe_uprobe_links(py: Python<'_>) -> Feature {
     test(py, probe::uprobe_links)
 }
 
-/// A stack to encode: any object with these attributes. Frames are innermost first.
+/// A stack to encode: any Python object with these attributes. Frames are innermost first.
 #[derive(FromPyObject)]
 struct PprofSample<'py> {
     frames: Vec<PyRef<'py, Frame>>,
@@ -388,7 +414,7 @@ struct PprofSample<'py> {
     labels: HashMap<String, String>,
 }
 
-/// The kind of numbers in a profile: any object with these attributes.
+/// The name and unit of the values in a profile: any Python object with these attributes.
 #[derive(FromPyObject)]
 struct SampleType {
     name: String,
@@ -449,7 +475,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(symbol_in_process, module)?)?;
     module.add_function(wrap_pyfunction!(read_memory, module)?)?;
     module.add_function(wrap_pyfunction!(probe_bpf, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_bpf_nosleep, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_procfs, module)?)?;
     module.add_function(wrap_pyfunction!(probe_perf, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_profile_bpf, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_profile_perf, module)?)?;
     module.add_function(wrap_pyfunction!(probe_ptrace, module)?)?;
     module.add_function(wrap_pyfunction!(probe_uprobe_links, module)?)?;
     module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;

@@ -38,7 +38,7 @@ impl Frame {
         inlined: bool,
         kernel: bool,
     ) -> PyResult<Self> {
-        // After these two lines both strings are known to be valid UTF-8.
+        // These two lines ensure that both strings are valid UTF-8.
         let file = module.to_str()?;
         let name = function.as_ref().map(|function| function.to_str()).transpose()?.unwrap_or_default();
         let label = match &function {
@@ -90,7 +90,7 @@ impl Frame {
     }
 }
 
-/// Python's frames and strings, each created once.
+/// A cache of Python frames and strings. Each of them is created only once.
 #[derive(Default)]
 pub(crate) struct Frames {
     frames: FxHashMap<names::Frame, Py<Frame>>,
@@ -132,7 +132,7 @@ impl Frames {
     }
 }
 
-/// A rule of waits.yaml: any object with these attributes. An empty list means no condition.
+/// A rule of waits.yaml: any Python object with these attributes. An empty list means no condition.
 #[derive(FromPyObject)]
 struct WaitRule {
     wait: String,
@@ -232,7 +232,7 @@ struct PyThreadKind {
     sure: bool,
 }
 
-/// A kind in threads.yaml: any object with these attributes.
+/// A kind in threads.yaml: any Python object with these attributes.
 #[derive(FromPyObject)]
 struct KindPatterns {
     frames: Vec<String>,

@@ -149,7 +149,7 @@ fn read(reader: &ChildCommand, elf: &ElfFile, members: &[String]) -> Result<Resu
     confined::members(reader, elf, members).map_err(|reason| Error::new(Kind::Elf, reason))
 }
 
-/// Split the results into found members and reasons of failures, both by path.
+/// Split the results into the members found and the reasons for failures, both by path.
 fn split_results(py: Python<'_>, members: Vec<String>, results: Results) -> PyResult<Members> {
     let (found, missing) = (PyDict::new(py), PyDict::new(py));
     for (path, result) in members.into_iter().zip(results) {

@@ -99,7 +99,7 @@ impl Function {
 
 #[pyclass(frozen)]
 struct Uprobe {
-    /// The descriptor; None after the probe was detached.
+    /// The descriptor; None after the probe has been detached.
     event: Mutex<Option<OwnedFd>>,
 }
 
@@ -126,8 +126,8 @@ impl Uprobe {
     }
 }
 
-/// Detach a probe that was not detached explicitly. A closer process detaches the probe, not the thread that
-/// drops this object.
+/// Detach a probe that was not detached explicitly. A closer process does this, not the thread that drops the
+/// object.
 impl Drop for Uprobe {
     fn drop(&mut self) {
         closers::close_all(self.take().into_iter().collect());

@@ -14,6 +14,7 @@ use pyo3::types::{PyList, PyTuple};
 use crate::error::{Error, Result};
 use crate::python::{ModuleInfo, module_info, reader};
 use crate::python_frames::Frames;
+use crate::samples::events;
 use crate::samples::programs::{self, Target};
 use crate::samples::{self, Place, SymbolOptions};
 use crate::snapshot::bpf::BpfSource;
@@ -66,7 +67,7 @@ impl Samples {
     fn new(
         py: Python<'_>,
         pid: u32,
-        ring: RawFd,
+        ring: Option<RawFd>,
         debug_dirs: Option<Vec<PathBuf>>,
         debug_files: Option<HashMap<String, PathBuf>>,
         inlines: bool,
@@ -82,8 +83,12 @@ impl Samples {
         Ok(Self { inner: Mutex::new(inner) })
     }
 
-    fn read(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(py.detach(|| locked(&self.inner).read())?)
+    #[pyo3(signature = (events = None))]
+    fn read(&self, py: Python<'_>, events: Option<&PerfOnCpu>) -> PyResult<usize> {
+        Ok(py.detach(|| match events {
+            Some(events) => Ok(locked(&self.inner).read_events(&mut locked(&events.inner))),
+            None => locked(&self.inner).read(),
+        })?)
     }
 
     fn counts(&self, py: Python<'_>) -> PyResult<Vec<Count>> {
@@ -123,15 +128,22 @@ struct OnCpu {
 #[pymethods]
 impl OnCpu {
     #[new]
-    #[pyo3(signature = (pid, start_time, *, kernel = false, ring_bytes = 4 << 20))]
-    fn new(py: Python<'_>, pid: u32, start_time: u64, kernel: bool, ring_bytes: u32) -> PyResult<Self> {
+    #[pyo3(signature = (pid, start_time, period_ns, *, kernel = false, ring_bytes = 4 << 20))]
+    fn new(
+        py: Python<'_>,
+        pid: u32,
+        start_time: u64,
+        period_ns: u64,
+        kernel: bool,
+        ring_bytes: u32,
+    ) -> PyResult<Self> {
         let target = Target { pid, start_time, kernel, ring_bytes };
-        let inner = py.detach(|| programs::OnCpu::new(target))?;
+        let inner = py.detach(|| programs::OnCpu::new(target, period_ns))?;
         Ok(Self { inner: Mutex::new(inner) })
     }
 
-    fn begin(&self, py: Python<'_>, period_ns: u64) -> PyResult<()> {
-        Ok(py.detach(|| locked(&self.inner).begin(period_ns))?)
+    fn begin(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| locked(&self.inner).begin())?)
     }
 
     #[getter]
@@ -142,6 +154,45 @@ impl OnCpu {
     #[getter]
     fn lost(&self) -> PyResult<u64> {
         Ok(locked(&self.inner).lost()?)
+    }
+
+    fn end(&self, py: Python<'_>) {
+        py.detach(|| locked(&self.inner).end());
+    }
+}
+
+#[pyclass(frozen)]
+struct PerfOnCpu {
+    inner: Mutex<events::PerfOnCpu>,
+}
+
+#[pymethods]
+impl PerfOnCpu {
+    #[new]
+    #[pyo3(signature = (pid, period_ns, *, kernel = false, ring_bytes = 2 << 20))]
+    fn new(py: Python<'_>, pid: u32, period_ns: u64, kernel: bool, ring_bytes: usize) -> PyResult<Self> {
+        let options = events::Options { period_ns, kernel, ring_bytes };
+        let inner = py.detach(|| events::PerfOnCpu::new(pid, options))?;
+        Ok(Self { inner: Mutex::new(inner) })
+    }
+
+    #[getter]
+    fn per_cpu(&self) -> bool {
+        locked(&self.inner).mode().per_cpu
+    }
+
+    #[getter]
+    fn in_kernel(&self) -> bool {
+        locked(&self.inner).mode().in_kernel
+    }
+
+    #[getter]
+    fn lost(&self) -> u64 {
+        locked(&self.inner).lost()
+    }
+
+    fn begin(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| locked(&self.inner).begin())?)
     }
 
     fn end(&self, py: Python<'_>) {
@@ -211,7 +262,7 @@ impl OffCpu {
     ) -> PyResult<Self> {
         let target = Target { pid, start_time, kernel, ring_bytes };
         let (inner, source) = py.detach(|| -> Result<_> {
-            Ok((programs::OffCpu::new(target, most_threads)?, BpfSource::new(pid, kernel, None)))
+            Ok((programs::OffCpu::new(target, most_threads)?, BpfSource::best(pid, kernel)))
         })?;
         let snapshot_problem = source.as_ref().err().map(|error: &Error| error.detail.clone());
         Ok(Self { inner: Mutex::new(inner), source: Mutex::new(source.ok()), snapshot_problem })
@@ -291,5 +342,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Waits>()?;
     module.add_class::<Settled>()?;
     module.add_class::<OnCpu>()?;
+    module.add_class::<PerfOnCpu>()?;
     module.add_class::<OffCpu>()
 }

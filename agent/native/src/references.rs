@@ -17,12 +17,12 @@ struct Target {
 /// Count the references to each function, given as (ELF virtual address, size in bytes), from code and data
 /// of an x86-64 file.
 ///
-/// References are calls, jumps, addresses taken in code, pointers in data, and relocations. References from
-/// within the function do not count. Returns `None` for other architectures, and for a file that is larger
-/// than any server.
+/// References are calls, jumps, addresses taken in code, pointers in data, and relocations. A function's
+/// references to itself do not count. Returns `None` for other architectures, and for a file that is too
+/// large to scan.
 ///
-/// Code is not disassembled. Instead every position is tested as if it were the operand of a call, jump or
-/// address load with the opcode before it. This finds all references, and about one false reference per 10^5
+/// Code is not disassembled. Instead, each position is tested as if it were the operand of a call, jump or
+/// address load whose opcode precedes it. This finds all references, plus about one false reference per 10^5
 /// functions.
 pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
     if elf.machine() != "x86_64" {
@@ -45,14 +45,14 @@ pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
 
 struct Search {
     targets: FxHashMap<u64, Target>,
-    /// A bit set indexed by a hash of each target's address. It rejects nearly all positions.
+    /// A bit set indexed by a hash of each target's address, which rejects nearly all positions.
     filter: Vec<u64>,
 }
 
 const FILTER_BITS: u32 = 16;
-/// Bytes of code that are examined together: up to three opcode bytes and four operand bytes.
+/// Number of code bytes that are examined together: up to three opcode bytes and four operand bytes.
 const WINDOW: usize = 7;
-/// Bytes of a section that are read into memory at a time.
+/// Number of bytes of a section that are read into memory at a time.
 const PIECE: u64 = 4 << 20;
 
 fn hash(address: u64) -> usize {
@@ -107,15 +107,16 @@ impl Search {
     }
 }
 
-/// Return true for opcodes whose operand is relative to the next instruction: call, jmp, jcc, lea off RIP.
+/// Return true for opcodes whose operand is relative to the next instruction: call, jmp, jcc, RIP-relative
+/// lea.
 fn is_relative(before2: u8, before: u8) -> bool {
     matches!(before, 0xe8 | 0xe9)
         || (before2 == 0x0f && before & 0xf0 == 0x80)
         || (before2 == 0x8d && before & 0xc7 == 0x05)
 }
 
-/// Return true for opcodes with a 32-bit constant, which is an address in programs that are not
-/// position-independent: mov, push.
+/// Return true for opcodes with a 32-bit immediate operand (mov, push). In a program that is not
+/// position-independent, the operand may be an address.
 fn is_absolute(before3: u8, before2: u8, before: u8) -> bool {
     before & 0xf8 == 0xb8 || before == 0x68 || before2 == 0xc7 || before3 == 0xc7
 }

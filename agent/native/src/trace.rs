@@ -11,7 +11,8 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
 /// `NO_ARGUMENT` of trace.bpf.c.
 const NO_ARGUMENT: u32 = u32::MAX;
-/// Size of a ring buffer that is not used. It must be a multiple of the page size, which is up to 64 KiB.
+/// Size of the ring buffer if it is not used. It must be a multiple of the page size, which is at most 64
+/// KiB.
 const MIN_RING: u32 = 64 << 10;
 
 /// The argument to record, and the measurements to make.
@@ -21,7 +22,7 @@ pub struct Options {
     pub argument: Option<u32>,
     /// The argument's width in bits.
     pub bits: u32,
-    /// Measure the duration of calls. The return of the function is probed as well.
+    /// Measure the duration of calls, by probing the function's return as well.
     pub timed: bool,
     /// Size of the ring buffer for stacks, a power-of-two number of pages; None to capture no stacks.
     pub ring_bytes: Option<u32>,

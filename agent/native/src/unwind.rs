@@ -6,6 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::call_site::{self, Call};
 use crate::cfi::{Caller, Frame, Memory, Rule, UnwindTable};
 use crate::modules::Modules;
 use crate::snapshot::Registers;
@@ -18,10 +19,12 @@ pub enum End {
     Root,
     /// The stack continues above the bytes that were copied.
     BeyondCopy,
-    /// The walk reached an address outside all known modules, in code that was mapped later or not in code.
+    /// The walk reached an address outside all known modules: code that was mapped later, or no code at all.
     OutsideModules,
     /// No caller could be found for an address inside a module.
     Lost,
+    /// The frame pointer is needed but unknown, and could not be inferred from the stack.
+    NoFramePointer,
     /// The snapshot's budget of steps was used up.
     Budget,
 }
@@ -33,6 +36,55 @@ pub struct Walk {
     pub addresses: Vec<u64>,
     /// The reason why the walk ended.
     pub end: End,
+    /// True if the frame pointer was unknown and was inferred from the stack.
+    pub inferred: bool,
+}
+
+impl Walk {
+    /// Create the walk of a thread with unknown registers.
+    pub fn unknown() -> Self {
+        Self { addresses: Vec::new(), end: End::Lost, inferred: false }
+    }
+}
+
+/// The copied bytes of a stack.
+#[derive(Clone, Copy)]
+struct CopiedStack<'a> {
+    modules: &'a Modules,
+    /// The address of the first byte.
+    bottom: u64,
+    bytes: &'a [u8],
+    /// The replaced return addresses; see [`Unwinder::walk`].
+    returns: &'a [(u64, u64)],
+}
+
+impl CopiedStack<'_> {
+    /// Return the word at an address, or None if it was not copied.
+    fn word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.checked_sub(self.bottom)?).ok()?;
+        let word = u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?);
+        match self.returns.iter().find(|(slot, _)| *slot == address) {
+            Some((_, real)) if self.modules.at(word).is_none() => Some(*real),
+            _ => Some(word),
+        }
+    }
+
+    /// Return the addresses of all aligned words at or above `from`.
+    fn words_from(&self, from: u64) -> impl Iterator<Item = u64> + use<> {
+        let end = self.bottom.saturating_add(self.bytes.len() as u64);
+        (from.checked_next_multiple_of(8).unwrap_or(end)..end.saturating_sub(7)).step_by(8)
+    }
+}
+
+/// How well a call instruction fits the function that is assumed to be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// A direct call to another function in the same file, which may end with a jump to the assumed function.
+    Unlikely,
+    /// An indirect call, or a call to another file through the procedure linkage table (PLT).
+    Possible,
+    /// A direct call to the assumed function.
+    Certain,
 }
 
 /// Unwinds the threads of one process.
@@ -42,6 +94,8 @@ pub struct Unwinder {
     tables: Vec<Option<UnwindTable>>,
     /// Cached unwind rules by address.
     rules: FxHashMap<u64, Rule>,
+    /// Cached call instructions by return address.
+    calls: FxHashMap<u64, Option<Call>>,
     steps: u64,
 }
 
@@ -49,10 +103,10 @@ impl Unwinder {
     /// Create an unwinder for the current modules; call [`Unwinder::renewed`] when they change.
     pub fn new(modules: &Modules) -> Self {
         let tables = modules.all().iter().map(|_| None).collect();
-        Self { tables, rules: FxHashMap::default(), steps: limits::STEPS }
+        Self { tables, rules: FxHashMap::default(), calls: FxHashMap::default(), steps: limits::STEPS }
     }
 
-    /// Create an unwinder for changed modules that continues with the remaining steps.
+    /// Create an unwinder for the changed modules. It keeps the remaining budget of steps.
     #[must_use]
     pub fn renewed(&self, modules: &Modules) -> Self {
         Self { steps: self.steps, ..Self::new(modules) }
@@ -73,6 +127,9 @@ impl Unwinder {
     /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack slot,
     /// original address), innermost first. If a stack word points to the kernel's `[uprobes]` page and not to
     /// code of a module, the original address is used.
+    ///
+    /// If a caller depends on the frame pointer and `registers` does not have it, the frame pointer is
+    /// inferred; see [`Unwinder::infer`].
     pub fn walk(
         &mut self,
         modules: &Modules,
@@ -87,19 +144,25 @@ impl Unwinder {
             Some((slot, address)) if modules.at(ip).is_none() => (*address, slot.wrapping_add(8)),
             _ => (ip, bottom),
         };
-        let mut memory = Memory {
-            beyond: false,
-            read: |address: u64| {
-                let at = usize::try_from(address.checked_sub(bottom)?).ok()?;
-                let word = u64::from_le_bytes(*stack.get(at..)?.first_chunk()?);
-                match returns.iter().find(|(slot, _)| *slot == address) {
-                    Some((_, real)) if modules.at(word).is_none() => Some(*real),
-                    _ => Some(word),
-                }
-            },
-        };
+        let stack = CopiedStack { modules, bottom, bytes: stack, returns };
         let mut addresses = vec![ip];
-        let mut frame = Frame { ip, sp, bp, innermost: true };
+        let frame = Frame { ip, sp, bp, innermost: true };
+        match self.follow(modules, frame, stack, &mut addresses) {
+            (End::NoFramePointer, frame) => self.infer(modules, frame, stack, addresses),
+            (end, _) => Walk { addresses, end, inferred: false },
+        }
+    }
+
+    /// Append the return addresses of all callers of `frame` to `addresses`. Return the reason why the walk
+    /// ended, and the outermost frame.
+    fn follow(
+        &mut self,
+        modules: &Modules,
+        mut frame: Frame,
+        stack: CopiedStack<'_>,
+        addresses: &mut Vec<u64>,
+    ) -> (End, Frame) {
+        let mut memory = Memory { beyond: false, read: |address| stack.word(address) };
         let end = loop {
             // For an address outside all modules, the frame pointer would only be a guess, so the walk ends
             // here.
@@ -123,16 +186,94 @@ impl Unwinder {
                     frame = caller;
                 }
                 Some(Caller::Top) => break End::Root,
+                Some(Caller::NeedsFramePointer) => break End::NoFramePointer,
                 None if memory.beyond => break End::BeyondCopy,
                 None => break End::Lost,
             }
         };
         let end = match end {
             End::Root if !self.is_root(modules, frame.lookup()) => End::Lost,
-            End::BeyondCopy | End::Lost if self.is_root(modules, frame.lookup()) => End::Root,
+            End::BeyondCopy | End::Lost | End::NoFramePointer if self.is_root(modules, frame.lookup()) => {
+                End::Root
+            }
             other => other,
         };
-        Walk { addresses, end }
+        (end, frame)
+    }
+
+    /// Infer the frame pointer at `frame`, which the walk reached through `addresses`.
+    ///
+    /// In a function whose caller is found by the frame pointer, the frame pointer is the address of a word
+    /// on its stack. So each word is tried. A walk is a solution if it reaches the root and each of its
+    /// return addresses follows a call instruction. If there are several solutions, those whose first call
+    /// best fits the function of `frame` are kept. The frames of outer callers give solutions that skip some
+    /// callers, so the longest solution is accepted if each other solution is a tail of it.
+    fn infer(
+        &mut self,
+        modules: &Modules,
+        frame: Frame,
+        stack: CopiedStack<'_>,
+        addresses: Vec<u64>,
+    ) -> Walk {
+        let mut solutions: Vec<(Fit, Vec<u64>)> = Vec::new();
+        let mut is_cut = false;
+        for candidate in stack.words_from(frame.sp) {
+            let mut callers = Vec::new();
+            let frame = Frame { bp: Some(candidate), ..frame };
+            let (end, _) = self.follow(modules, frame, stack, &mut callers);
+            let Some(first) = callers.first().copied() else { continue };
+            let follow_calls = callers.iter().all(|one| self.call(modules, *one).is_some());
+            match end {
+                End::Budget => return Walk { addresses, end, inferred: false },
+                End::BeyondCopy if follow_calls => is_cut = true,
+                End::Root if follow_calls => solutions.push((self.fit(modules, first, frame), callers)),
+                _ => {}
+            }
+        }
+        let best = solutions.iter().map(|(fit, _)| *fit).max();
+        solutions.retain(|(fit, _)| Some(*fit) == best);
+        let longest = solutions.iter().map(|(_, callers)| callers).max_by_key(|callers| callers.len());
+        match longest {
+            Some(longest) if solutions.iter().all(|(_, callers)| longest.ends_with(callers)) => {
+                Walk { addresses: [&addresses[..], longest].concat(), end: End::Root, inferred: true }
+            }
+            _ if is_cut => Walk { addresses, end: End::BeyondCopy, inferred: false },
+            _ => Walk { addresses, end: End::NoFramePointer, inferred: false },
+        }
+    }
+
+    /// Return the call instruction before an address; None if the address cannot be a return address.
+    fn call(&mut self, modules: &Modules, address: u64) -> Option<Call> {
+        if let Some(known) = self.calls.get(&address) {
+            return *known;
+        }
+        let call = modules.at(address.wrapping_sub(1)).and_then(|index| {
+            let module = &modules.all()[index];
+            let code = module.code_before(address, call_site::MAX_BYTES)?;
+            call_site::decode(&code, address)
+        });
+        if self.calls.len() >= limits::RULES {
+            self.calls.clear();
+        }
+        self.calls.insert(address, call);
+        call
+    }
+
+    /// Return how well the call before a return address fits the assumption that it called the function of
+    /// `frame`.
+    fn fit(&mut self, modules: &Modules, return_address: u64, frame: Frame) -> Fit {
+        let Some(Call::Direct(target)) = self.call(modules, return_address) else { return Fit::Possible };
+        let Some(index) = modules.at(frame.lookup()) else { return Fit::Unlikely };
+        let table = self.tables.get(index).and_then(Option::as_ref);
+        let module = &modules.all()[index];
+        let start = table.and_then(|table| table.function_start(module.svma(frame.lookup())));
+        if start == Some(module.svma(target)) {
+            Fit::Certain
+        } else if modules.at(target) == Some(index) {
+            Fit::Unlikely
+        } else {
+            Fit::Possible
+        }
     }
 
     /// Return the unwind rule for an address, or `None` if the steps are used up.
@@ -158,7 +299,7 @@ impl Unwinder {
     }
 
     /// Return true if the function at this address has no caller: either its return address is marked
-    /// undefined, or it is the program's entry point. A zero frame pointer alone does not prove that.
+    /// undefined, or it is the program's entry point. A frame pointer of zero alone does not prove that.
     fn is_root(&mut self, modules: &Modules, address: u64) -> bool {
         let Some(index) = modules.at(address) else { return false };
         modules.all()[index].is_entry(address)

@@ -1,6 +1,6 @@
-//! Attaches uprobes by BPF link or, if the kernel has no such links, by perf event. Both are detached when
-//! their descriptor is closed, even if this process is killed. The tracefs file uprobe_events is never used,
-//! because its probes outlive a killed owner.
+//! Attaches uprobes with BPF links or, if the kernel has no such links, with perf events. Both are detached
+//! when their descriptor is closed, even if this process is killed. The tracefs file uprobe_events is never
+//! used, because its probes outlive a killed owner.
 
 use std::ffi::CString;
 use std::fs;
@@ -13,21 +13,21 @@ use perf_event_open_sys as sys;
 use sys::bindings::perf_event_attr;
 
 use crate::error::{Error, Kind, Result};
-use crate::multi;
+use crate::{multi, openers};
 
 const PMU: &str = "/sys/bus/event_source/devices/uprobe";
 
 /// The location of a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// The file. A path below /proc/PID/map_files leads to exactly the file that is mapped.
+    /// The file. A path below /proc/PID/map_files leads to exactly the mapped file.
     pub file: &'a Path,
     /// File offset of the function's first instruction, in bytes.
     pub offset: u64,
     /// The process in which the breakpoint is set, for all of its threads.
     pub pid: u32,
-    /// Probe the return of the function. A C++ exception that crosses such a call ends the process, so this
-    /// is allowed only if the catalog states that no exception can cross it.
+    /// Probe the return of the function. A C++ exception that crosses a return probe kills the process, so
+    /// this is allowed only if the catalog states that no exception can cross it.
     pub on_return: bool,
 }
 
@@ -54,19 +54,20 @@ fn failed(error: &io::Error, place: Place<'_>) -> Error {
 fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())
         .map_err(|_| Error::new(Kind::Internal, format!("{}: the path contains a NUL", what(place))))?;
-    let mut attributes = attributes(&path, place)?;
-    // SAFETY: `attributes` is initialised. `attributes` and the path to which it points outlive the call.
-    let event: RawFd = unsafe {
-        sys::perf_event_open(
-            &raw mut attributes,
-            place.pid as libc::pid_t,
-            -1,
-            -1,
-            sys::bindings::PERF_FLAG_FD_CLOEXEC.into(),
-        )
-    };
+    let attributes = attributes(&path, place)?;
+    // SAFETY: the path to which `attributes` points outlives the call. The closure only makes system calls.
+    unsafe { openers::open(|| open_event(attributes, program, place.pid)) }
+        .map_err(|error| failed(&error, place))
+}
+
+/// Open an event that runs the program at each hit. This only makes system calls.
+fn open_event(mut attributes: perf_event_attr, program: RawFd, pid: u32) -> io::Result<OwnedFd> {
+    let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: `attributes` is initialised and outlives the call.
+    let event: RawFd =
+        unsafe { sys::perf_event_open(&raw mut attributes, pid as libc::pid_t, -1, -1, flags) };
     if event < 0 {
-        return Err(failed(&io::Error::last_os_error(), place));
+        return Err(io::Error::last_os_error());
     }
     // SAFETY: perf_event_open just returned this descriptor; nothing else owns it.
     let event = unsafe { OwnedFd::from_raw_fd(event) };
@@ -74,7 +75,7 @@ fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     let set = unsafe { sys::ioctls::SET_BPF(event.as_raw_fd(), program.cast_unsigned()) };
     // SAFETY: the descriptor is open, and the ioctl takes a number.
     if set < 0 || unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) } < 0 {
-        return Err(failed(&io::Error::last_os_error(), place));
+        return Err(io::Error::last_os_error());
     }
     Ok(event)
 }

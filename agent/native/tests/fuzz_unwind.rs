@@ -1,5 +1,5 @@
-//! Tests that random registers and stacks and corrupted unwind tables cause no panic and no walk of more than
-//! 50 ms.
+//! Tests that unwinding never panics and never takes more than 50 ms, even with random registers, random
+//! stacks or corrupted unwind tables.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const MAX_TIME: Duration = Duration::from_millis(50);
 const BIAS: u64 = 0x7f00_0000_0000;
 const STACK_BASE: u64 = 0x7ffd_0000_1000;
 
-/// A random number generator (xorshift64*) that returns the same numbers in each run.
+/// A random number generator (xorshift64*) that returns the same numbers in every run.
 struct Random(u64);
 
 impl Random {
@@ -66,7 +66,7 @@ fn walk_random(modules: &Modules, rounds: usize, random: &mut Random) -> usize {
         let registers = Registers {
             ip: random_word(random, &code),
             sp: if random.below(8) == 0 { random.next() } else { STACK_BASE },
-            bp: random_word(random, &code),
+            bp: (random.below(2) == 0).then(|| random_word(random, &code)),
         };
         let words = random.below(64) as usize;
         let stack: Vec<u8> = (0..words).flat_map(|_| random_word(random, &code).to_le_bytes()).collect();
@@ -108,7 +108,7 @@ fn mutated_unwind_tables() {
     }
 }
 
-/// Return the offset of a section in the image. `part` is a copy of the section, so it is found by its
+/// Return the offset of a section in the image. `part` is a copy of the section, which is found by its
 /// content.
 fn offset_of(image: &[u8], part: &[u8]) -> usize {
     let head = &part[..part.len().min(256)];

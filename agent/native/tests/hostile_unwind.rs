@@ -1,5 +1,5 @@
-//! Tests unwind information with DWARF expressions: those of real files are evaluated, and endless ones are
-//! stopped early.
+//! Tests unwind information with DWARF expressions: expressions of real files are evaluated, and endless
+//! expressions are stopped early.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Best effort: leftovers are in the folder for temporary files.
+        // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -60,7 +60,7 @@ fn the_expression_of_a_procedure_linkage_table_is_evaluated() {
     // The second PLT entry: the return address is on top of the stack at its start, and one word deeper after
     // its push instruction.
     for (at, caller) in [(16, first), (16 + 11, second)] {
-        let registers = Registers { ip: plt + at, sp: STACK, bp: 0 };
+        let registers = Registers { ip: plt + at, sp: STACK, bp: Some(0) };
         let walk = unwinder.walk(&modules, registers, &stack(&[first, second, 0]), &[]);
         assert_eq!(walk.addresses[1], caller, "+{at}");
     }
@@ -89,7 +89,7 @@ fn an_endless_expression_uses_up_the_budget_of_steps() {
     let began = Instant::now();
     let mut walks = 0;
     let end = loop {
-        let registers = Registers { ip: start + 64 + walks % 60_000, sp: STACK, bp: STACK + 8 };
+        let registers = Registers { ip: start + 64 + walks % 60_000, sp: STACK, bp: Some(STACK + 8) };
         let walk = unwinder.walk(&modules, registers, &stack(&[start + 64; 64]), &[]);
         walks += 1;
         if walk.end == End::Budget {
@@ -102,6 +102,70 @@ fn an_endless_expression_uses_up_the_budget_of_steps() {
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     unwinder.refill();
     assert!(!unwinder.is_exhausted());
+}
+
+/// Two functions without a caller call `middle`, which finds its caller by the frame pointer and calls `leaf`.
+const FRAMES: &str = "
+    .text
+    .irp name, first, second
+    .cfi_startproc
+    .cfi_undefined rip
+    call middle
+    nop
+    .cfi_endproc
+    .endr
+middle:
+    .cfi_startproc
+    .cfi_def_cfa rbp, 16
+    .cfi_offset rbp, -16
+    .cfi_offset rip, -8
+    call leaf
+    nop
+    .cfi_endproc
+leaf:
+    .cfi_startproc
+    nop
+    .cfi_endproc
+    .section .note.GNU-stack,\"\",@progbits
+";
+
+#[test]
+fn a_missing_frame_pointer_is_inferred_if_there_is_one_solution() {
+    let folder = Folder::new("frames");
+    let elf = folder.program("main.s", FRAMES, &["-nostartfiles", "-Wl,-e,0"]);
+    let text = BIAS + elf.section_start(".text").unwrap();
+    let modules = Modules::fixed(vec![(elf, BIAS)]);
+    let [after_first, after_second, after_middle, leaf] = [text + 5, text + 11, text + 17, text + 18];
+    let registers = Registers { ip: leaf, sp: STACK, bp: None };
+    let walk = |words: &[u64]| Unwinder::new(&modules).walk(&modules, registers, &stack(words), &[]);
+
+    let one = walk(&[after_middle, 7, 0, after_first, 0]);
+    assert_eq!(
+        (one.addresses, one.end, one.inferred),
+        (vec![leaf, after_middle, after_first], End::Root, true)
+    );
+    let not_after_a_call = walk(&[after_middle, 7, 0, after_first + 1, 0]);
+    assert_eq!((not_after_a_call.end, not_after_a_call.inferred), (End::NoFramePointer, false));
+    let two = walk(&[after_middle, 7, 0, after_second, 0, after_first, 0]);
+    assert_eq!(
+        (two.addresses, two.end, two.inferred),
+        (vec![leaf, after_middle], End::NoFramePointer, false)
+    );
+}
+
+#[test]
+fn inferring_uses_up_the_budget_of_steps() {
+    let folder = Folder::new("budget");
+    let elf = folder.program("main.s", FRAMES, &["-nostartfiles", "-Wl,-e,0"]);
+    let text = BIAS + elf.section_start(".text").unwrap();
+    let modules = Modules::fixed(vec![(elf, BIAS)]);
+    let mut unwinder = Unwinder::new(&modules);
+    // Each word is a return address into `middle`, and a saved frame pointer that points to the next word.
+    let words: Vec<u64> = (0..16_384).flat_map(|word| [STACK + 16 * (word + 1), text + 17]).collect();
+    let began = Instant::now();
+    let walk = unwinder.walk(&modules, Registers { ip: text + 17, sp: STACK, bp: None }, &stack(&words), &[]);
+    assert_eq!(walk.end, End::Budget);
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -129,7 +193,8 @@ fn entries_are_indexed_if_the_header_is_missing() {
     let (start, end) = (whole.all()[0].start, whole.all()[0].end);
     let words: Vec<u64> = (0..64).map(|word| start + (end - start) / 65 * word).collect();
     for step in 0..2_000 {
-        let registers = Registers { ip: start + (end - start) / 2_001 * step, sp: STACK, bp: STACK + 64 };
+        let registers =
+            Registers { ip: start + (end - start) / 2_001 * step, sp: STACK, bp: Some(STACK + 64) };
         let walks = [
             a.walk(&whole, registers, &stack(&words), &[]),
             b.walk(&without, registers, &stack(&words), &[]),

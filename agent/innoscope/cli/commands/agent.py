@@ -87,8 +87,8 @@ def command(
 ) -> None:  # fmt: skip
     """Serve metrics of all servers on this host to Prometheus, without privileges.
 
-    The agent queries the servers over SQL, and gets data that needs privileges from the sensor. The agent
-    also stores the stacks of the last hour.
+    The agent queries the servers over SQL, and receives data that requires privileges from the sensor. The
+    agent also stores the stacks of the last hour.
     """
     found = configuration.load(config_file) if config_file else configuration.Config()
     found = configuration.changed(found, {
@@ -113,7 +113,7 @@ def _push_once(found: Config) -> None:
 
 
 def _check(found: Config) -> None:
-    """Check the configuration as far as possible without a server, including the files it refers to."""
+    """Check the configuration and the files that it refers to, as far as possible without a server."""
     http_server.Address.parse(found.web.listen_address)
     if found.web.config_file:
         read = web_config.load(Path(found.web.config_file))
@@ -124,7 +124,7 @@ def _check(found: Config) -> None:
     for file in {found.sql.defaults_file, *(server.defaults_file for server in found.server)} - {None}:
         credentials.find(file)
         for path in credentials.world_readable_files(file):
-            console.line(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
+            console.line(f"{path} contains a password and is readable by everyone: chmod o= {path}", err=True)
     if found.push.url is not None:
         client.PushClient(found.push).check()
-    console.line("the configuration is good")
+    console.line("the configuration is valid")

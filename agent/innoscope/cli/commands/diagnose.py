@@ -1,4 +1,4 @@
-"""``innoscope diagnose``: collect evidence, by default for ten seconds, and report the cause of a stall."""
+"""``innoscope diagnose``: collect evidence for a few seconds, and report the causes of a stall."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
     from innoscope.target.model import Target
 
-_PATIENCE_S = 2.0  # progress is shown if collecting takes longer
+_PATIENCE_S = 2.0  # seconds; progress is shown only if collecting takes longer than this
 
 _EPILOG = """\b
 Examples:
@@ -49,7 +49,7 @@ Examples:
 
 \b
 Exit codes: 0 no findings, 18 there are findings, 21 no findings but also no snapshots of the threads,
-3 no or several servers, 4 the server exited, 5 not a server, 9 a damaged file, 12 the file could not be
+3 no server, or several, 4 the server exited, 5 not a server, 9 a damaged file, 12 the file could not be
 written.  More: docs/diagnose.md; JSON: docs/json.md.
 """
 
@@ -59,7 +59,7 @@ _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
 @click.command("diagnose", epilog=_EPILOG)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @target_options
-@seconds_option(1, 600, "Time to collect evidence, 1s to 10m.")
+@seconds_option(1, 600, "How long to collect evidence, 1s to 10m.")
 @source_options
 @sql_options
 @click.option(
@@ -81,7 +81,7 @@ def command(
     seconds: float, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None,
     save: Path | None, show: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Collect evidence for a few seconds, and report what is wrong with a server, why, and what to do.
+    """Collect evidence for a few seconds, and report what is wrong with a server, why, and how to fix it.
 
     Evidence comes from stacks, probes, memory, SQL and /proc, if they are available.
     The server is neither stopped nor changed.
@@ -103,13 +103,13 @@ def command(
 
 
 def _only_for_a_server(context: click.Context, file: Path) -> None:
-    """Raise UsageError for options that do not apply to a file."""
+    """Raise UsageError if an option is given that applies only to a live server."""
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in ("file", "show", "as_json"):
             raise click.UsageError(
-                f"cannot use {_long_name(parameter)} with the file {file}: only with a live server"
+                f"cannot use {_long_name(parameter)} with the file {file}: it requires a live server"
             )
 
 
@@ -118,7 +118,7 @@ def _long_name(parameter: click.Parameter) -> str:
 
 
 def _read(file: Path, show: str, as_json: bool) -> ExitCode:
-    """Print a part of an incident file; return the exit code for its findings."""
+    """Print the findings or another part of an incident file; return the exit code for its findings."""
     if as_json and show != "findings":
         raise click.UsageError(f"cannot use --json with --show {show}: zcat {file} | jq .capture")
     capture = files.load(file)
@@ -165,12 +165,12 @@ def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
 
 
 class _Keeping:
-    """Collects the additional data that ``--save`` needs, and writes the file."""
+    """Prints the findings, and collects and writes the additional data for ``--save``."""
 
     def __init__(self, target: Target, path: Path, as_json: bool) -> None:
         self._path, self._as_json = path, as_json
         self.fetcher = FactsFetcher(target)
-        check_free(path)  # fail before collecting, not afterwards
+        check_free(path)  # fail before collecting, not after
 
     def take(self, evidence: Evidence) -> Verdict:
         """Print the findings, write the file, and print its path. Raise CannotWrite if that fails."""
@@ -190,7 +190,7 @@ class _Keeping:
 
 
 def _progress(seconds: float) -> Callable[[float], None]:
-    """Return a function that shows progress on standard error; it does nothing without a terminal."""
+    """Return a function that shows progress on standard error, if that is a terminal."""
     if not console.shows_progress() or seconds <= _PATIENCE_S:
         return lambda _: None
 

@@ -1,4 +1,4 @@
-"""``innoscope diff``: show the differences from a healthy time."""
+"""``innoscope diff``: compare a server's stacks, metrics and settings at two times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``innoscope probes``: list the uprobes, the functions to which they attach, and their cost."""
+"""``innoscope probes``: list the uprobes with the functions that they attach to, and measure their cost."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _family_option(function: F) -> F:
         multiple=True,
         metavar="NAME",
         shell_complete=completes(_families),
-        help="Only this family (may be repeated).",
+        help="Only probes of this family (may be repeated).",
     )(function)
 
 
 @click.group("probes", cls=Group)
 def command() -> None:
-    """List the eBPF probes: the function that each probe attaches to, its state and its cost.
+    """List the eBPF probes with the functions that they attach to, their state and their cost.
 
     \b
     Examples:
@@ -67,7 +67,7 @@ def command() -> None:
 def list_probes(
     pid: int | None, socket: str | None, port: int | None, families: tuple[str, ...], as_json: bool
 ) -> None:
-    """List the functions that the probes would attach to.
+    """List the probes and the functions that they would attach to.
 
     If a probe cannot be attached, the reason is shown instead. This command attaches nothing.
 
@@ -92,7 +92,7 @@ def list_probes(
 @command.command("measure", short_help="Attach probes for a few seconds and show their cost.")
 @target_options
 @_family_option
-@seconds_option(0.1, 86_400, "Time to keep the probes attached, at most 24h.")
+@seconds_option(0.1, 86_400, "How long the probes stay attached, at most 24h.")
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
     help="Maximum cost of all probes together, as a share of the CPUs that the server may use.",
@@ -149,7 +149,7 @@ def status(path: str | None, as_json: bool) -> None:
       innoscope probes status --sensor-socket /tmp/i/sensor.sock --json
 
     \b
-    Exit codes: 13 no sensor answers. All: docs/cli.md.
+    Exit codes: 13 no sensor responds. All codes: docs/cli.md.
     """
     servers = SensorClient(path or DEFAULT_SOCKET).probes()
     if as_json:

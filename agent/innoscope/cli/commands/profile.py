@@ -1,4 +1,4 @@
-"""``innoscope profile``: sample the CPU time or the waiting time of a server, by stack, for a few seconds."""
+"""``innoscope profile``: profile the CPU time or the waiting time of a server for a few seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.profile.run import Profiler
     from innoscope.target.model import Target
 
-_PATIENCE_S = 2.0  # progress is shown if profiling takes longer
+_PATIENCE_S = 2.0  # seconds; progress is shown only if the profile takes longer than this
 
 _EPILOG = """\b
 Examples:
@@ -43,7 +43,7 @@ Examples:
   innoscope profile -f pprof -o cpu.pb.gz && go tool pprof -top cpu.pb.gz
 
 \b
-Exit codes: 3 no or several servers, 4 the server ended (what was collected is printed), 5 not a server,
+Exit codes: 3 no server, or several, 4 the server ended (what was collected is printed), 5 not a server,
 6 no privileges, 7 the kernel does not support it.  More: docs/profile.md, docs/waits.md, docs/json.md.
 """
 
@@ -71,13 +71,13 @@ def command(
     waits: tuple[str, ...], grep: str | None, limit: int | None, inlines: bool, kernel: bool,
     debug_dirs: tuple[Path, ...], no_debuginfod: bool,
 ) -> None:  # fmt: skip
-    """Profile CPU time for a few seconds, or with --off-cpu the time that threads spend waiting.
+    """Profile CPU time for a few seconds or, with --off-cpu, the time that threads spend waiting.
 
     Profiling needs no SQL, and works during startup, crash recovery and shutdown. Nothing is stopped: the
-    kernel copies registers and stacks of the server's threads while they run or when they go to sleep.
+    kernel copies registers and stacks of the server's threads while they run, or when they go to sleep.
 
     The text format hides idle stacks unless --all, --wait or --grep selects them. With --off-cpu, stacks
-    start at the innermost function of the server (with --full, at that of the C library).
+    start at the server's innermost function; with --full, the frames of the C library are shown too.
     """
     form = chosen_format(form, as_json, by, output)
     if off_cpu and frequency is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--summary", is_flag=True, help="Print a summary even on a terminal.")
 def command(file: Path, at: str | None, summary: bool) -> int:
-    """Play back a recording written by `innoscope top --record FILE`.
+    """Play back a recording made with `innoscope top --record FILE`.
 
     Space plays and pauses, ← and → step, [ and ] jump 10 seconds, + and - change the speed; ? lists all keys.
     Without a terminal, a summary is printed: wait classes over time, and the most frequent stacks and
@@ -45,7 +45,7 @@ def command(file: Path, at: str | None, summary: bool) -> int:
       innoscope replay hour.rec.gz --summary | less
 
     \b
-    Exit codes: 9 a damaged file. All: docs/cli.md.
+    Exit codes: 9 a damaged file. All codes: docs/cli.md.
     """
     screen = not summary and sys.stdin.isatty() and sys.stdout.isatty()
     recording = _open(file)
@@ -77,9 +77,9 @@ def counting(what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _play(recording: Recording, moment: float | None) -> int:
-    from innoscope.cli.top.replay import ReplayApp  # imported here, because only the screen needs textual
+    from innoscope.cli.top.replay import ReplayApp  # imported here: only the interactive view needs textual
 
-    label("idle")  # report a damaged catalog or snapshot before the screen is drawn
+    label("idle")  # fail on a damaged catalog before the screen is drawn
     recording.snapshot(0)
     return ReplayApp(Player(recording, moment)).run_to_end()
 

@@ -20,8 +20,8 @@ Examples:
   sudo innoscope self-profile --format raw | sort -rn -k2             folded stacks
   sudo innoscope self-profile --sensor --seconds 30 --idle            the sensor, waiting threads too
 
-Exit codes: 3 no agent or sensor runs, or several do, 4 no such process, 5 not an agent or sensor,
-6 no rights.
+Exit codes: 3 no agent or sensor is running, or several are, 4 no such process, 5 not an agent or sensor,
+6 no privileges.
 """
 
 
@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Profile the agent or the sensor with py-spy.
 
-    py-spy reads the memory of the process from outside, and pauses the process only with --native. To
+    py-spy reads the memory of the process from outside, and pauses it only with --native. To
     profile a server, use `innoscope profile`.
     """
     if pid is not None and sensor:

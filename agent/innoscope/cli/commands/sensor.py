@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope.cli.parameters import Duration, Option, completes, log_options
-from innoscope.common import logs
+from innoscope.common import logs, malloc
 from innoscope.common.errors import ExitCode
 from innoscope.common.supervision import GaveUp, Supervisor
 from innoscope.daemon.protocol.client import DEFAULT_SOCKET
@@ -31,7 +31,7 @@ Examples:
   sudo innoscope sensor --group innoscope                members of that group may connect too
   sudo innoscope sensor --server shop=/run/mysqld/mysqld.sock --server audit=4242
   sudo innoscope sensor --only /run/mysqld/mysqld.sock   no other server of this host
-  innoscope sensor --sensor-socket /tmp/i/sensor.sock    your own servers, as far as your privileges allow
+  innoscope sensor --sensor-socket /tmp/i/sensor.sock    your own servers, if permitted
 
 \b
 The sensor needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and
@@ -43,14 +43,14 @@ replaces. Exit codes: docs/cli.md.
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Parse ``NAME=PID`` and ``NAME=SOCKET``. Return names by pid or socket path. Raise BadParameter."""
+    """Parse ``NAME=PID`` and ``NAME=SOCKET`` into ``{pid or socket: name}``. Raise BadParameter."""
     found: dict[str, str] = {}
     for value in values:
         name, equals, where = value.partition("=")
         if not (name and equals and _is_place(where)):
             raise click.BadParameter(f"{value!r} is not NAME=PID or NAME=/path/of/its.sock")
         if name in found.values() or where in found:
-            raise click.BadParameter(f"{value!r}: each name and each server once")
+            raise click.BadParameter(f"{value!r}: duplicate name or server")
         found[where] = name
     return found
 
@@ -82,7 +82,7 @@ def _is_place(text: str) -> bool:
     metavar="PATH",
     help="Path of the socket to listen on.",
 )
-@click.option("--group", metavar="GROUP", help="Also let members of this group connect, not only root.")
+@click.option("--group", metavar="GROUP", help="Let members of this group connect, in addition to root.")
 @click.option(
     "--server",
     "names",
@@ -142,6 +142,7 @@ def command(
     The agent reaches the sensor over a Unix socket. The sensor detects servers that start or restart, and
     never stops, traces or changes a server.
     """
+    malloc.limit_retained()
     logs.set_up(log_format or "logfmt", log_level or "info")
     log = logging.getLogger("innoscope.daemon.sensor")
     ended = threading.Event()

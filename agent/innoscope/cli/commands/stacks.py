@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Query, Target
 
-_PATIENCE_S = 2.0  # progress is shown if the snapshots take longer
+_PATIENCE_S = 2.0  # seconds after which progress is shown
 
 _EPILOG = """\b
 Examples:
@@ -41,7 +41,7 @@ Examples:
   innoscope stacks --format pprof -o stacks.pb.gz && go tool pprof -top stacks.pb.gz
 
 \b
-Exit codes: 3 no or several servers, 4 the server ended (what was collected is printed), 5 not a server,
+Exit codes: 3 no server, or several, 4 the server ended (what was collected is printed), 5 not a server,
 6 no privileges, 7 the kernel does not support it, 9 a damaged file, 20 a debugger is attached (ptrace).
 Wait classes: docs/waits.md; JSON: docs/json.md.
 """
@@ -73,9 +73,9 @@ def command(
 ) -> None:  # fmt: skip
     """Show the stacks of all threads of a server, without stopping the server.
 
-    The first line has the number of threads in each wait class, the quality of the stacks, and a note that
-    nothing was stopped. One line per stack follows, most threads first, starting at the innermost function
-    of the server. Idle stacks are hidden unless --all, --wait or --grep selects them.
+    The first line shows the number of threads in each wait class, how trustworthy the stacks are, and that
+    nothing was stopped. One line per stack follows, most threads first, from the server's innermost function
+    outwards. Idle stacks are hidden unless --all, --wait or --grep selects them.
     """
     form = chosen_format(form, as_json, by, output)
     if interval is not None and count == 1:
@@ -103,8 +103,8 @@ def command(
 
 
 def _asker(target: Target, defaults_file: str | None, user: str | None) -> Callable[[], Mapping[int, Query]]:
-    """Return a function that queries the statements, and that connects on its first call."""
-    from innoscope.target import sql  # only for --queries: PyMySQL takes 40 ms and 8 MB
+    """Return a function that queries the threads' statements. It connects on the first call."""
+    from innoscope.target import sql  # only for --queries: importing PyMySQL takes 40 ms and 8 MB
 
     connection: list[Any] = []
 
@@ -121,7 +121,7 @@ def _json_writer(sink: Stdout | File) -> Callable[[Snapshot], None]:
 
 
 def _progress(count: int) -> Callable[[int], None] | None:
-    """Return a function that counts snapshots on standard error, or None if it is not a terminal."""
+    """Return a function that shows the number of snapshots on standard error; None without a terminal."""
     if not console.shows_progress():
         return None
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""``innoscope symbols``: manage packs with the symbols of one build, for hosts whose servers are stripped."""
+"""``innoscope symbols``: manage symbol packs, which provide symbols on hosts with stripped servers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group("symbols", cls=Group)
 def command() -> None:
-    """Make and check symbol packs, which replace debug files on hosts where the server is stripped.
+    """Make and check symbol packs, which replace debug files on hosts with stripped servers.
 
-    A pack has the function names and variable addresses of one server build, in about half a megabyte.
+    A pack contains the function names and variable addresses of one server build, and takes about 0.5 MB.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def command() -> None:
 
     \b
     Exit codes: 9 a pack or file is damaged, not trusted or of another build, 12 the pack cannot be written.
-    All: docs/cli.md. Contents of a pack, and which packs are trusted: docs/symbols.md.
+    All codes: docs/cli.md. Contents of a pack, and which packs are trusted: docs/symbols.md.
     """
 
 
@@ -63,7 +63,7 @@ def command() -> None:
 )
 @click.option(
     "-o", "--output", metavar="PATH", default=".",
-    help="File or folder to write to (a folder ending with / is created).  [default: ./BUILD-ID.pack]",
+    help="File or folder to write to; a path ending in / is a folder.  [default: ./BUILD-ID.pack]",
 )  # fmt: skip
 @click.option(
     "--server",
@@ -104,7 +104,7 @@ def export(
     console.line(f"{path}: {_summary(about)}, made in {seconds:.1f} s")
     if path.parent.resolve() != _folder().resolve():
         install = f"sudo install -D -m 644 {path.name} -t {_folder()}"
-        console.line(f"copy it to each host that runs this build, and there: {install}")
+        console.line(f"copy it to each host that runs this build, and run there: {install}")
 
 
 @command.command("show")
@@ -162,7 +162,7 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
       sudo innoscope symbols check 4f9e….pack --pid 4242
 
     \b
-    Exit codes: 9 damaged, not trusted, or of another build. All: docs/cli.md.
+    Exit codes: 9 damaged, not trusted, or of another build. All codes: docs/cli.md.
     """
     about = _about(file)
     if pid is None and socket is None and port is None:
@@ -171,7 +171,7 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
         target = find_one(pid, socket, port)
         if target.build_id != about.build_id:
             raise BadFile(
-                f"symbol pack {file}: is for another build: it has build-id {about.build_id}, "
+                f"symbol pack {file}: is for another build: its build-id is {about.build_id}, "
                 f"and process {target.pid} runs {target.build_id}",
                 remedy="export a pack of the server's build: innoscope symbols export",
             )
@@ -179,8 +179,8 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
     if as_json:
         console.document({"path": str(file), "ok": True, "fits": fits, **asdict(about)}, indent=2)
         return
-    of = ", ".join(f"pid {each}" for each in fits) or "no server that runs here"
-    console.line(f"{file}: good: {_summary(about)}; fits {of}")
+    of = ", ".join(f"pid {each}" for each in fits) or "no running server"
+    console.line(f"{file}: valid: {_summary(about)}; fits {of}")
 
 
 def _origin(
@@ -206,7 +206,7 @@ def _folder() -> Path:
 
 def _summary(about: PackInfo) -> str:
     return (
-        f"{about.server or 'a server that it does not name'}, {about.functions:,} functions, "
+        f"{about.server or 'an unnamed server'}, {about.functions:,} functions, "
         f"{about.variables:,} variables, {about.bytes / 1e6:.1f} MB"
     )
 
@@ -226,7 +226,7 @@ def _row(entry: PackFile) -> tuple[str, ...]:
     about = entry.about
     if about is None:
         return (Path(entry.path).stem, "", "", "", "", "", entry.problem or "")
-    fits = ", ".join(map(str, entry.fits)) or "none that runs"
+    fits = ", ".join(map(str, entry.fits)) or "none running"
     size = f"{about.bytes / 1e6:.1f} MB"
     numbers = (f"{about.functions:,}", f"{about.variables:,}", size)
     return (about.build_id, about.server or "?", *numbers, fits, entry.problem or "")

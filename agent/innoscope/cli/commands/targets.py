@@ -27,8 +27,8 @@ def command(as_json: bool) -> None:
     """List the MySQL and MariaDB servers on this host, including those in containers and chroots.
 
     SYMBOLS is the source of function names: symtab (the server's own), debug-file, symbol-pack, debugdata,
-    dynsym (exported names only) or none. Processes with a server's name but with a user that is not allowed
-    are listed as ignored, with the entry to add to /etc/innoscope/servers.toml.
+    dynsym (exported names only) or none. Processes that have a server's name, but run as a user that is not
+    allowed, are listed as ignored, with the entry to add to /etc/innoscope/servers.toml.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def command(as_json: bool) -> None:
       sudo innoscope targets --json | jq '.[].pid'
 
     \b
-    Exit codes: 3 no server is running. All: docs/cli.md.
+    Exit codes: 3 no server is running. All codes: docs/cli.md.
     """
     targets, ignored = survey()
     if as_json:
@@ -56,7 +56,7 @@ def _row(target: Target, first: int | None) -> tuple[str, ...]:
     number = ".".join(map(str, target.version)) or "?"
     remarks = notes(target)
     if first is not None:
-        remarks.append(f"process {first} is on its data directory: not watched")
+        remarks.append(f"process {first} uses the same data directory: not watched")
     return (
         str(target.pid),
         f"{target.flavour} {number}",
@@ -81,7 +81,7 @@ def notes(target: Target) -> list[str]:
     if target.root != "/":
         found.append(f"chroot {target.root}")
     if target.build_id is None and target.version_from == "unknown":
-        found.append("another user's: run as root for version and symbols")
+        found.append("runs as another user: run as root for version and symbols")
     lacking = target.symbols not in ("symtab", "debug-file")
     if lacking and (refused := packs.problem(target)):
         found.append(refused)

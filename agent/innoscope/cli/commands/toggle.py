@@ -59,7 +59,7 @@ def backend_option(function: F) -> F:
 
 @click.group("toggle", cls=Group)
 def command() -> None:
-    """Change settings of a live server. Each change is planned, checked, journalled and verified.
+    """Change settings of a live server. Each change is planned, checked, recorded in a journal and verified.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def command() -> None:
 
     \b
     Exit codes: 14 refused (nothing was written), 15 not supported on this server, 16 the change failed (see
-    `toggle history`), 8 SQL failed, 6 no privileges. All: docs/cli.md. More: docs/toggles.md.
+    `toggle history`), 8 SQL failed, 6 no privileges. All codes: docs/cli.md. More: docs/toggles.md.
     """
 
 
@@ -139,7 +139,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Show what `set` would change, without changing it.
 
-    The plan lists the old and new value of each setting (with its address for the memory backend), side
+    The plan lists the old and new value of each setting (for the memory backend, also its address), side
     effects, and the results of the checks.
 
     \b
@@ -148,7 +148,7 @@ def plan(
       sudo innoscope toggle plan max_connections 2000 --backend memory
 
     \b
-    Exit codes: 14 refused, 15 not supported on this server. All: docs/cli.md.
+    Exit codes: 14 refused, 15 not supported on this server. All codes: docs/cli.md.
     """
     target = find_one(pid, socket, port)
     planned = _planned(target, name, value, backend, _account(defaults_file, user))
@@ -185,8 +185,8 @@ def set_toggle(
     that undoes the change.
 
     \b
-    Harmless and careful toggles ask y/N; --yes answers yes. Dangerous toggles ask for the toggle's name;
-    --confirm NAME answers. Without a terminal and without these options, nothing is changed.
+    For harmless and careful toggles, confirm with y, or use --yes. For dangerous toggles, type the toggle's
+    name, or use --confirm NAME. Without a terminal and without these options, nothing is changed.
 
     \b
     Examples:
@@ -221,7 +221,7 @@ def undo(
     """Undo the last change, the change with this id, or the last change of this toggle.
 
     The journal records which server was changed, so --pid is not required. Undo is refused if that server
-    process has exited, or if someone has changed the setting since.
+    process has exited, or if the setting has been changed again since.
 
     \b
     Examples:
@@ -255,14 +255,14 @@ def history(pid: int | None, socket: str | None, port: int | None, as_json: bool
         console.document([words.entry_document(entry) for entry in entries], indent=2)
         return
     if not entries:
-        console.line("nothing was changed yet")
+        console.line("no changes are recorded")
         return
     rows = [words.history_row(entry) for entry in entries]
     console.lines(table(words.HISTORY, rows, width=terminal_width()))
 
 
 def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
-    """Return if the user confirms the plan. Raise Refused otherwise, or if no terminal is available."""
+    """Ask the user to confirm the plan, unless an option confirms it. Raise Refused if not."""
     name = plan.toggle.name
     dangerous = plan.toggle.risk is Risk.DANGEROUS
     if confirmed or (yes and not dangerous):
@@ -274,12 +274,12 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     if yes or not on_terminal():
         what = "--yes is not enough" if yes else "cannot ask for confirmation without a terminal"
         raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
-    if console.ask_text(f"This is dangerous. Type {name} to do it") != name:
+    if console.ask_text(f"This is dangerous. Type {name} to confirm") != name:
         raise Refused("not confirmed: nothing was changed", remedy=call)
 
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
-    """Return the toggle's state on this server. ``now`` contains the values that could be read."""
+    """Return the toggle's state on this server. ``now`` maps toggle names to the values that were read."""
     try:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
@@ -299,7 +299,7 @@ def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
 
 
 def _named(pid: int | None, socket: str | None, port: int | None) -> Target | None:
-    """Return the server that the options select, or None if no option is given (for all servers)."""
+    """Return the server that the options select, or None (for all servers) if no option is given."""
     return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
 
 

@@ -32,8 +32,8 @@ Examples:
   innoscope replay hour.rec.gz                          play back the recording
 
 \b
-Exit codes: 3 no or several servers, 4 the server ended, 5 not a server, 6 no privileges, 7 the kernel does
-not support it, 12 cannot write FILE. All: docs/cli.md.
+Exit codes: 3 no server, or several, 4 the server ended, 5 not a server, 6 no privileges, 7 the kernel does
+not support it, 12 cannot write FILE. All codes: docs/cli.md.
 """
 
 
@@ -77,7 +77,7 @@ def command(
     no_debuginfod: bool,
     record: Path | None,
 ) -> int:
-    """Show wait classes, the most frequent stacks and their statements, live.
+    """Show a live view of the wait classes, the most frequent stacks and their statements.
 
     The server is never stopped. Press ? for a list of all keys. With --record and without a terminal, there
     is no screen: snapshots are recorded until --seconds have passed, Ctrl-C is pressed, or the server exits.
@@ -95,12 +95,12 @@ def command(
         )
         code = _show(live, interval, seconds) if screen else _record(live, interval, seconds)
     if record is not None and live.recorder:
-        _tell(f"{live.recorder.snapshots:,} snapshots in {record}; to see them: innoscope replay {record}")
+        _tell(f"{live.recorder.snapshots:,} snapshots in {record}; to view them: innoscope replay {record}")
     return code
 
 
 def _engine(target: Target, how: How) -> Engine:
-    """Return the engine after a first snapshot, so that errors are reported before the screen is drawn."""
+    """Open the engine and take a first snapshot, so that errors appear before the screen is drawn."""
     engine, notes = open_engine(target, how)
     for note in notes:
         _tell(note)
@@ -116,7 +116,7 @@ def _recorder(path: Path | None, interval: float, stack: ExitStack) -> Recorder 
 
 
 def _show(live: LiveSnapshots, interval: float, duration: float | None) -> int:
-    from innoscope.cli.top.live import TopApp  # imported here, because only the screen needs textual
+    from innoscope.cli.top.live import TopApp  # imported here: only the interactive view needs textual
 
     return TopApp(live, interval_s=interval, duration_s=duration).run_to_end()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Target
 
-_PATIENCE_S: Final = 1.0  # progress is shown if tracing takes longer
+_PATIENCE_S: Final = 1.0  # seconds after which progress is shown
 
 _EPILOG = """\b
 FUNCTION is a probe in the catalog (innoscope probes list), or else a function of the server: its symbol,
@@ -41,11 +41,12 @@ Examples:
   innoscope trace ha_innobase::open --seconds 60 --json
   innoscope trace buf_flush_batch --arg 1 --bits 32      the number of calls for each kind of batch
   innoscope trace fsync --callers --format html -o fsync.html
-  innoscope trace row_search_for_mysql --force           a function that is too hot, for 5 s
+  innoscope trace row_search_for_mysql --force           a function that is called too often, for 5 s
 
 \b
-Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended (results so far are printed),
-6 no privileges, 7 the kernel does not support it, 14 too hot, 15 function not found.  More: docs/trace.md.
+Exit codes: 2 the name is ambiguous, 3 no server, or several, 4 the server ended (results so far are printed),
+6 no privileges, 7 the kernel does not support it, 14 called too often, 15 function not found.
+More: docs/trace.md.
 """
 
 
@@ -59,7 +60,7 @@ def _probes() -> Mapping[str, str]:
 @click.argument("function", shell_complete=completes(_probes))
 @target_options
 @click.option(
-    "-c", "--callers", is_flag=True, help="Show the stacks that call the function, most frequent first."
+    "-c", "--callers", is_flag=True, help="Show the stacks that lead to the calls, most frequent first."
 )
 @click.option(
     "-a", "--arg", "argument", type=click.IntRange(0, 5), metavar="N",
@@ -67,7 +68,7 @@ def _probes() -> Mapping[str, str]:
 )  # fmt: skip
 @click.option(
     "--bits", type=click.Choice(["8", "16", "32", "64"]), default="64", show_default=True,
-    help="Width of this argument.",
+    help="Width of this argument in bits.",
 )  # fmt: skip
 @seconds_option(
     0.1, 600, "Duration.  [default: 10s, at most 10m; with --force 5s, at most 30s]", default=None
@@ -82,13 +83,13 @@ def _probes() -> Mapping[str, str]:
 @click.option(
     "--force",
     is_flag=True,
-    help="Trace a function that is too hot, and report the server's loss of throughput.",
+    help="Trace a function that is called too often, and report the server's loss of throughput.",
 )
 @click.option(
     "-f", "--format", "form", type=click.Choice(FORMATS),
     help="Output format; tree, folded, speedscope, pprof and html need --callers.  [default: text]",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write to this file atomically.",
@@ -130,7 +131,7 @@ def command(
 def _format(form: str | None, as_json: bool, callers: bool, output: Path | None) -> str:
     """Return the output format. Raise UsageError if options contradict each other."""
     if as_json and form not in (None, "json"):
-        raise click.UsageError(f"--json contradicts --format {form}")
+        raise click.UsageError(f"cannot use --json with --format {form}")
     form = "json" if as_json else form or "text"
     if form not in ("text", "json") and not callers:
         raise click.UsageError(f"--format {form} requires --callers")

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from innoscope.toggles.stopped_threads import ThreadStates
     from innoscope.toggles.unstick import Rescue
 
-_NICE = -15  # a debugger that is reading symbols can use all CPUs
+_NICE = -15  # raise our priority: a debugger that reads symbols may use all CPUs
 _RISK = """\
-Ending a debugger that runs a function in the server (call, print f()) or has breakpoints in it may end the
-server. Ending one that only reads does not."""
+Killing a debugger that runs a function in the server (call, print f()) or has breakpoints in it may kill the
+server. Killing a debugger that only reads is safe."""
 _EPILOG = """\b
 Examples:
   sudo innoscope unstick                          a server stopped by a signal, or by a gdb that was killed
@@ -52,7 +52,7 @@ def command(
     pid: int | None, socket: str | None, port: int | None, end_tracer: bool, yes: bool,
     patience: float | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Resume a server that a debugger or signal left stopped, and verify that it answers.
+    """Resume a server that a debugger or signal left stopped, and verify that it responds.
 
     The processes that trace the server are listed. Neither SQL nor symbols are needed. A debugger is killed
     only with --end-tracer or --watch.
@@ -60,7 +60,7 @@ def command(
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     target = find_one(pid, socket, port)
-    unstick.send(target.pid, target.start_time, 0)  # signal 0: raises an error here if we lack permission
+    unstick.send(target.pid, target.start_time, 0)  # signal 0 only checks our permission
     if patience is not None:
         _watch(target, patience, as_json)
         return
@@ -70,14 +70,14 @@ def command(
         unstick.check(target, found, end_tracer=end_tracer)
         if found.tracers and not yes:
             console.block(_RISK, err=True)
-            require_yes("End the debugger?", f"innoscope unstick --pid {target.pid} --end-tracer")
+            require_yes("Kill the debugger?", f"innoscope unstick --pid {target.pid} --end-tracer")
         done = unstick.rescue(target, found, end_tracer=end_tracer)
     _show_done(target, found, done, as_json)
 
 
 def _watch(target: Target, patience: float, as_json: bool) -> None:
     if not as_json:
-        console.line(f"process {target.pid} is guarded: stopped for more than {patience:g} s, it is resumed")
+        console.line(f"watching process {target.pid}: resumed if stopped for more than {patience:g} s")
     for found in unstick.stopped_for(target, patience):
         _show_found(target, found, as_json)
         try:
@@ -95,11 +95,15 @@ def _show_found(target: Target, found: ThreadStates, as_json: bool) -> None:
     """Print the number of stopped threads, and the processes that trace the server."""
     if as_json:
         return
-    runs = "nothing to do; it is traced, and runs" if found.tracers else "nothing to do, all threads run"
+    runs = (
+        "nothing to do: the server is traced, but running"
+        if found.tracers
+        else "nothing to do: no thread is stopped"
+    )
     console.line(f"{clock(time.time())} {title(target)}: {found if found.still else runs}")
     for one in found.tracers:
         since = clock(one.started)
-        console.lines([f"  {one.name}, pid {one.pid}, of {one.owner}, runs since {since}: {one.command}"])
+        console.lines([f"  {one.name}, pid {one.pid}, of {one.owner}, running since {since}: {one.command}"])
 
 
 def _show_done(target: Target, found: ThreadStates, done: Rescue | None, as_json: bool) -> None:
@@ -109,8 +113,8 @@ def _show_done(target: Target, found: ThreadStates, done: Rescue | None, as_json
         document = {"target": target.document(), "found": asdict(found), "rescue": rescue}
         console.document({"at": time.time(), **document})
     elif done is not None:
-        answer = "answers" if done.answered else "does not listen yet, as a server that starts or recovers"
+        answer = "answers" if done.answered else "does not listen yet; it may be starting or recovering"
         steps = ", ".join(done.steps)
-        console.lines([f"{steps}: after {done.seconds:.2f} s it runs, untraced, and {answer}"])
+        console.lines([f"{steps}: running and not traced after {done.seconds:.2f} s; the server {answer}"])
     if done is not None and done.journal is not None:
-        console.lines([f"The journal does not have this rescue: {done.journal}"], err=True)
+        console.lines([f"cannot record this in the journal: {done.journal}"], err=True)

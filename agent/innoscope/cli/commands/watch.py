@@ -50,7 +50,7 @@ Examples:
 \b
 A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME. The file also contains
 the time before the stall. `innoscope diagnose FILE` reads the file on any machine.
-Exit codes: 0 the file was written (--once), 2 no such rule, 3 no or several servers, 5 not a server,
+Exit codes: 0 the file was written (--once), 2 no such rule, 3 no server, or several, 5 not a server,
 6 no privileges, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
 """
 _SIZE = re.compile(r"([0-9]+)([KMG]?)")
@@ -58,7 +58,7 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def _size(_: click.Context, __: click.Parameter, value: str) -> int:
-    """Parse a size such as ``200M``. Return it in bytes. Raise BadParameter if it is malformed."""
+    """Parse a size such as ``200M`` and return it in bytes. Raise BadParameter if it is malformed."""
     match = _SIZE.fullmatch(value)
     if match is None:
         raise click.BadParameter(f"{value!r} is not a size: 500K, 200M, 2G")
@@ -66,7 +66,7 @@ def _size(_: click.Context, __: click.Parameter, value: str) -> int:
 
 
 def _rules() -> Mapping[str, str]:
-    """Return all findings and plain names that rules may use, with titles, for shell completion."""
+    """Return the names that rules may use, with titles, for shell completion."""
     return {f"{FINDING}{rule.name}": rule.title for rule in default_rules()} | dict(PLAIN)
 
 
@@ -78,7 +78,7 @@ def _rules() -> Mapping[str, str]:
     multiple=True,
     metavar="RULE",
     shell_complete=completes(_rules),
-    help="Condition that starts a capture (may be repeated; one is enough).",
+    help="Condition that starts a capture (may be repeated: any one of them triggers).",
 )
 @click.option(
     "--for",
@@ -86,16 +86,16 @@ def _rules() -> Mapping[str, str]:
     type=Duration(0, 300),
     default="3s",
     show_default=True,
-    help="Time for which a rule must hold, at most 5m.",
+    help="How long a condition must hold, at most 5m.",
 )
-@seconds_option(1, 300, "Length of the capture after that, 1s to 5m.")
+@seconds_option(1, 300, "How long to capture after the trigger, 1s to 5m.")
 @click.option(
     "--before",
     "before_s",
     type=Duration(0, 600),
     default="1m",
     show_default=True,
-    help="Time before the stall that the file includes, at most 10m.",
+    help="How much time before the stall to include, at most 10m.",
 )
 @click.option(
     "--dir",
@@ -110,7 +110,7 @@ def _rules() -> Mapping[str, str]:
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Number of files to keep; the oldest are removed first.",
+    help="Maximum number of files; the oldest are removed first.",
 )
 @click.option(
     "--max-bytes",
@@ -118,14 +118,14 @@ def _rules() -> Mapping[str, str]:
     metavar="SIZE",
     default="200M",
     show_default=True,
-    help="Total size of files to keep; the oldest are removed first.",
+    help="Maximum total size of the files; the oldest are removed first.",
 )
 @click.option(
     "--cooldown",
     type=Duration(1),
     default="5m",
     show_default=True,
-    help="Pause after a file has been written.",
+    help="Pause after each file.",
 )
 @click.option("--once", is_flag=True, help="Exit after the first file.")
 @click.option(
@@ -141,8 +141,8 @@ def command(
 ) -> None:  # fmt: skip
     """Wait for a stall of one server, and write the stall and the time before it to an incident file.
 
-    All threads are sampled and all metrics are read once a second, in a bounded amount of memory. Nothing is
-    stopped or changed. If the server restarts, the command waits for the new process.
+    Once a second, all threads are sampled and all metrics are read; memory use is bounded. Nothing is stopped
+    or changed. If the server restarts, the command waits for the new process.
     """
     if not rules and not listing:
         raise click.UsageError("no trigger: add a rule, such as --trigger 'threads_running>50'")
@@ -165,7 +165,7 @@ def command(
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set, so that probes are detached and no partial file is left."""
+    """Yield an event that Ctrl-C and SIGTERM set, so that probes are detached and no partial file remains."""
     ended = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)

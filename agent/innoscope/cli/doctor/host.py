@@ -1,4 +1,4 @@
-"""Check the host's rights, kernel features and policies. Features are tested, not inferred from versions."""
+"""Check our privileges, kernel features and policies. Features are tested, not inferred from versions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope import _native
-from innoscope.cli.doctor.model import Check, Status, fail, ok, warn
+from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, fail, ok, warn
+from innoscope.common.errors import KernelUnable
 from innoscope.probes import capabilities
+from innoscope.target.container import require_host_pids
 from innoscope.target.native_errors import RUN_AS_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+#: Methods that copy stacks without stopping threads, best first, each with the function that tests it.
+_SNAPSHOT_PROBES = {"bpf": "probe_bpf", "bpf-nosleep": "probe_bpf_nosleep", "procfs": "probe_procfs"}
 #: Capabilities and their bits in CapEff, from include/uapi/linux/capability.h.
 _CAPABILITIES = {
     "CAP_SYS_PTRACE": 19,
@@ -29,13 +33,13 @@ _COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
 
 @dataclass(frozen=True)
 class Host:
-    """The host to check. Tests pass an artificial root folder and environment."""
+    """The host to check: its root folder and environment, which tests replace."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def read(self, path: str) -> str | None:
-        """Return the stripped text of a file like ``proc/sys/…``, or None if it cannot be read."""
+        """Return the text of a file such as ``proc/sys/…``, stripped; None if it cannot be read."""
         try:
             return (self.root / path).read_text(errors="replace").strip()
         except OSError:
@@ -43,7 +47,7 @@ class Host:
 
 
 def rights(host: Host) -> Check:
-    """Check the capabilities in the line CapEff of /proc/self/status."""
+    """Check our effective capabilities (CapEff in /proc/self/status)."""
     text = host.read("proc/self/status") or ""
     line = next((line for line in text.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
     effective = int(line.split()[1], 16)
@@ -52,8 +56,8 @@ def rights(host: Host) -> Check:
         held |= _COVERED_BY_ADMIN
     missing = [name for name in _CAPABILITIES if name not in held and name != "CAP_SYS_ADMIN"]
     if missing:
-        return fail("rights", "missing " + ", ".join(missing), RUN_AS_ROOT)
-    return ok("rights", "all capabilities that stacks need")
+        return warn("rights", "missing " + ", ".join(missing), RUN_AS_ROOT)
+    return ok("rights", "all capabilities that stacks, profiles and probes need")
 
 
 def kernel(host: Host) -> Check:
@@ -62,29 +66,33 @@ def kernel(host: Host) -> Check:
 
 
 def btf(host: Host) -> Check:
-    """Check the kernel's type information (CONFIG_DEBUG_INFO_BTF), which the snapshot program needs."""
+    """Check the kernel's type information (CONFIG_DEBUG_INFO_BTF), which BPF programs need."""
     if (host.root / "sys/kernel/btf/vmlinux").exists():
         return ok("BTF", "/sys/kernel/btf/vmlinux")
-    return fail(
-        "BTF", "/sys/kernel/btf/vmlinux is missing", "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y"
+    return warn(
+        "BTF",
+        "/sys/kernel/btf/vmlinux is missing: no profiles of waits, no probes",
+        "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y",
     )
 
 
 def lockdown(host: Host) -> Check:
-    """Check kernel lockdown (securityfs). ``confidentiality`` forbids BPF programs to read kernel memory."""
+    """Check kernel lockdown (securityfs). With ``confidentiality``, BPF cannot read kernel memory."""
     text = host.read("sys/kernel/security/lockdown")
     if text is None or "[none]" in text:
         return ok("lockdown", "off")
     mode = text.partition("[")[2].partition("]")[0]
     if mode == "confidentiality":
-        return fail(
-            "lockdown", mode, "boot with lockdown=integrity (Secure Boot alone does not ask for more)"
+        return warn(
+            "lockdown",
+            f"{mode}: no profiles of waits, no probes",
+            "boot with lockdown=integrity (which is enough for Secure Boot)",
         )
     return ok("lockdown", mode)
 
 
 def map_files(host: Host) -> Check:
-    """Check that files can be opened through /proc/PID/map_files, as upgrades and containers require."""
+    """Check that mapped files can be opened via /proc/PID/map_files, for replaced files and containers."""
     folder = host.root / "proc/self/map_files"
     try:
         entry = next(folder.iterdir())
@@ -94,7 +102,7 @@ def map_files(host: Host) -> Check:
     except OSError as error:
         return warn(
             "map_files",
-            f"{error.strerror}: files are opened by name, which is wrong for a replaced executable",
+            f"{error.strerror}: files are opened by path, which is wrong if an executable was replaced",
             RUN_AS_ROOT,
         )
     return ok("map_files", "mapped files can be opened")
@@ -105,29 +113,32 @@ def debug_folder(host: Host) -> Check:
     folder = host.root / "usr/lib/debug"
     if folder.is_dir() and any(folder.iterdir()):
         return ok("debug files", "/usr/lib/debug")
-    return ok("debug files", "none installed; only needed for servers without symbols of their own")
+    return ok("debug files", "none installed; needed only for stripped servers")
 
 
 def debuginfod(host: Host) -> Check:
-    """Report whether debug files may be downloaded, which requires DEBUGINFOD_URLS."""
+    """Report whether debug files may be downloaded, that is, whether DEBUGINFOD_URLS is set."""
     urls = host.environment.get("DEBUGINFOD_URLS", "").strip()
     return ok(
         "debuginfod", urls if urls else "DEBUGINFOD_URLS is not set: nothing is fetched over the network"
     )
 
 
-def bpf(host: Host) -> Check:
-    """Run the snapshot program on this process."""
-    tried = _try("probe_bpf")
-    if tried.works:
-        return ok("bpf snapshot", tried.detail)
-    return fail(
-        "bpf snapshot", tried.detail, "see rights, BTF and lockdown; else --method ptrace, or a kernel ≥ 5.18"
-    )
+def snapshots(host: Host) -> Check:
+    """Find the first method that copies stacks of this process without stopping its threads."""
+    reasons: list[str] = []
+    for method, probe in _SNAPSHOT_PROBES.items():
+        tried = _try(probe)
+        if tried.works:
+            return ok(
+                SNAPSHOTS, "; ".join([f"{method} works without stopping threads: {tried.detail}", *reasons])
+            )
+        reasons.append(f"{method} does not work: {tried.detail}")
+    return fail(SNAPSHOTS, "; ".join(reasons), RUN_AS_ROOT)
 
 
 def perf(host: Host) -> Check:
-    """Take a perf event sample of registers and stack, as is done for threads that run on a CPU."""
+    """Check that a perf event can sample registers and the stack of a thread while it runs on a CPU."""
     tried = _try("probe_perf")
     if tried.works:
         return ok("perf events", tried.detail)
@@ -139,38 +150,64 @@ def perf(host: Host) -> Check:
     )
 
 
+def profiles(_host: Host) -> Check:
+    """Find the first method that profiles the CPU time of this process."""
+    by_bpf = _profile_by_bpf()
+    if by_bpf.works:
+        return ok("profiles", f"bpf works: {by_bpf.detail}")
+    by_perf = _try("probe_profile_perf")
+    if by_perf.works:
+        detail = f"CPU time only, with perf: {by_perf.detail}; --off-cpu does not work: {by_bpf.detail}"
+        return warn("profiles", detail, RUN_AS_ROOT)
+    return warn(
+        "profiles", f"bpf does not work: {by_bpf.detail}; perf does not work: {by_perf.detail}", RUN_AS_ROOT
+    )
+
+
+def _profile_by_bpf() -> _native.Feature:
+    try:
+        require_host_pids("profile")
+    except KernelUnable as error:
+        return _native.Feature(False, error.what)
+    return _try("probe_profile_bpf")
+
+
 def uprobes(host: Host) -> Check:
-    """Check whether probes are attached with BPF links, or with perf events, which need CAP_SYS_ADMIN."""
+    """Check whether probes can use BPF links. Otherwise they use perf events, which need CAP_SYS_ADMIN."""
     tried = _try("probe_uprobe_links")
     if tried.works:
-        return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {tried.detail}")
+        return ok("uprobes", f"BPF links work, without CAP_SYS_ADMIN: {tried.detail}")
     if rights(host).status is not Status.OK:
         return warn("uprobes", f"not tried: {tried.detail}", RUN_AS_ROOT)
     needs = f"this kernel has no uprobe links ({tried.detail}); perf events need CAP_SYS_ADMIN"
     if (host.root / capabilities.DROP_IN.relative_to("/")).exists():
-        return ok("uprobes", f"{needs}, which {capabilities.DROP_IN} gives to the sensor")
+        return ok("uprobes", f"{needs}, which {capabilities.DROP_IN} grants to the sensor")
     return warn("uprobes", f"{needs}, which the sensor's unit does not have", capabilities.REMEDY)
 
 
 def ptrace(host: Host) -> Check:
-    """Test ptrace on a child process. This fallback method stops each thread."""
+    """Test ptrace on a child process. Only ``--method ptrace`` uses it; it stops each thread."""
     tried = _try("probe_ptrace")
     if tried.works:
-        return ok("ptrace fallback", tried.detail)
+        return ok(PTRACE, tried.detail)
     scope = host.read("proc/sys/kernel/yama/ptrace_scope")
     policy = f" (kernel.yama.ptrace_scope = {scope})" if scope is not None else ""
     return warn(
-        "ptrace fallback",
+        PTRACE,
         tried.detail + policy,
         "sysctl kernel.yama.ptrace_scope=1" if scope == "3" else RUN_AS_ROOT,
     )
 
 
 def _try(probe: str) -> _native.Feature:
-    """Call a feature test of the Rust core."""
+    """Run a feature test of the Rust core; an exception counts as a failure."""
     probes = {
         "probe_bpf": _native.probe_bpf,
+        "probe_bpf_nosleep": _native.probe_bpf_nosleep,
+        "probe_procfs": _native.probe_procfs,
         "probe_perf": _native.probe_perf,
+        "probe_profile_bpf": _native.probe_profile_bpf,
+        "probe_profile_perf": _native.probe_profile_perf,
         "probe_ptrace": _native.probe_ptrace,
         "probe_uprobe_links": _native.probe_uprobe_links,
     }
@@ -182,10 +219,11 @@ def _try(probe: str) -> _native.Feature:
 
 #: All checks, in the order in which they are printed.
 CHECKS: tuple[Callable[[Host], Check], ...] = (
-    rights, kernel, btf, lockdown, bpf, perf, uprobes, ptrace, map_files, debug_folder, debuginfod,
+    rights, kernel, btf, lockdown, snapshots, perf, profiles, uprobes, ptrace, map_files, debug_folder,
+    debuginfod,
 )  # fmt: skip
 
 
 def examine(host: Host) -> list[Check]:
-    """Run all checks of the host, and return their results."""
+    """Run all checks of the host and return their results."""
     return [check(host) for check in CHECKS]

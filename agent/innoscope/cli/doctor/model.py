@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from innoscope.common.errors import ExitCode
 
+#: The names of the checks that decide the verdict.
+SNAPSHOTS: Final = "snapshots"
+PTRACE: Final = "ptrace"
+
 
 class Status(StrEnum):
-    """Status of a check. ``warn``: an optional feature is missing; ``fail``: stacks will be missing."""
+    """Status of a check. ``warn``: an optional feature is missing; ``fail``: stacks do not work."""
 
     OK = "ok"
     WARN = "warn"
@@ -17,7 +22,7 @@ class Status(StrEnum):
 
 
 class Verdict(IntEnum):
-    """The exit code of ``innoscope doctor``."""
+    """The overall result of ``innoscope doctor``, which is also its exit code."""
 
     WORKS = ExitCode.SUCCESS  # snapshots of all checked servers work without stopping threads
     NO_SERVER = ExitCode.NO_TARGET  # the host was checked, but no server is running
@@ -27,7 +32,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check. ``remedy`` is the next command to type, if there is one."""
+    """The result of one check. ``remedy`` is the command or step that fixes the problem, if there is one."""
 
     name: str
     status: Status
@@ -41,10 +46,10 @@ def ok(name: str, detail: str) -> Check:
 
 
 def warn(name: str, detail: str, remedy: str | None = None) -> Check:
-    """Return a check that found something missing or degraded; stacks do not need it."""
+    """Return a check of a feature that is missing or degraded, but is not needed for stacks."""
     return Check(name, Status.WARN, detail, remedy)
 
 
 def fail(name: str, detail: str, remedy: str | None = None) -> Check:
-    """Return a check that failed: it found the reason why something will not work."""
+    """Return a failed check, which means that stacks do not work."""
     return Check(name, Status.FAIL, detail, remedy)

@@ -11,8 +11,8 @@ from innoscope.target import foreign
 if TYPE_CHECKING:
     from pathlib import Path
 
-_TIMEOUT = 3.0  # seconds; a running upgrade may have locked the package database
-_PACK = "copy a symbol pack of it here, made where its debug file is (innoscope symbols export)"
+_TIMEOUT = 3.0  # seconds; a running upgrade may hold the package database's lock
+_PACK = "make a symbol pack on a host that has the debug file (innoscope symbols export), and copy it here"
 _DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod server"
 
 
@@ -23,11 +23,11 @@ class Stripped:
     path: str
     build_id: str | None
     root: Path
-    ours: bool  # the process has the same root folder as we do, so our package manager covers the file
+    ours: bool  # the process shares our root folder, so our package manager knows the file
 
 
 def remedy(file: Stripped) -> str:
-    """Return the steps that provide the symbols, separated by ``; or``, the most likely first."""
+    """Return alternative steps that provide the symbols, separated by ``; or``, the most promising first."""
     family = distribution(file.root)
     package = owner(file.path, family) if file.ours else None
     remedies = []
@@ -49,7 +49,7 @@ def build_id_path(build_id: str) -> str:
 
 
 def debian_debug_package(package: str) -> str:
-    """Return the name of a package's debug package. The name for ``libc6`` has an older scheme."""
+    """Return the name of a package's debug package; for ``libc6``, it follows an older naming scheme."""
     return "libc6-dbg" if package == "libc6" else f"{package}-dbgsym"
 
 
@@ -73,7 +73,7 @@ def distribution(root: Path) -> str | None:
 
 
 def owner(path: str, family: str | None) -> str | None:
-    """Return the name of the package that installed a file, without architecture; None if unknown."""
+    """Return the name of the package that owns a file, without the architecture; None if unknown."""
     if family == "debian":
         for candidate in _usrmerge(path):
             answer = _ask(["dpkg-query", "-S", candidate])
@@ -86,7 +86,7 @@ def owner(path: str, family: str | None) -> str | None:
 
 
 def _usrmerge(path: str) -> list[str]:
-    """Return the paths to query, because dpkg may list /lib/… for a file that /proc shows as /usr/lib/…"""
+    """Return the paths under which dpkg may list a file: /usr/lib/… as in /proc, or /lib/…"""
     return [path, path.removeprefix("/usr")] if path.startswith("/usr/") else [path]
 
 

@@ -1,11 +1,11 @@
-"""Summarize all checks: the verdict, and the report as text and as JSON."""
+"""Summarise all checks: the verdict, and the report as text and as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from innoscope.cli.doctor.model import Check, Status, Verdict
+from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, Verdict
 from innoscope.cli.doctor.server import ACCESS
 from innoscope.common.console import Colour, Coloured
 from innoscope.target.discover import describe_ignored
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
 _COLOURS = {Status.WARN: Colour.YELLOW, Status.FAIL: Colour.RED}
 _SAYS = {
-    Verdict.WORKS: "Stacks work, and nothing is stopped for them.",
+    Verdict.WORKS: "Stacks work without stopping the server.",
     Verdict.NO_SERVER: "No mysqld or mariadbd is running on this host.",
-    Verdict.FALLBACK: "Stacks work only with --method ptrace, which holds each thread for microseconds.",
-    Verdict.NOTHING: "Stacks will not work; the lines marked FAIL say why.",
+    Verdict.FALLBACK: "Stacks work only with --method ptrace, which stops each thread for microseconds.",
+    Verdict.NOTHING: "Stacks do not work; the lines marked FAIL show why.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All results; ``servers`` holds the checks of each target. ``ignored`` processes were not checked."""
+    """All results. ``servers`` has the checks of each target. ``ignored`` processes were not checked."""
 
     host: Sequence[Check]
     targets: Sequence[Target]
@@ -37,18 +37,18 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether stacks will work on all servers. The server with the worst result decides."""
+        """Return the verdict for the server with the worst result."""
         if not self.targets:
             return Verdict.NO_SERVER
         if any(_failed(checks, ACCESS) for checks in self.servers):
             return Verdict.NOTHING
-        if not _failed(self.host, "bpf snapshot"):
+        if not _failed(self.host, SNAPSHOTS):
             return Verdict.WORKS
-        return Verdict.NOTHING if _failed(self.host, "ptrace fallback") else Verdict.FALLBACK
+        return Verdict.NOTHING if _failed(self.host, PTRACE) else Verdict.FALLBACK
 
 
 def text(report: Report) -> Iterator[str]:
-    """Yield the report's lines, by host and server. A line that is not ok is followed by its remedy."""
+    """Yield the report's lines: the host, then each server. A remedy follows each line that is not ok."""
     yield "Host"
     yield from _lines(report.host)
     for target, checks in zip(report.targets, report.servers, strict=True):
@@ -63,7 +63,7 @@ def text(report: Report) -> Iterator[str]:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return schema 1 of docs/json.md: the verdict, all checks, and the ignored processes."""
+    """Return the JSON document (docs/json.md): the verdict, all checks, and the ignored processes."""
     servers = zip(report.targets, report.servers, strict=True)
     return {
         "schema": 1,
@@ -90,5 +90,5 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def _failed(checks: Sequence[Check], name: str) -> bool:
-    """Return whether the check of that name failed or is missing."""
+    """Return whether the check with this name failed or is missing."""
     return not any(check.name == name and check.status is Status.OK for check in checks)

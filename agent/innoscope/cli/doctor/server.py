@@ -10,6 +10,7 @@ from innoscope import _native
 from innoscope.cli.doctor import packages
 from innoscope.cli.doctor.model import Check, fail, ok, warn
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
+from innoscope.probes.catalog import default_catalog
 from innoscope.target import sql
 from innoscope.target.container import differing_namespaces
 from innoscope.target.executable import debug_dirs
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from innoscope.target.credentials import Account
     from innoscope.target.model import Target
 
-#: The name of the check that decides whether any method can work on this server.
+#: Name of the check that must pass for any method to work on this server.
 ACCESS = "access"
 
 _LIBC = re.compile(r"libc(?:\.so\.\d+|-2\.\d+\.so)|ld-musl-.*\.so\.\d+")
 _MEANING = {
-    "symtab": "its own symbols",
+    "symtab": "its own symbol table",
     "debug-file": "a debug file",
     "symbol-pack": "a symbol pack",
     "debugdata": "the reduced symbols of .gnu_debugdata",
-    "dynsym": "exported symbols only; other functions show as module+0x…",
+    "dynsym": "exported symbols only; other functions are shown as module+0x…",
     "vdso": "the kernel's vDSO",
-    "none": "nowhere; functions show as module+0x…",
+    "none": "no symbols; functions are shown as module+0x…",
 }
 _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
@@ -40,7 +41,7 @@ _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 def examine(target: Target, account: Account, proc: ProcFs | None = None) -> list[Check]:
     """Run all checks of one server. If the server exits during the checks, the access check fails."""
     proc = proc or ProcFs()
-    checks = [_state(proc, target), _executable(target)]
+    checks = [_state(proc, target), _executable(target), _version(target)]
     try:
         modules = _modules(proc, target)
     except InnoscopeError as error:
@@ -53,7 +54,7 @@ def examine(target: Target, account: Account, proc: ProcFs | None = None) -> lis
 
 
 def _state(proc: ProcFs, target: Target) -> Check:
-    """Check with State and TracerPid in /proc/PID/status that the server is not stopped (T, t) or traced."""
+    """Check State and TracerPid in /proc/PID/status: the server must not be stopped (T, t) or traced."""
     try:
         status = proc.status(target.pid)
     except (ProcessLookupError, PermissionError) as error:
@@ -63,11 +64,24 @@ def _state(proc: ProcFs, target: Target) -> Check:
         return warn(
             "state",
             f"{state}, traced by process {tracer} ({_comm(proc, tracer)})",
-            f"let it detach, or: kill {tracer}",
+            f"detach it, or: kill {tracer}",
         )
     if state.startswith(("T", "t")):
         return warn("state", f"{state}: the server is stopped", f"kill -CONT {target.pid}")
     return ok("state", f"{state}, not traced")
+
+
+def _version(target: Target) -> Check | None:
+    """Warn if the catalog does not know the server's version."""
+    if default_catalog().knows(target.flavour, target.version):
+        return None
+    known = default_catalog().known[target.flavour]
+    return warn(
+        "version",
+        f"unsupported version: the catalog covers {target.flavour} {known}; no probes on the server's "
+        "functions, no toggles; waits in new functions are shown as other",
+        "upgrade innoscope",
+    )
 
 
 def _comm(proc: ProcFs, pid: int) -> str:
@@ -84,8 +98,8 @@ def _executable(target: Target) -> Check:
     if target.deleted:
         return warn(
             "executable",
-            what + ", replaced under the running server",
-            "names still come from the old file; debug packages of the new one fit after the next restart",
+            what + ", replaced since the server started",
+            "symbols come from the old file; debug packages of the new file match only after a restart",
         )
     return ok("executable", what)
 
@@ -131,7 +145,7 @@ def _base(path: str) -> str:
 
 
 def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
-    """Return a note on whether DWARF is available, which only ``--inlines`` needs."""
+    """Return a note on the availability of DWARF, which only ``--inlines`` needs."""
     if module.symbols_from == "symbol-pack":
         return ""
     is_server = _base(module.path) == _base(target.executable)
@@ -143,14 +157,14 @@ def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
             return (
                 ", with debug info"
                 if _native.elf_info(path).has_debug_info
-                else ", without debug info for --inlines"
+                else ", without the debug info that --inlines needs"
             )
     except InnoscopeError:
         return ""
 
 
 def _sql(proc: ProcFs, target: Target, account: Account) -> Check:
-    """Check whether ``--queries`` would work. Stacks do not need SQL, so this check never fails."""
+    """Check whether ``--queries`` would work. Stacks do not need SQL, so a problem is only a warning."""
     try:
         connection = sql.connect(target, account.defaults_file, account.user, proc=proc)
         try:
@@ -159,4 +173,4 @@ def _sql(proc: ProcFs, target: Target, account: Account) -> Check:
             connection.close()
     except (SqlFailed, BadFile) as error:
         return warn("SQL (for --queries)", error.what, error.remedy)
-    return ok("SQL (for --queries)", f"the server tells what {len(found)} of its threads do")
+    return ok("SQL (for --queries)", f"the server reports the statements of {len(found)} threads")

@@ -69,7 +69,7 @@ def stack_text(row: Row) -> Iterator[str]:
         yield "      no frames could be read"
     yield ""
     if row.queries:
-        yield "STATEMENTS (digests: literals are left out)"
+        yield "STATEMENTS (digests, without literals)"
         for text, count in row.queries.most_common():
             yield f"{count:>6,}×  {clean(text)}"
         yield ""

@@ -1,4 +1,4 @@
-"""The contents of one snapshot: its distinct stacks, filtered and sorted by the user's choice."""
+"""The contents of one snapshot: its distinct stacks, filtered and sorted as the user chose."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Order(StrEnum):
 
     @property
     def next(self) -> Order:
-        """Return the next sort order. After the last one, start again with the first."""
+        """Return the next sort order; the first one after the last."""
         orders = list(Order)
         return orders[(orders.index(self) + 1) % len(orders)]
 
@@ -46,12 +46,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """One distinct stack and the threads that have it."""
+    """A distinct stack and its threads."""
 
     key: Key
     frames: tuple[Frame, ...]
     threads: tuple[Thread, ...]
-    change: int = 0  # difference of the thread count from the previous snapshot
+    change: int = 0  # change in the thread count since the previous snapshot
 
     @property
     def wait(self) -> str:
@@ -73,12 +73,12 @@ class Row:
 
     @property
     def queries(self) -> Counter[str]:
-        """Return the statement digests that these threads run, with the number of threads of each."""
+        """Count the threads that run each statement, by the statement's digest."""
         return self.group.queries
 
     @cached_property
     def haystack(self) -> str:
-        """Return the text that a filter searches, in lower case."""
+        """Return the text that the filter is matched against, in lower case."""
         asking = [thread.query for thread in self.threads if thread.query]
         people = {f"{query.user}@{query.host} {query.db}" for query in asking}
         names = {f"{thread.comm} {thread.tid}" for thread in self.threads}
@@ -86,10 +86,10 @@ class Row:
 
 
 class FoldedSnapshot:
-    """A snapshot with its threads folded: threads with equal stacks form one row."""
+    """A snapshot with its threads folded: one row per distinct stack."""
 
     def __init__(self, snapshot: Snapshot, before: FoldedSnapshot | None = None) -> None:
-        """Fold ``snapshot``. Changes of thread counts are relative to ``before``."""
+        """Fold ``snapshot``. Changes in thread counts are relative to ``before``."""
         self.snapshot = snapshot
         groups = group_by_stack(snapshot.threads)
         self.counts: dict[Key, int] = {key: len(threads) for key, threads in groups.items()}
@@ -113,7 +113,7 @@ class FoldedSnapshot:
 
 
 def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
-    """Return wait classes and thread counts, highest first. Omit idle classes if ``choice`` hides them."""
+    """Return wait classes and thread counts, highest first, without idle classes if ``choice`` hides them."""
     shown = [(wait, count) for wait, count in counts.items() if not (choice.hide_idle and wait in IDLE)]
     return sorted(shown, key=lambda item: (-item[1], item[0]))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def record(
     live: LiveSnapshots, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]
 ) -> int:
-    """Record snapshots until the time is over, a signal arrives or the server exits; return their number."""
+    """Record until the time is up, a signal arrives or the server exits. Return the number of snapshots."""
     snapshots = late = 0
     begun = due = time.monotonic()
     said_at = begun
@@ -32,7 +32,7 @@ def record(
             except NoSuchProcess as error:
                 if not snapshots:
                     raise
-                say(f"the server ended: {error.what}")
+                say(f"the server exited: {error.what}")
                 break
             snapshots += 1
             for problem in {result.sql_problem, *result.snapshot.notes} - {None} - problems:
@@ -56,7 +56,7 @@ def record(
 
 @contextmanager
 def _stop_event() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, so that a recording ends with a complete line."""
+    """Yield an event that is set by SIGINT and SIGTERM, so that a recording ends with a complete line."""
     stop = threading.Event()
 
     def stopped(_signum: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Store the thread counts of each wait class in the last minute, and draw sparklines and bars."""
+"""Store the thread counts of each wait class for the last minute, and draw sparklines and bars."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class History:
         self._snapshots: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def add(self, taken_at: float, counts: Mapping[str, int]) -> None:
-        """Add a snapshot taken at a Unix time, and drop snapshots that are older than the span.
+        """Add the counts of a snapshot taken at a Unix time, and drop snapshots older than the span.
 
-        If the time is earlier than that of the last snapshot, drop all previous snapshots.
+        If the time is earlier than the last snapshot's, the clock was set back: drop all previous snapshots.
         """
         if self._snapshots and taken_at < self._snapshots[-1][0]:
             self._snapshots.clear()
@@ -33,13 +33,13 @@ class History:
             self._snapshots.popleft()
 
     def known(self) -> set[str]:
-        """Return the classes that occurred within the span."""
+        """Return the wait classes that occurred within the span."""
         return {name for _, counts in self._snapshots for name, count in counts.items() if count}
 
     def series(self, wait: str, columns: int) -> list[int | None]:
         """Divide the span into ``columns`` parts, and return the highest count in each, oldest first.
 
-        The count is None if there is no snapshot in the part.
+        A part without a snapshot repeats the previous count if the gap is short; otherwise, it is None.
         """
         parts: list[int | None] = [None] * columns
         if not self._snapshots or not columns:
@@ -51,7 +51,7 @@ class History:
         return _carried(parts, self._longest_gap(columns))
 
     def _longest_gap(self, columns: int) -> int:
-        """Return the number of columns in a gap of 1.5 median intervals; longer gaps are missing data."""
+        """Return 1.5 times the median interval, in columns. A longer gap means that data is missing."""
         times = [taken_at for taken_at, _ in self._snapshots]
         gaps = sorted(after - before for before, after in pairwise(times))
         if not gaps:
@@ -60,7 +60,7 @@ class History:
 
 
 def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
-    """Fill up to ``longest`` empty parts with the previous value, so that the line has no short gaps."""
+    """Fill up to ``longest`` consecutive empty parts with the previous value, to bridge short gaps."""
     filled: list[int | None] = []
     last: int | None = None
     age = 0
@@ -87,7 +87,7 @@ def _level(value: int, highest: int) -> int:
 
 
 def bar(value: int, highest: int, columns: int) -> str:
-    """Return a bar of up to ``columns`` characters in steps of 1/8. Only the bar of 0 is empty."""
+    """Return a bar of up to ``columns`` characters in steps of 1/8 character. Only the bar for 0 is empty."""
     if value <= 0 or highest <= 0:
         return ""
     eighths = max(1, round(value / highest * columns * 8))

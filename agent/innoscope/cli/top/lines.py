@@ -1,4 +1,4 @@
-"""Format the lines of the view as plain text of a given width, independent of a terminal."""
+"""Format the lines of the view as plain text of a given width, independently of the terminal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clock(moment: float) -> str:
 
 
 def short(label: str) -> str:
-    """Return a function without its parameters, template arguments, return type and compiler suffixes."""
+    """Return a function's name without parameters, template arguments, return type and compiler suffixes."""
     name = label.replace("(anonymous namespace)::", "")
     if "operator" in name:
         return name
@@ -51,7 +51,7 @@ def short(label: str) -> str:
 
 
 def leaf_first(frames: Sequence[Frame]) -> str:
-    """Return ``leaf ← caller ← …``. Of the innermost frames in libc, only the outermost one is shown."""
+    """Return ``leaf ← caller ← …``. Omit leaf frames in libc or the kernel, except the outermost of them."""
     start = 0
     while start + 1 < len(frames) and _is_libc(frames[start]) and _is_libc(frames[start + 1]):
         start += 1
@@ -72,7 +72,7 @@ def server(snapshot: Snapshot) -> str:
 
 def headline(snapshot: Snapshot, columns: int) -> str:
     """Return a line with server, thread count, duration and method, and the time at the right edge."""
-    touched = "not stopped" if snapshot.method == "bpf" else "each thread held for a moment"
+    touched = "each thread stopped briefly" if snapshot.method == "ptrace" else "not stopped"
     took = f"{len(snapshot.threads):,} threads in {milliseconds(snapshot.duration_ms)}"
     right = clock(snapshot.taken_at)
     left = f"{server(snapshot)} · {took} · {snapshot.method}, {touched}"
@@ -81,14 +81,14 @@ def headline(snapshot: Snapshot, columns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of a line and its parts, which are equal for all lines, so that columns are aligned."""
+    """Widths of a line and its parts, the same for all lines, so that columns are aligned."""
 
     line: int
-    name: int  # the wait class, as wide as the widest label shown
+    name: int  # width of the wait class column: that of the widest label, within limits
 
     @classmethod
     def of(cls, columns: int, labels: Iterable[str]) -> Widths:
-        """Return widths for these labels; the name takes at most a quarter of the line (or 12 columns)."""
+        """Return widths for these labels. Names get up to a quarter of the line, but at least 12 cells."""
         widest = max((cell_len(label) for label in labels), default=0)
         return cls(columns, min(max(widest, len("WAIT CLASS")), max(12, columns // 4)))
 
@@ -110,7 +110,7 @@ def waits_head(widths: Widths) -> str:
 
 
 def wait_line(label: str, count: int, highest: int, series: Sequence[int | None], widths: Widths) -> str:
-    """Return the line of one wait class: its name, thread count, bar and last minute."""
+    """Return the line of one wait class: its name, thread count, bar and sparkline."""
     filled = fit(bar(count, highest, widths.bar), widths.bar)
     return f"{fit(clean(label), widths.name)} {count:>7,} {filled} {sparkline(series)}"
 
@@ -123,7 +123,7 @@ def stacks_head(widths: Widths, sort: str) -> str:
 
 
 def stack_lines(row: Row, label: str, widths: Widths) -> list[str]:
-    """Return the line of one stack and, if its threads run statements, a line with the most frequent one."""
+    """Return the line of a stack and, if its threads run statements, a line with the most frequent one."""
     change = f"{row.change:+,}" if row.change else "·"
     marks = f"{row.group.marks} " if row.group.marks else ""
     name = fit(clean(label), widths.name)

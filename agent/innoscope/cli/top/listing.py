@@ -1,4 +1,4 @@
-"""A list of lines with a cursor. Textual's own lists restyle all lines on each change, which is too slow."""
+"""A list with a cursor. Textual's own lists restyle all lines on each change, which is too slow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Item:
 
 
 class Listing(ScrollView, can_focus=True):
-    """Shows items. ↑ ↓ move the cursor; Enter or a click selects. The cursor stays on its item in updates."""
+    """A list of items. ↑ ↓ move the cursor; Enter selects the item. Updates keep the cursor on its item."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up", "move(-1)", "Up"),
@@ -52,7 +52,7 @@ class Listing(ScrollView, can_focus=True):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._items: list[Item] = []
-        self._lines: list[tuple[str, int]] = []  # text, number of its item
+        self._lines: list[tuple[str, int]] = []  # text, index of its item
         self._cursor = 0
 
     @property
@@ -66,9 +66,9 @@ class Listing(ScrollView, can_focus=True):
         return self._items[self._cursor].key if self._items else None
 
     def fill(self, items: list[Item]) -> None:
-        """Replace the items, and keep the cursor on its item.
+        """Replace the items and keep the cursor on its item.
 
-        If the cursor is at the top, or if its item no longer exists, it stays in its row instead.
+        If the cursor is at the top, or its item no longer exists, the cursor keeps its position instead.
         """
         if items == self._items:
             return
@@ -113,7 +113,7 @@ class Listing(ScrollView, can_focus=True):
             self._go(self._lines[inside][1])
 
     def action_choose(self) -> None:
-        """Report that the item under the cursor was selected."""
+        """Send ``Chosen`` for the item under the cursor."""
         if (key := self.key) is not None:
             self.post_message(self.Chosen(self, key))
 
@@ -128,11 +128,11 @@ class Listing(ScrollView, can_focus=True):
                 self.action_choose()
 
     def on_focus(self) -> None:
-        """Show the cursor in this list, which now has the focus."""
+        """Show the cursor: this list now has the focus."""
         self.refresh()
 
     def on_blur(self) -> None:
-        """Hide the cursor in this list, which has lost the focus."""
+        """Hide the cursor: this list has lost the focus."""
         self.refresh()
 
     def _go(self, item: int) -> None:

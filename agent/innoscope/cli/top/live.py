@@ -32,9 +32,7 @@ class TopApp(StacksApp):
     TITLE = "innoscope top"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "freeze", "Freeze", priority=True)]
     FOOT: ClassVar[str] = "⏎ open  space freeze  s sort  f class  / find  i idle  n notes  ? help  q quit"
-    KEYS: ClassVar[tuple[str, ...]] = (
-        "space           freeze the view, or resume; snapshots continue meanwhile",
-    )
+    KEYS: ClassVar[tuple[str, ...]] = ("space           freeze the view, or resume; snapshots continue",)
 
     def __init__(self, live: LiveSnapshots, *, interval_s: float, duration_s: float | None = None) -> None:
         super().__init__()
@@ -77,7 +75,7 @@ class TopApp(StacksApp):
         self.post_message(SnapshotTaken(result))
 
     def on_snapshot_taken(self, message: SnapshotTaken) -> None:
-        """Show a snapshot, or the error that prevented it."""
+        """Show a snapshot, or the error if it failed."""
         self._busy = False
         self._percent = self._cost.mark()
         if isinstance(message.result, InnoscopeError):
@@ -94,7 +92,7 @@ class TopApp(StacksApp):
             self.show(self._newest)
 
     def _missed(self, error: InnoscopeError) -> None:
-        self._failure = " ".join(filter(None, (error.what, error.remedy and f"({error.remedy})")))
+        self._failure = error.in_one_line
         if isinstance(error, NoSuchProcess):
             self.ended_at = time.time()
             if self._timer:
@@ -109,12 +107,12 @@ class TopApp(StacksApp):
         self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the freeze key, the space bar, while a filter is typed: a filter may contain spaces."""
+        """Disable freezing (space bar) while a filter is being typed: the filter may contain spaces."""
         typing = self.focused is not None and self.focused.id == "filter"
         return not (action == "freeze" and typing)
 
     def status(self) -> str:
-        """Return the interval, late snapshots and Innoscope's own cost."""
+        """Return the interval, the number of late snapshots, and Innoscope's own CPU use."""
         cost = "–" if self._percent is None else f"{self._percent:.1f} %"
         late = f"{self.late:,} late" if self.late else "none late"
         words = [f"every {self._interval_s:g} s, {late}", f"own CPU {cost}"]
@@ -123,15 +121,15 @@ class TopApp(StacksApp):
         return " · ".join(words)
 
     def messages(self) -> list[str]:
-        """Return the messages on the server's exit, a frozen view and failures, and the notes."""
+        """Return the messages about the server's exit, a frozen view and failures, then the notes."""
         texts = []
         if self.ended_at is not None:
-            ended = f"THE SERVER ENDED at {clock(self.ended_at)}; this is the last snapshot, q quits"
+            ended = f"THE SERVER EXITED at {clock(self.ended_at)}; this is the last snapshot; q quits"
             texts.append(f"{ended}. {self._failure}")
         elif self._failure:
-            texts.append(f"SNAPSHOT FAILED: {self._failure}; trying again")
+            texts.append(f"SNAPSHOT FAILED: {self._failure}; retrying")
         if self.frozen:
-            texts.append("FROZEN: space goes on")
+            texts.append("FROZEN: space resumes")
         if self._result:
             texts += filter(None, (self._result.record_problem, self._result.sql_problem))
         if self.folded and (notes := self.folded.snapshot.notes):

@@ -22,7 +22,7 @@ SQL_PATIENCE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
-    """One snapshot, and the errors of SQL and of the recording."""
+    """One snapshot, and the errors of its SQL query and of the recording, if any."""
 
     snapshot: Snapshot
     sql_problem: str | None = None
@@ -40,7 +40,7 @@ class LiveSnapshots:
         recorder: Recorder | None = None,
         patience_s: float = SQL_PATIENCE_S,
     ) -> None:
-        """Use ``source``. A snapshot waits up to ``patience_s`` seconds for the SQL result."""
+        """Take snapshots from ``source``. Each waits up to ``patience_s`` seconds for the SQL result."""
         self._patience_s = patience_s
         self._source = source
         self._feed = feed
@@ -48,7 +48,7 @@ class LiveSnapshots:
         self._record_problem: str | None = None
 
     def take(self) -> SnapshotResult:
-        """Take a snapshot. Raise the engine's errors. The result contains errors of SQL and the recording."""
+        """Take a snapshot. Raise the engine's errors, but return errors of SQL and of the recording."""
         if self._feed:
             self._feed.ask()
         snapshot = self._source.take_snapshot()
@@ -76,7 +76,7 @@ class OwnCost:
         self._marks: deque[tuple[float, float]] = deque()
 
     def mark(self) -> float | None:
-        """Add a mark. Return the percentage of one core used since the oldest mark; None for the first."""
+        """Record the CPU time. Return the percentage of one core used since the oldest record, if any."""
         times = os.times()
         now, used = time.monotonic(), times.user + times.system
         percent = None

@@ -1,4 +1,4 @@
-"""The state of a replay: its position, its speed, and whether it is playing. This module writes no output."""
+"""The state of a replay: position, speed, and whether it is playing. This module writes no output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFSET = re.compile(r"([+-])(\d+(?:\.\d+)?)s?")
 
 
 class Player:
-    """A clock that runs through a recording. ``moment`` is the Unix time that is being replayed."""
+    """A clock that runs through a recording. ``moment`` is its current position as a Unix time."""
 
     def __init__(self, recording: Recording, start: float | None = None) -> None:
         self.recording = recording
@@ -48,7 +48,7 @@ class Player:
             self.playing = not self.at_end
 
     def seek(self, moment: float) -> None:
-        """Go to a Unix time, limited to the time range of the recording."""
+        """Go to a Unix time, clamped to the recording."""
         self.moment = min(max(moment, self.recording.times[0]), self.recording.times[-1])
 
     def toggle(self) -> None:
@@ -69,10 +69,11 @@ class Player:
 
 
 def parse_moment(text: str, first: float, last: float) -> float:
-    """Return the Unix time that ``text`` means in a recording from ``first`` to ``last`` (Unix times).
+    """Convert ``text`` to a Unix time within a recording from ``first`` to ``last`` (Unix times).
 
     ``HH:MM[:SS]`` is the first such local time after the start; ``+S`` means seconds after the start, ``-S``
-    seconds before the end. Other texts must be an ISO date and time. Raise InnoscopeError otherwise.
+    seconds before the end. Anything else must be an ISO date and time. Raise InnoscopeError if it is
+    malformed or outside the recording.
     """
     try:
         moment = _moment(text, first, last)
@@ -101,7 +102,7 @@ def _clock(text: str, first: float) -> float:
         hour=int(match[1]), minute=int(match[2]), second=int(seconds), microsecond=int(seconds % 1 * 1e6)
     )
     if moment.timestamp() < int(first):
-        # A time without seconds may mean the minute in which the recording begins.
+        # A time without seconds may refer to the minute in which the recording begins.
         if match[3] is None and moment.timestamp() + 60 > first:
             return first
         moment += timedelta(days=1)

@@ -36,8 +36,8 @@ class ReplayApp(StacksApp):
     FOOT: ClassVar[str] = "space play  ←→ step  [] 10 s  +- speed  s sort  f class  / find  ? help  q quit"
     KEYS: ClassVar[tuple[str, ...]] = (
         "space           play or pause       + -     faster, slower",
-        "← →             one snapshot back, one snapshot on",
-        "[ ]             10 seconds back, 10 seconds on (also Shift with ← →)",
+        "← →             one snapshot back or forward",
+        "[ ]             10 seconds back or forward (also Shift with ← →)",
     )
 
     def __init__(self, player: Player) -> None:
@@ -60,7 +60,7 @@ class ReplayApp(StacksApp):
             self._turn()
 
     def _turn(self) -> None:
-        """Show the snapshot at the player's position, unless it is already shown."""
+        """Show the snapshot at the player's position, unless it is shown already."""
         index = self._player.index
         if index == self._shown:
             self.draw_head()
@@ -102,18 +102,18 @@ class ReplayApp(StacksApp):
         self.draw_head()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable replay keys while a filter is typed or another page is open."""
+        """Disable the replay keys while a filter is being typed or another page is open."""
         typing = self.focused is not None and self.focused.id == "filter"
         return not (action in _NOT_WHILE_TYPING and (typing or len(self.screen_stack) > 1))
 
     def status(self) -> str:
-        """Return the position of the replay."""
+        """Return the state, speed and position of the replay."""
         player = self._player
         state = "▶ playing" if player.playing else "■ END" if player.at_end else "‖ paused"
         return f"{state} {player.speed:g}× · snapshot {player.index + 1:,} of {len(player.recording):,}"
 
     def messages(self) -> list[str]:
-        """Return the messages: the timeline, an error for a damaged snapshot, and the notes."""
+        """Return the messages: the timeline, an error if the snapshot is damaged, and the notes."""
         times = self._player.recording.times
         texts = [f"{clock(times[0])} {self._line(self.columns - 20)} {clock(times[-1])}"]
         if self._damage:

@@ -1,11 +1,11 @@
-"""Query the statements of threads in a separate thread: if SQL fails or hangs, the view continues."""
+"""Query the threads' statements in the background, so that the view continues if SQL fails or hangs."""
 
 from __future__ import annotations
 
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.target import sql
@@ -20,14 +20,6 @@ RETRY_S = 5.0  # pause after a failure; doubled after each further failure, up t
 MAX_RETRY_S = 60.0
 
 
-class Ask(Protocol):
-    """A function that queries the server."""
-
-    def __call__(self) -> Mapping[int, Query]:
-        """Return the statement of each thread, by thread id in the server's pid namespace."""
-        ...
-
-
 class SqlAsk:
     """Run the query over one persistent connection, and reconnect after a failure."""
 
@@ -38,7 +30,7 @@ class SqlAsk:
         self._connection: Connection | None = None
 
     def __call__(self) -> Mapping[int, Query]:
-        """Query the statements. Close the connection and raise on any failure."""
+        """Return the statement of each thread. On any failure, close the connection and raise."""
         if self._connection is None:
             self._connection = sql.connect(self._target, self._options_file, self._user)
         try:
@@ -51,10 +43,17 @@ class SqlAsk:
 
 
 class QueryFeed:
-    """Runs one query at a time in a daemon thread, so a server that hangs does not block the caller."""
+    """Runs one query at a time in a daemon thread, so that a hanging server does not block the caller.
+
+    ``ask`` returns the statement of each thread, by thread id in the server's pid namespace.
+    """
 
     def __init__(
-        self, ask: Ask, *, retry_s: float = RETRY_S, clock: Callable[[], float] = time.monotonic
+        self,
+        ask: Callable[[], Mapping[int, Query]],
+        *,
+        retry_s: float = RETRY_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask = ask
         self._retry_s = retry_s
@@ -74,7 +73,7 @@ class QueryFeed:
             self._wanted.set()
 
     def take(self, patience_s: float) -> Mapping[int, Query] | None:
-        """Return the result of the last query if it arrives within ``patience_s`` seconds, otherwise None."""
+        """Return the result of the last query; None if it does not arrive within ``patience_s`` seconds."""
         return self._answer if self._done.wait(patience_s) else None
 
     @property
@@ -82,7 +81,7 @@ class QueryFeed:
         """Return the reason why statements are missing; None if they are available."""
         asked_at = self._asked_at
         if self._failure is None and asked_at is not None and (waited_s := self._clock() - asked_at) > 1:
-            return f"the server has not answered SQL for {waited_s:.0f} s"
+            return f"the server has not answered SQL queries for {waited_s:.0f} s"
         return self._failure
 
     def _run(self) -> None:
@@ -93,8 +92,8 @@ class QueryFeed:
             try:
                 self._answer, self._failure = self._ask(), None
             except InnoscopeError as error:
-                self._answer, self._failure = None, _sentence(error)
-            except Exception as error:  # no exception of a driver may end the view
+                self._answer, self._failure = None, error.in_one_line
+            except Exception as error:  # an exception in the driver must not end the view
                 self._answer, self._failure = None, f"no statements: {type(error).__name__}: {error}"
             self._done.set()
             if self._failure is None:
@@ -103,7 +102,3 @@ class QueryFeed:
                 time.sleep(pause)
                 pause = min(2 * pause, MAX_RETRY_S)
             self._asked_at = None
-
-
-def _sentence(error: InnoscopeError) -> str:
-    return f"{error.what} ({error.remedy})" if error.remedy else error.what

@@ -26,7 +26,7 @@ MOST_STACKS = 20
 def summary(
     recording: Recording, columns: int = 110, progress: Callable[[int], None] | None = None
 ) -> Iterator[str]:
-    """Yield lines with the time, the server, the wait classes over time, and the top stacks and statements.
+    """Yield lines with the server, the time range, the wait classes, and the top stacks and statements.
 
     Every snapshot is parsed, which takes about 50 ms for 1,000 threads. ``progress`` is called with the
     number of parsed snapshots.

@@ -1,4 +1,4 @@
-"""The screen with headline, wait classes and most frequent stacks, independent of the data's source."""
+"""The screen: headline, wait classes and most frequent stacks of a live server or a recording."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class StacksApp(App[None]):
         self._broken: Exception | None = None
 
     def compose(self) -> ComposeResult:
-        """Return the widgets from top to bottom."""
+        """Yield the widgets from top to bottom."""
         yield Static(id="head")
         yield Static(id="trust")
         yield Static(id="messages")
@@ -75,11 +75,11 @@ class StacksApp(App[None]):
         yield Listing(id="waits")
         yield Static(id="stacks-head")
         yield Listing(id="stacks")
-        yield Input(id="filter", placeholder="find in functions, statements, users; Enter keeps, Esc clears")
+        yield Input(id="filter", placeholder="find functions, statements, users; Enter: keep, Esc: clear")
         yield Static(self.FOOT, id="foot", markup=False)
 
     def status(self) -> str:
-        """Return the status that is shown next to the trust tally."""
+        """Return the text that is shown next to the trust tally."""
         return ""
 
     def messages(self) -> list[str]:
@@ -98,7 +98,7 @@ class StacksApp(App[None]):
         super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
-        """Prevent Textual from printing a traceback with variables; ``run_to_end`` raises the error."""
+        """Stop Textual from printing a traceback with variables; ``run_to_end`` raises the error instead."""
         self._close_messages_no_wait()
 
     def show(self, folded: FoldedSnapshot) -> None:
@@ -107,7 +107,7 @@ class StacksApp(App[None]):
         self.draw()
 
     def draw(self) -> None:
-        """Redraw the screen after a snapshot, a key or a change of size."""
+        """Redraw the screen after a snapshot, a key press or a resize."""
         self.draw_head()
         if self.ready and self.folded is not None:
             self._draw_waits(self.folded)
@@ -115,16 +115,16 @@ class StacksApp(App[None]):
 
     @property
     def ready(self) -> bool:
-        """Return whether the screen exists. Snapshots also arrive while it is created or removed."""
+        """Return whether the screen exists; snapshots also arrive while it is being created or removed."""
         return bool(self.screen_stack) and {child.id for child in self.screen_stack[0].children} >= _PARTS
 
     @property
     def columns(self) -> int:
-        """Return the width of a line in cells, without the margins of one cell and the scroll bar."""
+        """Return the width of a line in cells, without the one-cell margins and the scroll bar."""
         return max(20, self.size.width - 3)
 
     def draw_head(self) -> None:
-        """Draw the headline, the trust tally with the status, and messages."""
+        """Draw the headline, the trust tally with the status, and the messages."""
         if not self.ready:
             return
         snapshot = self.folded.snapshot if self.folded else None
@@ -166,7 +166,7 @@ class StacksApp(App[None]):
         ]
         if len(rows) > MAX_ROWS:
             rest = sum(row.count for row in rows[MAX_ROWS:])
-            text = f"… {len(rows) - MAX_ROWS:,} more stacks with {rest:,} threads: narrow them with f or /"
+            text = f"… {len(rows) - MAX_ROWS:,} more stacks with {rest:,} threads: filter with f or /"
             items.append(Item(None, (text,)))
         if not rows:
             items.append(Item(None, ("no stack matches; Esc shows all",)))
@@ -183,7 +183,7 @@ class StacksApp(App[None]):
         return self.screen_stack[0].query_one(selector, Listing)
 
     def on_resize(self, _: events.Resize) -> None:
-        """Redraw, because the lines are formatted for the width of the screen."""
+        """Redraw the screen: its lines are formatted for the old width."""
         self.call_after_refresh(self.draw)
 
     def on_listing_chosen(self, event: Listing.Chosen) -> None:
@@ -230,7 +230,7 @@ class StacksApp(App[None]):
     def action_notes(self) -> None:
         """Show the notes of this snapshot in full."""
         notes = [*self.messages(), *(self.folded.snapshot.notes if self.folded else ())]
-        self.push_screen(Page("Notes", map(clean, notes or ["Nothing to note."])))
+        self.push_screen(Page("Notes", map(clean, notes or ["There are no notes."])))
 
     def action_help(self) -> None:
         """Show the key bindings."""
@@ -250,17 +250,18 @@ class StacksApp(App[None]):
 
 _KEYS = (
     "↑ ↓ PgUp PgDn   move                Tab     between wait classes and stacks",
-    "Enter           on a stack: all its frames, statements and threads",
-    "                on a class: only that class; again: all",
-    "f               only the class of the highlighted line; again: all",
-    "/               only stacks with this text in a function, statement, user or thread",
+    "Enter           on a stack: show its frames, statements and threads",
+    "                on a class: show only that class; again: all",
+    "f               show only the class of the highlighted line; again: all",
+    "/               show only stacks with a text in a function, statement, user or thread",
     "i               hide idle threads, or show them again",
     "s               sort by threads, change since the previous snapshot, class, function",
-    "Esc             all stacks again",
-    "n               what could not be seen in this snapshot, and why",
+    "Esc             show all stacks again",
+    "n               show what is missing in this snapshot, and why",
     "q               quit",
     "",
-    "exact: did not run while it was copied · on_cpu: was running, sampled · stale: was running, not",
-    "sampled, do not trust it · torn: ran while copied · truncated: deeper than could be copied ·",
-    "incomplete: the outermost frame is not a thread's start",
+    "exact: did not run while it was copied · inferred: like exact, but the frame pointer was not known ·",
+    "on_cpu: was running, sampled · stale: was running, not sampled, do not trust it · torn: ran while",
+    "copied · truncated: too deep to copy completely · incomplete: the outermost frame is not a thread's",
+    "start",
 )

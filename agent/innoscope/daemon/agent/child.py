@@ -17,14 +17,14 @@ from innoscope.daemon.protocol.client import SensorClient, SensorDown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Timeout in seconds for the sensor to accept connections after its start.
+#: Seconds within which a new sensor must accept connections.
 _START_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 0.6
 
 #: Shell script that runs the sensor, and terminates it when standard input is closed. The kernel closes the
-#: agent's end of the pipe even if the agent is killed. After dropping root, the agent is not permitted to
-#: signal the sensor; PDEATHSIG fails for the same reason.
+#: agent's end of the pipe even if the agent is killed. Signals (kill, PDEATHSIG) do not work, because the
+#: agent has no permission to signal the sensor after dropping root.
 _GUARD: Final = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -69,7 +69,7 @@ class OwnSensor:
             if code is not None or time.monotonic() > deadline:
                 self.end()
                 failure = (
-                    f"it ended with exit code {code}"
+                    f"it exited with code {code}"
                     if code is not None
                     else f"no answer within {_START_TIMEOUT_S:.0f} s"
                 )

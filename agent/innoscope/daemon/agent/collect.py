@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from innoscope.metrics.merge import Series
     from innoscope.metrics.registry import Registry
 
-#: A scrape requested within this many seconds of the previous one returns the same result.
+#: Scrapes that arrive within this many seconds of the latest one share its result.
 _SHARED_S: Final = 0.25
-#: Minimum timeout of SQL queries in seconds, even if less time is left for the scrape.
+#: Minimum timeout of SQL queries in seconds, even if less time remains for the scrape.
 _MIN_TIMEOUT_S: Final = 0.05
 #: Collectors to report as failed if the sensor has not yet listed the collectors of a server.
 _DEFAULT_COLLECTORS: Final = ("process", "memory", "probes", "waits")
@@ -64,7 +64,7 @@ class Scrape:
 
 
 class _SensorCollector:
-    """Query the sensor through the interface of a collector, so that a Runner can apply a timeout."""
+    """Presents the sensor as a collector, so that a Runner can apply a timeout."""
 
     name = "sensor"
 
@@ -78,7 +78,7 @@ class _SensorCollector:
         try:
             self.reply = self._sensor.collect()
         except SensorDown as error:
-            raise CollectorFailed("gone", f"{error.what} ({error.remedy})") from error
+            raise CollectorFailed("gone", error.in_one_line) from error
         return ()
 
 
@@ -110,7 +110,7 @@ class Gatherer:
     def gather(self, budget: float) -> Scrape | None:
         """Run a scrape within ``budget`` seconds, unless the latest one is recent enough to share.
 
-        If another scrape is still running after ``budget`` seconds, return the latest complete one, or None.
+        If another scrape is still running after ``budget`` seconds, return the latest complete one, if any.
         """
         if not self._lock.acquire(timeout=budget):
             return self.latest
@@ -122,17 +122,17 @@ class Gatherer:
             self._lock.release()
 
     def recent(self, budget: float, max_age_s: float) -> Scrape | None:
-        """Return the latest scrape if it is at most ``max_age_s`` old, otherwise a new one."""
+        """Return the latest scrape if it is at most ``max_age_s`` seconds old, otherwise a new one."""
         if self.latest is not None and self.age() <= max_age_s:
             return self.latest
         return self.gather(budget)
 
     def age(self) -> float:
-        """Return the seconds since the latest scrape; 0 before the first."""
+        """Return the age of the latest scrape in seconds; 0 before the first scrape."""
         return self._clock() - self.latest.at if self.latest else 0.0
 
     def maintain(self) -> None:
-        """Search for servers if the sensor is unavailable, and remove servers that exited long ago."""
+        """Search for servers if the sensor is unavailable, and forget servers that exited long ago."""
         targets = () if self.state.up else find_all(ProcFs())
         with self._lock:
             self._servers.register(targets)
@@ -159,7 +159,7 @@ class Gatherer:
         return Scrape(self._clock(), tuple(series), tuple(states))
 
     def _start_sql(self, servers: Iterable[ObservedServer], deadline: float) -> list[SqlChannel]:
-        """Start the SQL queries of these servers. Return their channels."""
+        """Start the SQL queries of those servers that have a channel. Return the channels."""
         timeout = self._servers.config.sql.timeout_seconds
         channels = [server.channel for server in servers if server.channel is not None]
         for channel in channels:
@@ -214,7 +214,7 @@ class Gatherer:
 
 
 def _failed_outcomes(server: ObservedServer, seconds: float) -> tuple[Outcome, ...]:
-    """Return a failed outcome for each of the sensor's collectors, so that the metrics include each one."""
+    """Return a failed outcome for each of the sensor's collectors, so that each failure is exported."""
     if server.target is None:
         return ()
     names = server.collectors or _DEFAULT_COLLECTORS

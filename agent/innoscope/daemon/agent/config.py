@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: Maximum of ``before_seconds``. The sensor stores three minutes of snapshots, including those of the stall.
+#: Maximum ``before_seconds``. The sensor stores three minutes of snapshots, which must also cover the stall.
 MOST_BEFORE_S: Final = 60.0
 _EXPLAINED = "packaging/agent.toml explains all keys"
 
 
 class Web(schema.Entry, frozen=True):
-    """The HTTP server."""
+    """Settings for the HTTP server."""
 
     listen_address: str = "127.0.0.1:9977"
     #: URL path of the metrics; not ``/``, which serves the live page.
@@ -32,16 +32,16 @@ class Web(schema.Entry, frozen=True):
 
 
 class Sensor(schema.Entry, frozen=True):
-    """The connection to the sensor, the privileged process."""
+    """Settings for the connection to the sensor, the privileged process."""
 
     socket: str = "/run/innoscope/sensor.sock"
-    #: Less than a second, because a scrape must be complete within one second.
+    #: The timeout must be below one second: a whole scrape must complete within that time.
     timeout_seconds: Annotated[float, Meta(ge=0.01, le=0.8)] = 0.5
     start: bool = True
 
 
 class Sql(schema.Entry, frozen=True):
-    """Settings of SQL queries on the servers."""
+    """Settings for SQL queries on the servers."""
 
     enabled: bool = True
     defaults_file: str | None = None
@@ -50,21 +50,21 @@ class Sql(schema.Entry, frozen=True):
 
 
 class Stacks(schema.Entry, frozen=True):
-    """The history of folded stacks."""
+    """Settings for the history of folded stacks."""
 
     keep_seconds: Annotated[float, Meta(ge=60, le=86_400)] = 3600
     poll_seconds: Annotated[float, Meta(ge=1, le=60)] = 10
 
 
 class Own(schema.Entry, frozen=True):
-    """CPU budget of the agent, as a share of one core. Higher use is logged as a warning; 0 disables this."""
+    """The agent's CPU budget, as a share of one core; 0 means none. Exceeding it is logged as a warning."""
 
     cpu_budget: Annotated[float, Meta(ge=0, le=1)] = 0.05
     window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60
 
 
 class Watch(schema.Entry, frozen=True):
-    """Triggers that start captures, and limits of the files. Without triggers, nothing is captured."""
+    """Triggers for captures, and limits on the incident files. Without triggers, nothing is captured."""
 
     triggers: tuple[str, ...] = ()
     for_seconds: Annotated[float, Meta(ge=0, le=30)] = 3
@@ -85,7 +85,7 @@ class Watch(schema.Entry, frozen=True):
 
 
 class Log(schema.Entry, frozen=True):
-    """Logging to standard error."""
+    """Settings for logging to standard error."""
 
     level: Annotated[str, Meta(pattern=rf"\A({'|'.join(LEVELS)})\Z")] = "info"
     format: Annotated[str, Meta(pattern=rf"\A({'|'.join(FORMATS)})\Z")] = "logfmt"
@@ -105,13 +105,13 @@ class Server(schema.Entry, frozen=True):
         if not self.name or not self.name.isprintable():
             raise ValueError(f"the name {self.name!r} is empty or not printable")
         if self.host is not None and self.port is None:
-            raise ValueError(f"server {self.name!r} has a host and no port")
+            raise ValueError(f"server {self.name!r} has a host but no port")
         if self.socket is None and self.port is None:
             raise ValueError(f"server {self.name!r} needs a socket or a port")
 
 
 class Config(schema.Entry, frozen=True):
-    """The whole configuration. Sections missing from the file have their defaults."""
+    """The whole configuration. Sections missing from the file have default values."""
 
     web: Web = field(default_factory=Web)
     sensor: Sensor = field(default_factory=Sensor)
@@ -140,7 +140,7 @@ def load(path: Path) -> Config:
 
 
 def changed(config: Config, options: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Return the configuration, overridden by the command line options that are not None.
+    """Return the configuration, overridden by all command line options that are not None.
 
     Raise BadFile if an option is invalid.
     """

@@ -23,7 +23,7 @@ class CpuBudget:
         self._over = False
 
     def check(self, now: float, used: float) -> None:
-        """Log a warning if the window is complete and exceeds the budget, unless the previous one also did.
+        """Log a warning at the end of a window over budget, unless the previous window was also over budget.
 
         ``now`` is monotonic time, ``used`` is the agent's total CPU time so far, both in seconds.
         """

@@ -1,4 +1,4 @@
-"""Serve a server's findings, which are computed on request from the evidence of the last minute."""
+"""Serve a server's findings, computed on request from the evidence of the last minute."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from innoscope.diagnose.text import record, text
 from innoscope.diagnose.verdict import judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from innoscope.daemon.agent.collect import Gatherer
     from innoscope.daemon.agent.recorder import Recorders
     from innoscope.diagnose.evidence import Evidence
@@ -30,12 +28,10 @@ _NO_DATA: Final = "no data yet, or the server is on another host, where its thre
 
 
 class Findings:
-    """Findings of all servers. Each server is diagnosed at most once per ``_CACHE_S``."""
+    """Diagnoses servers on request, each at most once per ``_CACHE_S`` seconds."""
 
-    def __init__(
-        self, gatherer: Gatherer, recorders: Recorders, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._gatherer, self._recorders, self._clock = gatherer, recorders, clock
+    def __init__(self, gatherer: Gatherer, recorders: Recorders) -> None:
+        self._gatherer, self._recorders = gatherer, recorders
         self._lock = threading.Lock()
         self._cache: dict[str, tuple[float, Evidence, Verdict]] = {}
 
@@ -48,9 +44,9 @@ class Findings:
         name = request.query.get("server") or (names[0] if len(names) == 1 else "")
         output_format = request.query.get("format") or "json"
         if name not in names:
-            return plain(f"server= is one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
+            return plain(f"server= must be one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
         if output_format not in ("json", "text"):
-            return plain("format= is one of: json, text", HTTPStatus.BAD_REQUEST)
+            return plain("format= must be one of: json, text", HTTPStatus.BAD_REQUEST)
         diagnosis = self._diagnose(name)
         if diagnosis is None:
             if output_format == "text":
@@ -65,7 +61,7 @@ class Findings:
     def _diagnose(self, name: str) -> tuple[Evidence, Verdict] | None:
         with self._lock:
             cached = self._cache.get(name)
-            now = self._clock()
+            now = time.time()
             if cached is not None and 0 <= now - cached[0] < _CACHE_S:
                 return cached[1:]
             recorder = self._recorders.of(name)
@@ -75,5 +71,5 @@ class Findings:
             verdict = judge(evidence)
             current = self._recorders.all()
             self._cache = {server: entry for server, entry in self._cache.items() if server in current}
-            self._cache[name] = (self._clock(), evidence, verdict)
+            self._cache[name] = (time.time(), evidence, verdict)
             return evidence, verdict

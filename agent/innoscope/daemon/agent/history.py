@@ -34,9 +34,10 @@ _DIGITS: Final = 5
 
 
 class Ring:
-    """Stores time series as named columns, with 4 bytes per value, and 8 bytes per row for the time.
+    """Stores time series as named columns: 4 bytes per value, and 8 bytes per row for the time.
 
-    Rows older than ``span_s`` seconds are dropped. ``missing`` is stored if a row has no value for a column.
+    Rows older than ``span_s`` seconds are dropped. ``missing`` fills the columns for which a row has no
+    value.
     """
 
     def __init__(self, span_s: float, missing: float) -> None:
@@ -55,7 +56,7 @@ class Ring:
         return sum(len(one) * one.itemsize for one in (self._at, *self._columns.values()))
 
     def add(self, at: float, row: Mapping[str, float]) -> None:
-        """Append a row. If the clock was set back, drop the rows that are later than ``at``."""
+        """Append a row. Drop existing rows at or after ``at``, for example if the clock was set back."""
         self._cut(bisect_left(self._at, at - self._span_s), bisect_left(self._at, at))
         for name in row.keys() - self._columns.keys():
             self._columns[name] = array("f", [self._missing]) * len(self._at)
@@ -80,7 +81,7 @@ class Ring:
 
 
 class _ServerHistory:
-    """One server's history: mean threads per wait class of each profile chunk, gauges of each scrape."""
+    """One server's history: mean thread counts by wait class for each chunk, and gauges for each scrape."""
 
     def __init__(self, span_s: float) -> None:
         self.waits = Ring(span_s, 0.0)
@@ -92,7 +93,7 @@ class _ServerHistory:
 
 
 class History:
-    """Histories of all servers by name. Thread-safe."""
+    """The histories of all servers, by server name. Thread-safe."""
 
     def __init__(self, span_s: float, clock: Callable[[], float] = time.time) -> None:
         self._span_s = span_s
@@ -126,7 +127,7 @@ class History:
             }
 
     def rows_since(self, server: str, since: float = 0.0) -> dict[str, Any]:
-        """Return the rows after ``since``: ``waits`` and ``gauges``, each with ``at`` and its columns."""
+        """Return the rows after ``since``: ``waits`` and ``gauges``, each with ``at`` and named columns."""
         with self._lock:
             history = self._servers.get(server) or _ServerHistory(self._span_s)
             threads, gauges = history.waits.since(since), history.gauges.since(since)
@@ -151,7 +152,7 @@ class History:
 
 
 def _rounded(value: float) -> float | None:
-    """Round to ``_DIGITS`` significant digits; None if the value is not finite."""
+    """Round to ``_DIGITS`` significant digits. Return None if the value is not finite."""
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{_DIGITS}g}")

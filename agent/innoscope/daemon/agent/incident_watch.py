@@ -1,4 +1,4 @@
-"""Evaluate the triggers of the section ``[watch]`` each second, and write incident files of stalls."""
+"""Evaluate the triggers of the ``[watch]`` section every second, and write incident files about stalls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCRAPE_S: Final = 0.8
 
 
 def settings(watch: Watch) -> Settings:
-    """Convert the section ``[watch]`` to the settings of a Watcher."""
+    """Convert the ``[watch]`` section to the settings of a Watcher."""
     return Settings(
         tuple(parse(rule) for rule in watch.triggers),
         watch.for_seconds,
@@ -41,7 +41,7 @@ def settings(watch: Watch) -> Settings:
 
 
 class IncidentWatch:
-    """Watches all servers of this host. Only one thread may call ``run``."""
+    """Watches all servers on this host. Only one thread may call ``run``."""
 
     def __init__(
         self, settings: Settings, gatherer: Gatherer, recorders: Recorders, incidents: Incidents
@@ -53,14 +53,14 @@ class IncidentWatch:
         self.last_written_at: dict[str, float] = {}
 
     def run(self, ended: threading.Event, beat: Beat) -> None:
-        """Evaluate the triggers each second until ``ended`` is set."""
+        """Evaluate the triggers every second until ``ended`` is set."""
         due = time.monotonic()
         while not ended.wait(max(0.0, due - time.monotonic())):
             beat()
             due = max(due + _EVERY_S, time.monotonic())
             try:
                 self._second()
-            except Exception:  # try again in the next second
+            except Exception:  # try again a second later
                 _log.exception("cannot evaluate triggers")
 
     def samples(self, server: str) -> list[Sample]:

@@ -39,11 +39,11 @@ class Incidents:
         self._about = _index(self._folder.folder / _INDEX)
 
     def prepare(self) -> None:
-        """Create the folder. Raise CannotWrite if that fails."""
+        """Create the folder for incident files. Raise CannotWrite if that fails."""
         self._folder.prepare()
 
     def put(self, server: str, stalled: Stalled) -> tuple[Path, Verdict]:
-        """Write a capture to a file. Return its path and the verdict. Raise CannotWrite if that fails."""
+        """Write a capture to a file. Return the path and the verdict. Raise CannotWrite if that fails."""
         capture, verdict = stalled.capture()
         path = self._folder.save(capture)
         first = verdict.findings[0] if verdict.findings else None
@@ -73,7 +73,7 @@ class Incidents:
         return compressed(request, as_json({"schema": SCHEMA, "incidents": rows}))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per file, newest first: time, name, size, and the file's index entry."""
+        """Return one row per incident file, newest first: time, name, size and index entry."""
         with self._lock:
             about = dict(self._about)
         return [
@@ -104,7 +104,7 @@ class Incidents:
 
 
 def _index(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the index. Return an empty one if the file is missing, too large or malformed."""
+    """Read the index of incident files. Return an empty one if it is missing, too large or malformed."""
     with suppress(OSError, ValueError, RecursionError):
         if path.stat().st_size <= _MAX_INDEX_BYTES:
             document = json.loads(path.read_text(encoding="utf-8"))

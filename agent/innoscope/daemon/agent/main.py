@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
+from innoscope.common import malloc
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.supervision import Supervisor, Trouble
 from innoscope.daemon.agent import child, incident_watch, privileges
@@ -47,30 +47,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Timeout of a request for profiles, in seconds. The first reply may contain an hour of profiles.
+#: Timeout of a request for profiles, in seconds. The first reply may contain a whole hour.
 _PROFILES_S: Final = 5.0
 _SCRAPE_S: Final = 0.8
 #: Timeout of a request for the snapshots of one minute, in seconds.
 _SNAPSHOTS_S: Final = 2.0
 #: The live page's metrics are recorded once per step. A scrape younger than this share of a step is reused.
 _MAX_SCRAPE_AGE: Final = 0.9
-#: Seconds without a heartbeat after which a thread counts as hung.
+#: A thread without a heartbeat for this many seconds counts as hung.
 _HANGS_S: Final = 60.0
-#: Hang timeout of the polling thread in seconds, in addition to the pause between two polls.
+#: The same limit for the polling thread; the pause between polls is added to this number.
 _POLL_HANGS_S: Final = 90.0
-#: M_ARENA_MAX in malloc.h.
-_M_ARENA_MAX: Final = -8
-#: Maximum number of malloc heaps. By default each connection's thread has its own heap, which keeps the
-#: memory of a response even after the response was sent.
-_HEAPS: Final = 2
-#: Maximum seconds at shutdown for sending the remaining profiles.
+#: Seconds allowed at shutdown for sending the remaining profiles.
 _LAST_PUSH_S: Final = 3.0
-#: Maximum seconds to wait afterwards until all threads have exited.
+#: Seconds allowed at shutdown, after the last push, for all threads to exit.
 _END_S: Final = 0.5
 
 
 class Agent:
-    """Opens the listening socket when it is created (raises BadFile); ``run`` serves requests."""
+    """The agent. Its constructor opens the listening socket (raises BadFile); ``run`` serves requests."""
 
     def __init__(self, config: Config) -> None:
         sensor = SensorClient(config.sensor.socket, config.sensor.timeout_seconds)
@@ -137,7 +132,7 @@ class Agent:
             self._pusher.take(server, target, chunks)
 
     def run(self) -> None:
-        """Serve until ``ended`` is set. Raise GaveUp if a thread keeps failing."""
+        """Run the agent until ``ended`` is set. Raise GaveUp if a thread keeps failing."""
         start = self._supervisor.start
         start("workers", self._servers.workers.run, _HANGS_S)
         start("web", self.web.serve, _HANGS_S)
@@ -202,7 +197,7 @@ class Agent:
                 self.history.add_scrape(at, scrape.series)
                 self._recorders.add_scrape(at, scrape)
         except Exception:
-            _log.exception("cannot record numbers")
+            _log.exception("cannot record metrics")
 
     def _maintain(self) -> None:
         try:
@@ -213,8 +208,7 @@ class Agent:
 
 def run(config: Config) -> None:
     """Run ``innoscope agent`` until SIGTERM or SIGINT arrives. Raise InnoscopeError if it cannot start."""
-    with suppress(AttributeError):  # a C library without mallopt
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
+    malloc.limit_retained()
     agent = Agent(config)
     own = None
     try:
@@ -234,8 +228,8 @@ def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if none is running, then drop all privileges.
 
     The agent switches to an unprivileged user if that user can read the option files, and if the agent itself
-    starts the sensor, so that the socket belongs to that user's group.
-    Otherwise the agent remains root, but without capabilities.
+    starts the sensor, whose socket then belongs to that user's group. Otherwise the agent remains root, but
+    without capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)

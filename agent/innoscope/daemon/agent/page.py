@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Version of the documents described in docs/live-page.md.
 SCHEMA: Final = 1
-#: Time budget in seconds of a scrape for a request that arrives before the first scrape.
+#: Timeout in seconds of the scrape that a request has to wait for if there has been none yet.
 _SCRAPE_S: Final = 0.8
 _LINKS: Final = (
     ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),
@@ -38,9 +38,9 @@ _LINKS: Final = (
 
 
 class Page:
-    """Handlers for the live page and its data. The handlers use the latest scrape, which the agent refreshes.
+    """Handlers for the live page and its data. They use the latest scrape, which the agent refreshes.
 
-    ``step_s`` is the number of seconds between two refreshes; the history covers ``keep_s`` seconds.
+    ``step_s`` is the number of seconds between refreshes; the history covers ``keep_s`` seconds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Page:
         self._telemetry_path, self._step_s, self._keep_s = telemetry_path, step_s, keep_s
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
-        """Return the handler of each path."""
+        """Return a mapping of paths to handlers."""
         return {
             "/": self.landing,
             "/api/status": self.status,
@@ -67,7 +67,7 @@ class Page:
         }
 
     def landing(self, request: Request) -> Response:
-        """Serve the HTML page."""
+        """Serve ``/``: the HTML of the live page."""
         scrape = self._latest_scrape()
         sensor = self._gatherer.state
         servers = [
@@ -107,7 +107,7 @@ class Page:
         scrape = self._latest_scrape()
         names = [view.name for view in scrape.servers] if scrape else []
         if server not in names:
-            return plain(f"server= is one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
+            return plain(f"server= must be one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
         rows = self._history.rows_since(server, since)
         classes = default_classifier().catalog.classes
         about = {name: {"label": one.label, "about": one.about} for name, one in classes.items()}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: Accounts to switch to, in order of preference: the package's account, then an account that owns no files.
+#: Users to switch to, in order of preference: the package's user, then one that owns no files.
 _USERS: Final = ("innoscope", "nobody")
 # linux/prctl.h, linux/capability.h
 _PR_CAPBSET_DROP: Final = 24
@@ -28,7 +28,7 @@ _MAX_CAPABILITIES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The account to switch to."""
+    """The operating-system account that the agent switches to."""
 
     name: str
     uid: int
@@ -37,7 +37,7 @@ class Account:
 
 
 def unprivileged() -> Account:
-    """Return the account that an agent started as root switches to. Raise NoRights if there is none."""
+    """Return the account to switch to from root. Raise NoRights if there is none."""
     for name in _USERS:
         try:
             entry = pwd.getpwnam(name)
@@ -51,7 +51,7 @@ def unprivileged() -> Account:
 
 
 def readable_by(account: Account, files: Sequence[Path]) -> bool:
-    """Return whether the account can read all files. A forked child switches to the account and opens them.
+    """Return whether the account can read all files. A forked child opens them as that account.
 
     The child exits with ``os._exit``, because Python's exit handlers must run only in the parent.
     """
@@ -68,14 +68,14 @@ def readable_by(account: Account, files: Sequence[Path]) -> bool:
 
 
 def drop(account: Account | None) -> None:
-    """Drop all capabilities, including those of programs started later, and switch to ``account`` if given.
+    """Drop all capabilities, including those of programs started later. Switch to ``account`` if given.
 
     Call this before any thread is started, because capabilities are per thread. Raise NoRights on failure.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         for number in range(_MAX_CAPABILITIES):
-            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL for numbers that the kernel does not have
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL for capabilities that the kernel lacks
         libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         if account is not None:
             _switch_to(account)
@@ -85,7 +85,7 @@ def drop(account: Account | None) -> None:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     except OSError as error:
         raise NoRights(
-            f"cannot drop privileges: {error.strerror}", remedy="run it as another user"
+            f"cannot drop privileges: {error.strerror}", remedy="run the agent as another user"
         ) from error
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Config
     from innoscope.daemon.protocol.client import ServerProfiles
 
-#: Timeout of the sensor's reply in seconds. The reply may contain an hour of profiles.
+#: Timeout for the sensor's reply in seconds. The reply may contain an hour of profiles.
 _SENSOR_TIMEOUT_S: Final = 5.0
-#: Label that distinguishes these profiles from the profiles pushed by the agent with the same snapshots.
+#: Label that distinguishes these profiles from the agent's own, which contain the same snapshots.
 _LABEL: Final = {"try": "by_hand"}
 
 
@@ -51,7 +51,7 @@ def push_once(config: Config) -> Iterator[str]:
         size = f"{profile.snapshots} snapshots, {len(profile.pprof):,} bytes"
         yield f"{name}: {size}, accepted in {seconds:.2f} s"
     if not sent:
-        raise NoTarget("the sensor has no snapshots yet", remedy="try again in 20 seconds; innoscope targets")
+        raise NoTarget("the sensor has no snapshots yet", remedy="try again in 20 seconds")
 
 
 def _newest(sensor: SensorClient) -> dict[str, ServerProfiles]:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
-#: Maximum age in seconds of a snapshot from which the number of waiting threads is taken.
+#: Maximum age, in seconds, of the snapshot that gives the number of waiting threads.
 _RECENT_S: Final = 10.0
 _SQL_TIMEOUT_S: Final = 1.0
-#: Seconds between two baselines of the host's counters. Rates cover one to two of these intervals.
+#: Seconds between two baselines of the host's counters. Rates are computed over one to two intervals.
 _HOST_S: Final = 30.0
 
 
@@ -65,7 +65,7 @@ class Recorder:
         self._hosts = [(time.monotonic(), Host(target.pid))]
 
     def belongs_to(self, server: ObservedServer, sensor_name: str | None) -> bool:
-        """Return whether this recorder was created for that server's current process and sensor name."""
+        """Return whether this recorder is for the server's current process and sensor name."""
         target = server.target
         same_process = target is not None and (target.pid, target.start_time) == (
             self.target.pid,
@@ -79,7 +79,7 @@ class Recorder:
             last = self._readings[-1] if self._readings else MetricReadings(0.0, {})
             if at <= last.at:
                 return
-            known = last.values  # most values do not change: reuse the number instead of storing a copy
+            known = last.values  # most values do not change: share the number instead of storing a copy
             shared = {key: known[key] if known.get(key) == value else value for key, value in values.items()}
             self._readings.append(MetricReadings(at, shared))
             self._missing = dict(missing)
@@ -93,11 +93,11 @@ class Recorder:
         return self._evidence(begin, end, None, stacks=False)
 
     def between(self, begin: float, end: float, asked: SqlAnswers | None = None) -> Evidence:
-        """Return all evidence between two Unix times, including the SQL results ``asked`` if given."""
+        """Return all evidence between two Unix times, including the SQL results in ``asked`` if given."""
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """Start a capture, without lock owners from the server's memory, which the agent cannot read."""
+        """Start a capture, without lock owners: the agent cannot read the server's memory."""
         self._fetched = not_fetched(
             "unsupported", "SQL is disabled, or the server ended before it was queried"
         )
@@ -160,7 +160,7 @@ class Recorder:
 
 
 class Recorders:
-    """Recorders of this host's servers, by the agent's names. Scrapes are stored for ``span_s`` seconds."""
+    """The recorders of this host's servers, by server name. Scrapes are stored for ``span_s`` seconds."""
 
     def __init__(self, servers: Servers, sensor: SnapshotsApi, span_s: float) -> None:
         self._servers, self._sensor, self._span_s = servers, sensor, span_s
@@ -194,7 +194,7 @@ class Recorders:
             return dict(self._known)
 
     def _of(self, server: ObservedServer) -> Recorder:
-        """Return the server's recorder. Create a new one if the process or the sensor's name has changed."""
+        """Return the server's recorder. Create one if the process or the sensor's name for it has changed."""
         target: Any = server.target
         sensor_name = self._servers.sensor_name_of(server.name)
         known = self._known.get(server.name)

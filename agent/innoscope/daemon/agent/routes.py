@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum duration of a scrape in seconds.
 _BUDGET_S: Final = 0.8
-#: Seconds of Prometheus' timeout that are reserved for the transfer.
+#: Seconds of Prometheus' timeout reserved for the transfer.
 _TRANSFER_S: Final = 0.15
 _TIMEOUT_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
 
@@ -33,7 +33,7 @@ class ProbesApi(Protocol):
 
 
 class Routes:
-    """Handlers of all paths."""
+    """Handlers for all paths of the agent."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Routes:
         self._texts = Texts()
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
-        """Return the handler of each path."""
+        """Return a mapping of paths to handlers."""
         return {
             **self._page.table(),
             self._telemetry_path: self.metrics,
@@ -62,14 +62,14 @@ class Routes:
         }
 
     def metrics(self, request: Request) -> Response:
-        """Serve all series of a new scrape."""
+        """Run a scrape, and serve all its series in the format that the client accepts."""
         scrape = self._gatherer.gather(budget(request.headers.get(_TIMEOUT_HEADER)))
         if scrape is None:
             return plain("the first scrape is not complete", HTTPStatus.SERVICE_UNAVAILABLE)
         return Response(*self._texts.of(scrape.series, request.headers.get("Accept", "")))
 
     def ready(self, _: Request) -> Response:
-        """Serve the readiness check, which succeeds after the first scrape and never starts a scrape."""
+        """Serve the readiness check: it succeeds after the first scrape, and never starts a scrape."""
         if self._gatherer.latest is None:
             return plain("Innoscope is not ready.", HTTPStatus.SERVICE_UNAVAILABLE)
         return plain("Innoscope is ready.")
@@ -85,7 +85,7 @@ class Routes:
 
 
 def budget(header: str | None) -> float:
-    """Return the time budget of a scrape in seconds. ``header`` is Prometheus' timeout; None if missing."""
+    """Return the time budget of a scrape in seconds. ``header`` is Prometheus' timeout, if sent."""
     try:
         timeout = float(header or "inf")
     except ValueError:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _REMEMBER_S: Final = 3600.0
 #: Maximum number of exited servers to report, higher than the sensor's limit.
 _MAX_ENDED: Final = 64
-#: Number of threads for the SQL queries of all servers.
-#: A server that does not respond occupies one thread for ``sql.timeout_seconds``.
+#: Number of threads for SQL queries. A server that does not respond occupies one of them for
+#: ``sql.timeout_seconds``.
 _SQL_THREADS: Final = 32
 _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -58,7 +58,7 @@ class SqlChannel:
         self._runner.start()
 
     def outcome(self) -> Outcome:
-        """Return the result. If the account lacks privileges, this result is a failure with samples."""
+        """Return the queries' result, which is a failure with samples if the account lacks privileges."""
         (outcome,) = self._runner.outcomes()
         shortfall = self._collector.shortfall
         if outcome.success and shortfall is not None:
@@ -93,7 +93,7 @@ class ObservedServer:
 
 
 class Servers:
-    """Holds all observed servers, by name."""
+    """All observed servers, by name."""
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
@@ -135,14 +135,14 @@ class Servers:
         return server
 
     def _drop_others(self, name: str, target: Target) -> None:
-        """Remove this process's entries under names from before the sensor reported the process."""
+        """Remove this process's entries under other names, which it had before the sensor reported it."""
         for server in self:
             if server.name != name and server.target is not None and same(server.target, target):
                 self.close(server)
                 del self._known[server.name]
 
     def register(self, targets: Iterable[Target]) -> None:
-        """Register servers that the agent discovered itself, while the sensor is unavailable."""
+        """Register servers that the agent discovered itself while the sensor is unavailable."""
         for target in targets:
             known = next((server for server in self if server.target and same(server.target, target)), None)
             alive = {server.name for server in self if server.up}
@@ -164,7 +164,7 @@ class Servers:
         return next((theirs for theirs, own in list(self._own_names.items()) if own == name), None)
 
     def forget_ended(self) -> None:
-        """Remove servers that exited long ago, and the oldest of the exited servers if there are too many."""
+        """Remove servers that exited long ago, and the oldest ones if too many have exited."""
         ended = [server for server in self if server.up is False]
         ended.sort(key=lambda server: server.seen_at, reverse=True)
         for number, server in enumerate(ended):
@@ -221,10 +221,10 @@ def _connect(
 
 
 def same(before: Target, now: Target) -> bool:
-    """Return whether both targets are the same process."""
+    """Return whether both targets denote the same process."""
     return (before.pid, before.start_time) == (now.pid, now.start_time)
 
 
 def _same_endpoint(before: Target | None, now: Target) -> bool:
-    """Return whether a connection to ``before`` is still a connection to ``now``."""
+    """Return whether a connection to ``before`` remains valid for ``now``."""
     return before is not None and same(before, now) and (before.socket, before.port) == (now.socket, now.port)

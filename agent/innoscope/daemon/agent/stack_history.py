@@ -40,7 +40,7 @@ class ProfilesApi(Protocol):
     """The part of ``SensorClient`` that returns profiles."""
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
-        """Return the chunks that are new since the cursor."""
+        """Return the new cursor, and the chunks after ``cursor`` by server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _ServerProfiles:
 
 
 class _Refused(Exception):
-    """The request must be refused. ``response`` contains the status and the reason."""
+    """The request is refused. ``response`` contains the status and the reason."""
 
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)
@@ -155,12 +155,12 @@ def _require_trust(request: Request) -> None:
 
 def _choice(field: str, value: str, choices: list[str]) -> str:
     if value not in choices:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"{field}= is one of: {', '.join(choices)}")
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"{field}= must be one of: {', '.join(choices)}")
     return value
 
 
 def moment(text: str, now: float) -> float:
-    """Parse ``now``, ``-15m`` (s, m, h), ``1700000000`` or ``2026-01-31T12:00:00Z`` to a Unix time.
+    """Convert ``now``, ``-15m`` (s, m, h), ``1700000000`` or ``2026-01-31T12:00:00Z`` to a Unix time.
 
     Raise ValueError for anything else.
     """

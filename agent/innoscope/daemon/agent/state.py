@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _NOW: Final = (
     "buffer_pool_pages", "buffer_pool_free_pages", "buffer_pool_data_pages", "buffer_pool_dirty_pages",
     "buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio", "checkpoint_age_bytes",
-    "checkpoint_age_max_bytes", "checkpoint_age_ratio", "redo_full_seconds", "history_list_length",
+    "checkpoint_age_max_bytes", "checkpoint_age_ratio", "modified_age_ratio", "redo_full_seconds",
+    "history_list_length",
     "mysqld_os_threads", "mysqld_resident_memory_bytes", "mysqld_start_time_seconds", "mysqld_stopped",
     "mysqld_traced", "connections", "connections_running", "connections_limit", "sql_up",
     "look_seconds", "probe_overhead_ratio", "probe_budget_ratio", "toggle_unfinished_changes",
@@ -29,7 +30,7 @@ _OWN: Final = {"own_cpu_seconds": "cpu_seconds", "own_resident_memory_bytes": "r
 
 
 class Numbers:
-    """Finite numbers of a scrape, by server and metric. Innoscope's own metrics have the server name ""."""
+    """A scrape's finite values, by server and metric. Innoscope's own metrics have the server name ""."""
 
     def __init__(self, series: Iterable[Series]) -> None:
         self._values: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
@@ -48,7 +49,7 @@ class Numbers:
 
 
 def servers(scrape: Scrape | None) -> list[dict[str, Any]]:
-    """Return a document for each server, in the agent's order."""
+    """Return the document of each server, in the order of the scrape."""
     if scrape is None:
         return []
     numbers = Numbers(scrape.series)
@@ -56,7 +57,7 @@ def servers(scrape: Scrape | None) -> list[dict[str, Any]]:
 
 
 def own(scrape: Scrape | None) -> dict[str, dict[str, float]]:
-    """Return CPU time and memory of agent and sensor: ``{"agent": {"cpu_seconds": …, …}, "sensor": …}``."""
+    """Return the CPU time and memory of the agent and the sensor: ``{"agent": {"cpu_seconds": …, …}, …}``."""
     numbers = Numbers(scrape.series if scrape else ())
     costs: dict[str, dict[str, float]] = {}
     for metric, key in _OWN.items():

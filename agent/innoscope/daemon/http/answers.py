@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from innoscope.daemon.http.server import Request
 
 JSON: Final = "application/json"
-#: Minimum size in bytes of a body that is compressed.
+#: Bodies of fewer bytes than this are not compressed.
 _MIN_BYTES: Final = 1_000
-#: Compression level. Higher levels take much more time and save few bytes.
+#: Compression level. Higher levels take much more time but save few bytes.
 _LEVEL: Final = 5
 
-#: Headers of pages: scripts, styles and data only from this origin, no inline code, no frames.
+#: Headers of pages. They allow only scripts, styles and data from this origin: no inline code, no frames.
 PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -33,8 +33,8 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-#: Headers of HTML reports, which contain their scripts so that they can be opened from a file. The
-#: sandbox gives them a unique origin and no network access.
+#: Headers of HTML reports, whose scripts are inline so that a report can be opened from a file. The sandbox
+#: gives a report a unique origin and no network access.
 REPORT_HEADERS: Final[Mapping[str, str]] = {
     **PAGE_HEADERS,
     "Content-Security-Policy": (
@@ -42,7 +42,7 @@ REPORT_HEADERS: Final[Mapping[str, str]] = {
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-#: Headers of responses with data.
+#: Headers of responses that contain data, such as JSON.
 DATA_HEADERS: Final[Mapping[str, str]] = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",

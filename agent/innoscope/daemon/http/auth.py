@@ -18,7 +18,7 @@ from innoscope.common.errors import BadFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Number of bytes that bcrypt uses. Longer passwords are refused, as in newer bcrypt libraries.
+#: bcrypt uses only this many bytes. Longer passwords are refused, as in newer bcrypt libraries.
 _MAX_PASSWORD_BYTES: Final = 72
 #: Size of each of two caches. Correct and wrong passwords are cached separately,
 #: so that wrong guesses do not evict correct passwords.
@@ -50,9 +50,10 @@ class Verifier:
         self._waiting: Counter[str] = Counter()
 
     def admits(self, header: str | None, users: Mapping[str, bytes], client: str = "") -> bool:
-        """Return whether the header has a user and the correct password; always True if there are no users.
+        """Return whether the header has a user's correct password; True if no users are configured.
 
-        ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses.
+        ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses if too many
+        passwords wait to be hashed.
         """
         if not users:
             return True
@@ -60,7 +61,7 @@ class Verifier:
         if account is None:
             return False
         user, password = account
-        # hash the password of an unknown user too, so that the response time does not reveal user names
+        # also hash if the user is unknown, so that the response time does not reveal user names
         hashed = users.get(user) or next(iter(users.values()))
         key = hmac.new(self._key, b"\0".join((user.encode(), password, hashed)), hashlib.sha256).digest()
         correct = self._cached(key)
@@ -99,11 +100,11 @@ class Verifier:
         finally:
             with self._lock:
                 self._waiting[client] -= 1
-                self._waiting += Counter()  # drops entries that are zero
+                self._waiting += Counter()  # drop entries that are zero
 
 
 def parse(header: str | None) -> tuple[str, bytes] | None:
-    """Return ``(user, password)`` of an ``Authorization: Basic …`` header; None for any other value."""
+    """Return ``(user, password)`` from an ``Authorization: Basic …`` header; None for any other value."""
     scheme, _, coded = (header or "").partition(" ")
     if scheme.lower() != "basic":
         return None

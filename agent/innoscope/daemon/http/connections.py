@@ -1,4 +1,4 @@
-"""Limit open connections of the HTTP server. Above the limit, the client with most connections loses one."""
+"""Limit the HTTP server's open connections. At the limit, the client with the most connections loses one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SITE_BITS: Final = 64
 
 
 class OpenConnection:
-    """A connection. ``socket`` is replaced by the TLS socket; ``client`` is a result of ``client_of``."""
+    """An open connection. With TLS, ``socket`` becomes the TLS socket. ``client_of`` returns ``client``."""
 
     def __init__(self, connection: socket.socket, client: str, seconds: float) -> None:
         self.socket = connection
@@ -42,11 +42,11 @@ class OpenConnection:
 
 
 class Connections:
-    """Tracks the open connections, and which of them are serving a request. Each connection has a thread.
+    """Tracks open connections, and which of them are serving a request. Each connection has a thread.
 
-    If there are too many connections, a connection of the client with the most connections is ended: the one
-    whose last request ended longest ago, or the oldest one if all of them are serving a request. Therefore a
-    client that opens many connections displaces only its own connections.
+    If there are too many, the client with the most connections loses one: the one that has been idle longest,
+    or the oldest one if all of them are serving a request. Therefore a client that opens many connections
+    displaces only its own.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
@@ -92,7 +92,7 @@ class Connections:
                     self._open[connection] = None
 
     def end_expired(self) -> None:
-        """End connections whose deadline has passed, even if their clients still send single bytes."""
+        """End connections whose deadline has passed, even if their clients keep sending single bytes."""
         now = time.monotonic()
         with self._lock:
             for connection in self._open:

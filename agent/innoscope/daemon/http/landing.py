@@ -18,7 +18,7 @@ ServerRow = tuple[str, str, "bool | None", "Sequence[tuple[str, str | None]]"]
 def page(
     version: str, sensor: str | None, servers: Iterable[ServerRow], links: Iterable[tuple[str, str]]
 ) -> str:
-    """Return the HTML. ``sensor`` is the reason why the sensor is unavailable, None if it is available."""
+    """Return the page's HTML. ``sensor`` is the reason why the sensor is unavailable, or None."""
     words = "\n".join(_lines(sensor, list(servers), links))
     template = Template(page_files.template())
     return template.substitute(base=page_files.base(), version=escape(version), words=words)

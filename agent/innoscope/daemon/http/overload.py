@@ -1,4 +1,4 @@
-"""Limit the number of expensive responses that are generated at a time, and the bytes not sent yet."""
+"""Limit how many expensive responses are generated at a time, and how many bytes are unsent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of responses generated at a time. HTML with 2,000 distinct stacks takes 1 s and 90 MB.
 MAX_GENERATING: Final = 1
-#: Maximum seconds that a request waits until its response can be generated.
+#: Maximum seconds for which a request waits for its turn to be processed.
 PATIENCE_S: Final = 2.0
 #: Maximum bytes of generated responses that clients have not received yet.
 MAX_UNSENT: Final = 24 << 20
@@ -22,7 +22,7 @@ class Overloaded(Exception):
 
 
 class ExpensiveResponses:
-    """Enforces both limits by raising Overloaded. Thread-safe."""
+    """Enforces the limits on generating and sending responses. Thread-safe."""
 
     def __init__(
         self, generating: int = MAX_GENERATING, unsent: int = MAX_UNSENT, patience_s: float = PATIENCE_S
@@ -34,7 +34,7 @@ class ExpensiveResponses:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """Wait until a response may be generated in the context. Raise Overloaded after ``patience_s``."""
+        """Wait for a turn to generate a response. Raise Overloaded after ``patience_s`` seconds."""
         if not self._turns.acquire(timeout=self._patience_s):
             raise Overloaded
         try:

@@ -32,7 +32,7 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 @cache
 def digest() -> str:
-    """Return a digest of all files. All files share one URL prefix, so that modules can import each other."""
+    """Return a digest of all files, used as their common URL prefix so that modules can import each other."""
     hasher = hashlib.sha256()
     for name, file in _files():
         hasher.update(name.encode() + b"\0" + file.read_bytes())
@@ -40,12 +40,12 @@ def digest() -> str:
 
 
 def base() -> str:
-    """Return the URL prefix of the files."""
+    """Return the URL prefix of the live page's files."""
     return f"/page/{digest()}"
 
 
 def routes() -> dict[str, Callable[[Request], Response]]:
-    """Return the handler of each file's path."""
+    """Return a mapping of the files' paths to handlers."""
     return {f"{base()}/{name}": _handler(name, file) for name, file in _files()}
 
 

@@ -35,9 +35,9 @@ class Refused(Exception):
 
 
 def check_line(line: bytes) -> None:
-    """Check the request line: method, path and version. Raise Refused."""
+    """Check the method, path and version in a request line. Raise Refused if one is not acceptable."""
     if len(line) > LINE_BYTES:
-        raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, f"a request line has at most {LINE_BYTES:,} bytes")
+        raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, f"request line too long: at most {LINE_BYTES:,} bytes")
     match = _LINE.fullmatch(line)
     if match is None:
         raise _bad("malformed request line: HTTP/1.0 or 1.1 expected")
@@ -77,7 +77,7 @@ def read(source: BufferedIOBase, *, needs_host: bool) -> bytes:
 
 
 def _name(line: bytes) -> bytes:
-    """Check a header line and return its name in lower case. Raise Refused."""
+    """Check a header line, and return the header's name in lower case. Raise Refused if it is invalid."""
     match = _HEADER.fullmatch(line)
     if match is None:
         raise _bad("malformed header line")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def routes() -> dict[str, Callable[[Request], Response]]:
-    """Return a route for each existing page. Paths sent by clients are never used as file names."""
+    """Return a route for each existing runbook. Paths sent by clients are never used as file names."""
     pages = {page.stem: page for page in sorted(folder("runbooks").glob("*.md"))}
     listing = "\n".join(f"/runbooks/{name}" for name in pages)
     return {
@@ -24,5 +24,5 @@ def routes() -> dict[str, Callable[[Request], Response]]:
 
 
 def _page(page: Path, _: Request) -> Response:
-    """Serve the page as plain text."""
+    """Serve a runbook as plain text."""
     return Response(page.read_bytes())

@@ -37,7 +37,7 @@ _REQUEST_S: Final = 10
 _RESPONSE_S: Final = 30
 #: Maximum seconds for which a connection may be idle. Prometheus reuses its connection every 15 to 60 s.
 _IDLE_S: Final = 75
-#: Pause in seconds between two requests on a connection while many are open, so that none hogs the CPU.
+#: Pause in seconds between requests on one connection while many are open, so that no client hogs the CPU.
 _PAUSE_S: Final = 0.25
 #: Seconds between two checks for expired connections.
 _SWEEP_S: Final = 1.0
@@ -54,9 +54,10 @@ HTML: Final = "text/html; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request.
+    """An HTTP request.
 
-    ``trusted`` is true if the client is authenticated, or if it is local and we listen only on loopback.
+    ``trusted`` is true if the client is authenticated, or if it is local and the server listens only on
+    loopback addresses.
     """
 
     path: str
@@ -67,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response. ``headers`` are sent in addition to the headers of every response."""
+    """An HTTP response. ``headers`` are sent in addition to those that all responses have."""
 
     body: bytes
     content_type: str = TEXT
@@ -120,7 +121,7 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 
 class WebServer:
-    """Opens the listening socket when it is created. ``routes`` maps paths to handlers."""
+    """The HTTP server. Its constructor opens the listening socket. ``routes`` maps paths to handlers."""
 
     def __init__(
         self, address: Address, routes: Mapping[str, Callable[[Request], Response]], watched: Watched
@@ -153,7 +154,7 @@ class WebServer:
                 if self._stopping.is_set():
                     return
                 _log.warning("cannot accept a connection", extra={"error": error.strerror})
-                self._stopping.wait(0.1)  # out of file descriptors: wait until other connections end
+                self._stopping.wait(0.1)  # out of file descriptors: wait for other connections to end
                 continue
             opened = self.connections.add(wire, client_of(client[0]), _REQUEST_S)
             try:
@@ -179,7 +180,7 @@ class WebServer:
                 opened.socket = context.wrap_socket(
                     opened.socket, server_side=True, do_handshake_on_connect=False
                 )
-                if opened.ended.is_set():  # it was ended before the TLS socket replaced the plain one
+                if opened.ended.is_set():  # ended before the TLS socket replaced the plain one
                     return
                 opened.socket.do_handshake()
             _Handler(opened, client, self, config)
@@ -194,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Handles all requests of one connection."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # otherwise each response waits 40 ms for the client's delayed ACK
+    disable_nagle_algorithm = True  # otherwise each response waits up to 40 ms for the client's delayed ACK
     server_version = "innoscope"
     sys_version = ""
 
@@ -212,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.opened.ended.wait(_PAUSE_S)
 
     def parse_request(self) -> bool:
-        """Check the request strictly, then let the library parse it. Send a response if it is refused."""
+        """Check the request strictly, then let the library parse it. If it is refused, send an error."""
         self._reset()
         self.opened.set_deadline(_REQUEST_S)
         self.connection.settimeout(_REQUEST_S)
@@ -230,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile = wire
 
     def handle_expect_100(self) -> bool:
-        """Do not send 100 Continue: requests have no body, so the final response follows at once."""
+        """Do not send 100 Continue: requests have no body, so the final response follows immediately."""
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
@@ -262,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer(self) -> tuple[Response, bool]:
-        """Return the response, and whether it counts as expensive."""
+        """Return the response, and whether it was expensive to generate."""
         config = self.web.watched.current()[0]
         try:
             admitted = self.web.verifier.admits(
@@ -281,7 +282,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=20))
         except ValueError:
-            return plain("a query has at most 20 fields", HTTPStatus.BAD_REQUEST), False
+            return plain("too many query fields: at most 20", HTTPStatus.BAD_REQUEST), False
         request = Request(path, fields, self.headers, self._trusted(config))
         try:
             if not path.startswith(_EXPENSIVE):
@@ -335,7 +336,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a ``Host`` header names this machine. In a DNS rebinding attack, it does not."""
+    """Return whether a ``Host`` header names this machine; in a DNS rebinding attack it does not."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

@@ -26,8 +26,8 @@ _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-#: OpenSSL's verify mode for each type of client authentication in exporter-toolkit. The types that are not
-#: listed request a certificate without verifying it; OpenSSL has no such mode.
+#: OpenSSL's verify mode for each type of client authentication in exporter-toolkit. The other types request a
+#: certificate without verifying it; OpenSSL has no such mode.
 _CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
@@ -49,7 +49,7 @@ _ClientAuth: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(_CLIENT_AUT
 
 
 class _TlsFile(schema.Entry, frozen=True):
-    """The section ``tls_server_config``. Optional keys that are empty have their default values."""
+    """The section ``tls_server_config``. An optional key that is empty has its default value."""
 
     cert_file: str = ""
     key_file: str = ""
@@ -77,7 +77,7 @@ class _HttpFile(schema.Entry, frozen=True):
 
     def __post_init__(self) -> None:
         if self.http2:
-            raise ValueError("http2 is not supported: leave it out or set it to false")
+            raise ValueError("http2 is not supported: omit it or set it to false")
         for name, value in (self.headers or {}).items():
             if name not in _HEADERS or not value.isprintable():
                 raise ValueError(f"headers.{name} is not supported")
@@ -110,7 +110,7 @@ class Tls:
         """Create the TLS context. Raise BadFile if the files cannot be read or do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.min_version
-        context.options |= ssl.OP_NO_RENEGOTIATION  # renegotiation is expensive for the server only
+        context.options |= ssl.OP_NO_RENEGOTIATION  # renegotiation costs CPU time only on the server
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:
@@ -126,7 +126,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """The file's settings. The default is plain HTTP without authentication."""
+    """The settings of the web configuration file; by default, plain HTTP without authentication."""
 
     tls: Tls | None = None
     users: Mapping[str, bytes] = field(default_factory=dict)  # name → bcrypt hash
@@ -139,7 +139,7 @@ class WebConfig:
 
 
 def load(path: Path) -> WebConfig:
-    """Read and validate the file. Raise BadFile if it cannot be read or is invalid."""
+    """Read and validate a web configuration file. Raise BadFile if it cannot be read or is invalid."""
     try:
         file = schema.read_yaml(path, _File | None) or _File()  # type: ignore[arg-type]
     except BadFile as error:
@@ -163,7 +163,7 @@ def _tls(file: _TlsFile, folder: Path) -> Tls:
 
 
 class Watched:
-    """Holds the current configuration, and reloads it if the file or a certificate changes."""
+    """The current configuration, which is reloaded when the file or a certificate changes."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -37,14 +37,14 @@ class SensorDown(InnoscopeError):
 
 @dataclass(frozen=True, slots=True)
 class ServerProfiles:
-    """Chunks that are new since the cursor, the oldest first."""
+    """One server's chunks after the cursor, oldest first."""
 
     target: Target
     chunks: list[Chunk]
 
 
 class SensorClient:
-    """Opens one connection per request, so a restart of the sensor needs no handling.
+    """A client that opens one connection per request, so that sensor restarts need no special handling.
 
     ``timeout`` limits a whole request, in seconds. The methods raise SensorDown on every failure.
     """
@@ -58,7 +58,7 @@ class SensorClient:
         reply = self._call({"call": "hello"})
         if reply.get("protocol") != messages.VERSION:
             raise self._down(
-                f"it uses protocol version {reply.get('protocol')}, this is version {messages.VERSION}"
+                f"it uses protocol version {reply.get('protocol')}, but this is version {messages.VERSION}"
             )
         return reply
 
@@ -92,10 +92,10 @@ class SensorClient:
         deadline = time.monotonic() + self._timeout
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as wire:
-                # with settimeout() Python connects without blocking, which fails if the backlog is full
+                # settimeout() makes connect() non-blocking, which fails if the backlog is full
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout))
                 wire.connect(self.path)
-                with suppress(BrokenPipeError):  # refused before the request was sent; the reply has details
+                with suppress(BrokenPipeError):  # refused before the request was sent; the reply says why
                     messages.send(wire, request, messages.REQUEST_BYTES, deadline)
                 reply = messages.receive(wire, messages.REPLY_BYTES, deadline)
         except (messages.TooSlow, TimeoutError, BlockingIOError) as error:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-#: Protocol version, which must be incremented if older clients can no longer decode the replies.
+#: Protocol version: increment it if older clients can no longer decode the replies.
 VERSION: Final = 3
 REQUEST_BYTES: Final = 64 << 10
 REPLY_BYTES: Final = 16 << 20
@@ -83,7 +83,7 @@ def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None
 
 
 def receive(wire: socket.socket, limit: int, deadline: float) -> Any:
-    """Receive one message before the time ``deadline``. Raise TooSlow, BadMessage or OSError."""
+    """Receive one message before the monotonic time ``deadline``. Raise TooSlow, BadMessage or OSError."""
     (length,) = _LENGTH.unpack(_exactly(wire, _LENGTH.size, deadline))
     if length > limit:
         raise BadMessage(f"cannot receive a message of {length:,} bytes: the limit is {limit:,}")
@@ -115,7 +115,7 @@ def _set_timeout(wire: socket.socket, deadline: float) -> None:
 
 
 def encode_servers(servers: Iterable[ServerReply]) -> dict[str, Any]:
-    """Return ``series`` and ``servers``. All servers have mostly the same series, so each is sent once."""
+    """Return ``series`` and ``servers``. A series that several servers share is listed only once."""
     numbers: _Numbers = {}
     encoded = [
         {

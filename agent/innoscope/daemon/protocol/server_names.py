@@ -21,10 +21,10 @@ _MAX_NAMES: Final = 1024
 
 
 class ServerNames:
-    """Assigns names. The keys of ``configured`` are pids (as strings) and socket paths.
+    """Assigns names to servers. The keys of ``configured`` are pids (as strings) and socket paths.
 
-    A name belongs to the data directory of the server that last had the name. A server with another data
-    directory gets a port as its name only if it listens on that port; the option ``--port`` is not enough.
+    A name belongs to the data directory of the server that last had it. A server with another data directory
+    is named by a port only if it listens on that port; the option ``--port`` is not enough.
     """
 
     def __init__(self, configured: Mapping[str, str], proc: ProcFs) -> None:
@@ -36,9 +36,9 @@ class ServerNames:
     def give(self, target: Target, taken: Collection[str], home: DataDirectory | None = None) -> str:
         """Return the configured name, else the name last used on ``home``, else the server's port.
 
-        A server that does not listen on a port is named by its socket or data directory; call again when the
-        server listens. The name is never one of ``taken``, the names of other running servers. If a port,
-        socket or directory exists in several containers, the container or a digest of ``home`` is appended.
+        A server that does not listen on a port is named by its socket or data directory; call this again when
+        it listens. The name is never one of ``taken``, the names of other running servers. If a port, socket
+        or directory exists in several containers, the container or a digest of ``home`` is appended.
         """
         configured = self._configured.get(target.socket or "")
         candidates = (
@@ -64,7 +64,7 @@ class ServerNames:
         return dict(self._owners)
 
     def _provisional_name(self, target: Target, taken: Collection[str], home: DataDirectory | None) -> str:
-        """Return the name of a server that does not listen on a port: its socket or previous name."""
+        """Return a name for a server without a listening port: its socket, old name or data directory."""
         socket, datadir = label(target.socket or ""), label(target.datadir or "")
         reserved = set(taken)
         if home is not None:
@@ -83,7 +83,7 @@ class ServerNames:
     def _with_place(
         self, names: Collection[str], target: Target, taken: Collection[str], home: DataDirectory | None
     ) -> str | None:
-        """Return one of the names with the container or home appended; None if neither is known."""
+        """Return a free name with the container or a digest of the home appended; None if there is none."""
         every = (label(f"{name} in {place}") for place in _places(target, home) for name in names)
         return next((name for name in every if self._is_free(name, taken, home)), None)
 
@@ -99,7 +99,7 @@ class ServerNames:
         return name
 
     def _port_option(self, target: Target) -> str | None:
-        """Return the port in the command line of a server that is starting and does not listen yet."""
+        """Return the port on the command line of a server that is starting and does not listen yet."""
         try:
             port = endpoints.option_port(self._proc.cmdline(target.pid))
         except OSError:

@@ -1,4 +1,4 @@
-"""Encode and decode profile chunks and snapshots. Each frame and each stack is sent once per reply."""
+"""Encode and decode profile chunks and snapshots. A reply contains each frame and each stack only once."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ def _at(items: Sequence[Any], number: Any) -> Any:
 
 
 def encode_snapshots(snapshots: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]) -> dict[str, Any]:
-    """Return ``snapshots``, ``functions``, ``seen``: ``[kind, wait, count, [tid, …], function index, …]``."""
+    """Return ``snapshots``, ``functions`` and ``seen``.
+
+    An item of ``seen`` is ``[kind, wait, count, [tid, …], function index, …]``.
+    """
     functions: dict[str, int] = {}
     stacks = [
         [

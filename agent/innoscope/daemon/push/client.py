@@ -48,13 +48,13 @@ _REMEDIES: Final = {
     "redirect": "set push.url to the redirect's target: redirects are not followed",
     "refused": "see the receiver's log; check that push.url and push.kind match",
     "error": "see the receiver's log",
-    "unavailable": "nothing: the push is retried automatically",
-    "timeout": "nothing: the push is retried automatically; push.timeout_seconds is the limit",
+    "unavailable": "none needed: the push is retried automatically",
+    "timeout": "none needed: the push is retried automatically; push.timeout_seconds is the limit",
 }
 
 
 class _Deadline:
-    """Shuts a connection down after a total time, because socket timeouts limit only single reads."""
+    """Shuts a connection down at a deadline, because socket timeouts limit only single reads and writes."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -73,7 +73,7 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Return the remaining seconds, at least 0.001, because 0 would make a socket non-blocking."""
+        """Return the remaining seconds, but at least 0.001: a timeout of 0 makes a socket non-blocking."""
         return max(0.001, self._end - time.monotonic())
 
     def guard(self, wire: socket.socket) -> None:
@@ -95,7 +95,7 @@ class _Deadline:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose deadline includes connecting and the TLS handshake."""
+    """A connection whose deadline also covers connecting and the TLS handshake."""
 
     def __init__(self, host: str, port: int, deadline: _Deadline, tls: ssl.SSLContext | None) -> None:
         super().__init__(host, port)
@@ -136,14 +136,14 @@ class PushClient:
         self._push = push
 
     def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
-        """Send a profile, and return when the receiver has accepted it. Raise PushFailed if it does not."""
+        """Send a profile, and wait until the receiver accepts it. Raise PushFailed if it does not."""
         authorization, secrets = self._authorization()
         with _Deadline(timeout_s or self._push.timeout_seconds) as deadline, self._explained(deadline):
             status, headers, body = self._exchange(request, deadline, authorization)
         if not 200 <= status < 300:
             raise self._status_error(status, headers, _loggable(body, secrets))
         if self._push.kind == "parca" and headers.get_content_type() != "application/json":
-            what = f"{self._where} answered {status}, but not as Parca's JSON gateway"
+            what = f"{self._where} answered {status}, but it is not Parca's JSON gateway"
             remedy = "set push.url to Parca's address, or to the full path of its gateway"
             raise PushFailed("protocol", what, remedy=remedy, again=False)
 
@@ -178,7 +178,7 @@ class PushClient:
             except (BrokenPipeError, ConnectionResetError):
                 if connection.sock is None:
                     raise
-                # the receiver may have sent a status (413, 401) before it closed the connection
+                # the receiver may have sent a status (413, 401) before closing the connection
             response = connection.getresponse()
             return response.status, response.headers, _error_body(response)
         finally:
@@ -200,7 +200,7 @@ class PushClient:
         return context
 
     def _authorization(self) -> tuple[str | None, tuple[str, ...]]:
-        """Return the Authorization header, and the secrets that it contains, which must not be logged."""
+        """Return the Authorization header, and the secrets in it that must not be logged."""
         push = self._push
         if push.bearer_token_file is not None:
             token = self._secret(push.bearer_token_file)
@@ -237,7 +237,7 @@ class PushClient:
             return PushFailed(
                 "tls",
                 f"TLS with {self._where} failed: {words}",
-                remedy="set push.ca_file if the certificate is from your own CA",
+                remedy="set push.ca_file if a private CA issued the certificate",
             )
         if isinstance(error, socket.gaierror):
             host = self._push.target.hostname
@@ -245,7 +245,7 @@ class PushClient:
             return PushFailed("dns", what, remedy=f"getent hosts {host}")
         if isinstance(error, OSError):
             what = f"cannot connect to {self._where}: {error.strerror or error}"
-            return PushFailed("connection", what, remedy="check that it runs and is reachable from this host")
+            return PushFailed("connection", what, remedy="check that it is running and reachable")
         what = f"{self._where} sent a malformed HTTP response: {type(error).__name__}"
         return PushFailed("protocol", what, remedy="check push.url")
 
@@ -267,7 +267,7 @@ class PushClient:
 
 
 def secret(path: Path) -> str:
-    """Return the only line of the file. Raise OSError, or ValueError if it is not one line of ASCII."""
+    """Return the secret in a file. Raise OSError, or ValueError if the file is not one line of ASCII."""
     with path.open("rb") as file:
         text = file.read(_MAX_SECRET).decode().strip()
     if not text or not text.isprintable() or not text.isascii():
@@ -276,7 +276,7 @@ def secret(path: Path) -> str:
 
 
 def retry_after(header: str | None, now: float) -> float:
-    """Parse a Retry-After header (RFC 9110): seconds to wait, at most 600; 0 if missing or malformed."""
+    """Return the seconds to wait for a Retry-After header (RFC 9110): at most 600; 0 if it is not valid."""
     if header is None:
         return 0.0
     if header.strip().isdecimal():

@@ -27,7 +27,7 @@ _VALUE_ENDS: Final = str.maketrans(",{}", "___")
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """The parts of an HTTP request."""
+    """The parts of an HTTP request that pushes a profile."""
 
     target: str  # path and query
     content_type: str

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Pause after the first failure, in seconds. The pause doubles with each failure; its upper half is random.
+#: Pause after the first failure, in seconds. It doubles with each failure, and up to half of it is random.
 _FIRST_WAIT_S: Final = 1.0
 #: Maximum pause after a failure, in seconds.
 _MAX_WAIT_S: Final = 60.0
-#: Maximum seconds for sending the remaining profiles before the agent exits.
+#: Seconds allowed for sending the remaining profiles before the agent exits.
 _LAST_S: Final = 2.0
-#: Maximum number of chunks of one server that wait to be merged. The sensor may send an hour of them at once.
+#: Maximum number of one server's chunks that wait to be merged. The sensor may send an hour of them at once.
 _MAX_CHUNKS: Final = 400
 #: Maximum number of intervals that a profile covers.
 _MAX_INTERVALS: Final = 1.5
-#: Number of responses with status 500 after which a profile is dropped.
+#: A profile is dropped after this many responses with status 500.
 _MAX_ERRORS: Final = 30
 #: Maximum seconds between two checks for work, so that the first profile of a new server is not late.
 _SLEEP_S: Final = 5.0
 _HANGS_S: Final = 60.0
 
 
-#: A chunk, and the target of its server at that time.
+#: A chunk, and the target of its server when the chunk was recorded.
 TargetChunk = tuple["Target", "Chunk"]
 
 
@@ -105,7 +105,7 @@ class Pusher:
         with self._lock:
             pending = self._pending.get(server)
             if pending is None:
-                # jitter: the agents of a fleet that started together should not push together
+                # jitter, so that agents that were started together do not push together
                 due = self._clock() + self._push.interval_seconds * self._jitter(0.5, 1.0)
                 pending = self._pending[server] = _Pending(due)
             pending.chunks += [(target, chunk) for chunk in new]
@@ -114,7 +114,7 @@ class Pusher:
 
     @property
     def hangs_s(self) -> float:
-        """Return the number of seconds without a heartbeat after which ``run`` counts as hung."""
+        """Return the seconds without a heartbeat after which ``run`` counts as hung."""
         return _HANGS_S + self._push.interval_seconds + self._push.timeout_seconds
 
     def run(self, beat: Beat = lambda: None) -> None:
@@ -153,7 +153,7 @@ class Pusher:
         return min(max(0.1, min(times, default=now + _SLEEP_S) - now), _SLEEP_S)
 
     def _queue_due(self, now: float, *, force: bool = False) -> None:
-        """Build and queue the profiles that are due, or all with ``force``."""
+        """Build and queue the profiles that are due, or all profiles if ``force`` is true."""
         with self._lock:
             ready = [
                 (name, pending.chunks)
@@ -171,7 +171,7 @@ class Pusher:
         self._update_counts()
 
     def _attempt(self) -> bool:
-        """Send the oldest profile. Return whether to continue with the next."""
+        """Send the oldest profile. Return whether to continue with the next one."""
         oldest = self._queue.oldest
         assert oldest is not None  # noqa: S101
         try:
@@ -223,7 +223,7 @@ class Pusher:
 
 
 def _split(new_chunks: list[TargetChunk], max_s: float) -> Iterator[tuple[Target, list[Chunk]]]:
-    """Split chunks into groups of at most ``max_s`` seconds and one server version each."""
+    """Split chunks into groups that cover at most ``max_s`` seconds and a single server version."""
     chunks: list[Chunk] = []
     before: Target | None = None
     for target, chunk in new_chunks:

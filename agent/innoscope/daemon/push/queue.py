@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-#: Estimated memory of an entry besides its profile, in bytes: the object, its strings and the queue's slot.
+#: Estimated memory of an entry in addition to its profile, in bytes: object, strings and queue slot.
 _OVERHEAD: Final = 512
 
 
@@ -24,7 +24,7 @@ class QueuedProfile:
 
     @property
     def size(self) -> int:
-        """Return the bytes of memory that the entry occupies."""
+        """Return the memory that the entry occupies, in bytes."""
         return len(self.pprof) + _OVERHEAD
 
 
@@ -41,7 +41,7 @@ class ProfileQueue:
         return len(self._entries)
 
     def put(self, entry: QueuedProfile) -> None:
-        """Add an entry; drop the oldest ones beyond the memory limit."""
+        """Add an entry, and drop the oldest ones while the memory limit is exceeded."""
         self._entries.append(entry)
         self.bytes += entry.size
         while self.bytes > self._max_bytes:

@@ -21,8 +21,7 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 #: Labels that Innoscope sets, or that are reserved by the receivers.
 _OURS: Final = ("server", "flavour", "version", "wait", "trust", "service_name", "__name__")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-#: Headers that must not be configured, because the client sets them or because they have their own settings;
-#: each with the setting to use instead.
+#: Headers that must not be set in ``headers``, and the setting (if any) that determines each of them.
 _HEADERS_ELSEWHERE: Final = {
     "authorization": "bearer_token_file or basic_auth_file",
     "x-scope-orgid": "tenant",
@@ -37,7 +36,7 @@ class Push(Entry, frozen=True):
 
     url: str | None = None
     kind: Annotated[str, Meta(pattern=rf"\A({'|'.join(PATHS)})\Z")] = "pyroscope"
-    #: Name of the service in Pyroscope, limited to its allowed characters, and ``__name__`` in Parca.
+    #: The service name in Pyroscope, and ``__name__`` in Parca. Pyroscope allows only these characters.
     name: Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_./-]+\Z")] = "mysqld"
     labels: dict[str, str] = field(default_factory=dict)
     interval_seconds: Annotated[float, Meta(ge=10, le=3600)] = 60
@@ -71,7 +70,7 @@ class Push(Entry, frozen=True):
 
     @property
     def target(self) -> SplitResult:
-        """Return the URL. If the URL has no path, add the default path for the kind of receiver."""
+        """Return the receiver's URL. If it has no path, add the default path for the kind of receiver."""
         parts = urlsplit(self.url or "")
         return parts if parts.path.strip("/") else parts._replace(path=PATHS[self.kind])
 

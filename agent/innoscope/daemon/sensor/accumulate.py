@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _Series: TypeAlias = tuple[str, tuple[str, ...]]
 
-#: A persistent counter counts as recovered from a restart at this share of its previous maximum.
+#: A persistent counter has recovered from a restart when it reaches this share of its previous maximum.
 _RECOVERED_SHARE: Final = 0.9
 
 
 @dataclass(slots=True)
 class _Source:
-    """State of one source of counters: sums of its earlier epochs, and the last values of the current one.
+    """State of one source: the sums over its earlier epochs, and the last values of the current one.
 
     ``reached`` holds the maximum reported so far of each persistent counter.
     """
@@ -47,9 +47,10 @@ class Accumulator:
         self._sources: dict[Hashable, _Source] = {}
 
     def update(self, source: Hashable, epoch: Hashable, samples: Iterable[Sample]) -> tuple[Sample, ...]:
-        """Return the samples with earlier epochs added. A new ``epoch`` starts from zero.
+        """Return the samples with the counts of earlier epochs added. A new ``epoch`` counts from zero.
 
-        If a counter decreases within an epoch, its source was reset. The returned value does not decrease.
+        If a counter decreases within an epoch, it was reset at the source; the returned value does not
+        decrease.
         """
         known = self._sources.setdefault(source, _Source(epoch))
         if known.epoch != epoch:
@@ -58,10 +59,6 @@ class Accumulator:
             self._continued(known, sample) if sample.metric in self._counters else sample
             for sample in samples
         )
-
-    def forget(self, source: Hashable) -> None:
-        """Drop the state of a source that will not return."""
-        self._sources.pop(source, None)
 
     def _restart(self, known: _Source, epoch: Hashable) -> None:
         for series, last in known.last.items():
@@ -97,7 +94,7 @@ def _continue_persistent(known: _Source, series: _Series, value: float) -> float
 
 
 def added(raw: Iterable[Sample], updated: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Return the amounts that ``update`` added to samples. Unchanged samples and histograms are omitted."""
+    """Return the amount that ``update`` added to each sample. Omit unchanged samples and histograms."""
     return tuple(
         now._replace(value=now.value - one.value)
         for one, now in zip(raw, updated, strict=True)
@@ -121,7 +118,7 @@ def _offset_after_reset(before: Value | None, last: Value, value: Value) -> Valu
 
 
 def _sum(before: Value | None, value: Value) -> Value:
-    """Return the sum; ``value`` alone if there is nothing to add or the types differ."""
+    """Return the sum of both, or ``value`` alone if ``before`` is None or the types differ."""
     if isinstance(before, Histogram) and isinstance(value, Histogram):
         return before.plus(value)
     if before is None or isinstance(before, Histogram) or isinstance(value, Histogram):

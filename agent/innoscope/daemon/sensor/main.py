@@ -1,4 +1,4 @@
-"""The sensor: find and watch the servers of this host, and answer the agent's requests."""
+"""The sensor: find and watch the servers on this host, and answer the agent's requests."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
 from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_snapshots
+from innoscope.daemon.sensor.identification import Identifier
 from innoscope.daemon.sensor.server_selection import Admission
 from innoscope.daemon.sensor.watch import ATTACHING, ENDING, ServerSlot, WatchedServer
 from innoscope.metrics import registry
+from innoscope.metrics.collectors.own import resident_bytes
 from innoscope.metrics.collectors.runner import explain
-from innoscope.target import allowed_users, discover
+from innoscope.target import allowed_users
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
@@ -46,19 +48,15 @@ MAX_ENDED: Final = 16
 _END_S: Final = 0.5
 #: Maximum number of profile chunks in one reply, for all servers together.
 _MAX_CHUNKS: Final = 60
-#: Pause in seconds before a server that does not listen is identified again; doubled after each attempt.
+#: Seconds until a server that does not listen yet is identified again; doubled after each attempt.
 _RETRY_S: Final = 2.0
-#: Longest pause in seconds before the next attempt to watch a server that could not be watched.
+#: Maximum pause in seconds between attempts to watch a server.
 _MAX_RETRY_S: Final = 60.0
-#: Number of threads for each kind of job that does not use the default of 4. Attaching runs a compiler,
-#: which needs 100 MB. At shutdown, all servers are detached at the same time.
+#: Number of threads for the kinds of jobs that do not use the default of 4. Attaching runs a compiler, which
+#: needs 100 MB. At shutdown, all servers are detached at the same time.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
 #: Seconds after which a job counts as stuck. Attaching one server's probes can take tens of seconds.
 _STUCK_AFTER: Final = {ATTACHING: 120.0}
-#: Kind of the jobs that identify processes, and the seconds that a search for servers waits for them. A
-#: process that takes longer is admitted by a later search.
-_IDENTIFYING: Final = "identifying"
-_IDENTIFY_S: Final = 1.0
 #: Seconds without a heartbeat after which a thread counts as hung.
 _HANGS_S: Final = 60.0
 
@@ -81,43 +79,11 @@ class Settings:
 
 @dataclass(slots=True)
 class _Known:
-    """An identified server process. While it does not listen yet, it is identified again at ``retry_at``."""
+    """An identified server process. If it does not listen yet, it is identified again at ``retry_at``."""
 
     name: str
     retry_s: float
     retry_at: float
-
-
-class _Identification:
-    """Reads about one process. Its file system may be one that never answers, so a worker thread reads it."""
-
-    def __init__(self, proc: ProcFs, pid: int) -> None:
-        self._proc, self._pid = proc, pid
-        self._done = threading.Event()
-        self._target: Target | None = None
-        self._error: BaseException = RuntimeError("the thread died")
-
-    def run(self) -> None:
-        """Read; do not raise."""
-        try:
-            self._target = discover.identify(self._proc, self._pid)
-        except BaseException as error:  # including panics of the Rust core
-            self._error = error
-        self._done.set()
-
-    def lost(self) -> None:
-        """End the identification after its thread died."""
-        self._done.set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until the identification has ended, at most that many seconds. Return whether it has."""
-        return self._done.wait(seconds)
-
-    def target(self) -> Target:
-        """Return the result. Raises the error of a failed identification."""
-        if self._target is None:
-            raise self._error
-        return self._target
 
 
 @dataclass(slots=True)
@@ -149,13 +115,13 @@ class Sensor:
         )
         self._supervisor = supervisor or Supervisor()
         self._workers = Workers(sizes=_THREADS, stuck_after=_STUCK_AFTER)
+        self._identifier = Identifier(self._proc, self._workers)
         self._failing: dict[int, _Failing] = {}
         self._failures = 0
         self._known: dict[int, _Known] = {}
-        self._identifying: dict[int, _Identification] = {}
         self._slots: dict[str, ServerSlot] = {}
         self._lock = threading.Lock()  # protects _slots
-        self._excluded: set[int] = set()  # servers that ``only`` excludes
+        self._excluded: set[int] = set()  # servers excluded by ``only``
         self._collecting = threading.Lock()
         self._collected: tuple[float, list[ServerReply]] = (-1.0, [])
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -184,40 +150,28 @@ class Sensor:
     def tick(self, beat: Beat = lambda: None) -> None:
         """Start watching new servers, and stop watching exited ones. Skip servers that cannot be watched.
 
-        A process whose identification takes long delays a search by at most ``_IDENTIFY_S`` seconds.
+        A process whose identification takes a long time does not delay the others (identification.py).
         """
         now = time.monotonic()
         resting = {pid for pid, failing in self._failing.items() if now < failing.retry_at}
         pids = self._admission.pids(self._known.keys(), self._excluded, resting)
         self._remove_ended(set(pids), now)
         self._excluded.intersection_update(pids)
-        for gone in (self._failing, self._identifying):
-            for pid in gone.keys() - set(pids):
-                del gone[pid]
-        begun = set()
-        for pid in pids:
-            known, failing = self._known.get(pid), self._failing.get(pid)
-            if (
-                pid not in self._excluded
-                and pid not in self._identifying
-                and (known is None or now >= known.retry_at)
-                and (failing is None or now >= failing.retry_at)
-            ):
-                identification = self._identifying[pid] = _Identification(self._proc, pid)
-                job = Job(_IDENTIFYING, str(pid), identification.run, identification.lost)
-                self._workers.submit(job)
-                begun.add(pid)
-        deadline = now + _IDENTIFY_S
-        for pid in [pid for pid in pids if pid in self._identifying]:
-            beat()
-            patience = max(0.0, deadline - time.monotonic()) if pid in begun else 0.0
-            if self._identifying[pid].wait(patience):
-                try:
-                    self._admit(pid, self._identifying.pop(pid).target(), now)
-                except BaseException as error:  # including panics of the Rust core: watch the other servers
-                    self._failed(pid, error, now)
-                else:
-                    self._failing.pop(pid, None)
+        for gone in self._failing.keys() - set(pids):
+            del self._failing[gone]
+        due = [pid for pid in pids if pid not in self._excluded and self._is_due(pid, now)]
+        for pid, identification in self._identifier.ended(pids, due, beat):
+            try:
+                self._admit(pid, identification.target(), now)
+            except BaseException as error:  # including panics of the Rust core: watch the other servers
+                self._failed(pid, error, now)
+            else:
+                self._failing.pop(pid, None)
+
+    def _is_due(self, pid: int, now: float) -> bool:
+        """Return whether a process is new, or its next identification is due."""
+        known, failing = self._known.get(pid), self._failing.get(pid)
+        return (known is None or now >= known.retry_at) and (failing is None or now >= failing.retry_at)
 
     def _failed(self, pid: int, error: BaseException, now: float) -> None:
         """Schedule the next attempt, and log the error unless it is the same as before."""
@@ -257,20 +211,20 @@ class Sensor:
         return self._identity() | {"protocol": messages.VERSION, "servers": names}
 
     def collect(self) -> dict[str, Any]:
-        """Run all collectors of all servers in parallel. Concurrent requests share one run."""
+        """Return the results of all collectors, which run in parallel. Concurrent requests share one run."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         servers = messages.encode_servers(self._run_collectors())
         return self._identity() | {
             "cpu_seconds": usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime,
-            "rss_bytes": _resident(),
+            "rss_bytes": resident_bytes(),
             "trouble": asdict(self._trouble()),
             **servers,
             "sent_at": time.time(),
         }
 
     def profiles(self, cursor: Any) -> dict[str, Any]:
-        """Return the chunks after the cursor, which maps servers to positions; all chunks if it is None."""
+        """Return up to 60 chunks after the cursor (positions by server), or the oldest ones if it is None."""
         begun = messages.expect(cursor or {}, dict)
         with self._lock:
             slots = list(self._slots.items())
@@ -325,7 +279,7 @@ class Sensor:
         self._supervisor.join_all(max(0.0, deadline - time.monotonic()))
 
     def _run_collectors(self) -> list[ServerReply]:
-        """Run all collectors, or return the result of a run that finished after this request arrived."""
+        """Return the results of a new run of all collectors, or of one that ended after this call began."""
         asked = time.monotonic()
         with self._collecting:
             if self._collected[0] < asked:
@@ -352,7 +306,7 @@ class Sensor:
         return {"boot_id": self._boot_id, "pid": os.getpid(), "version": __version__}
 
     def _remove_ended(self, pids: set[int], now: float) -> None:
-        """Stop watching servers that exited or lost their slot, and remove those that exited long ago."""
+        """Stop watching servers that exited or lost their slot; forget servers that exited long ago."""
         for pid, known in list(self._known.items()):
             slot = self._slots[known.name]
             alive = slot.watch is not None and _alive(slot.watch)
@@ -361,7 +315,7 @@ class Sensor:
             del self._known[pid]
             extra = {"server": known.name, "pid": pid}
             if alive:  # it is still running, but no longer watched
-                _log.warning("server lost its place", extra=extra)
+                _log.warning("server lost its slot", extra=extra)
                 self._workers.submit(Job(ENDING, known.name, slot.end))
                 with self._lock:
                     del self._slots[known.name]
@@ -442,8 +396,3 @@ def _alive(watch: WatchedServer) -> bool:
 def _end(slot: ServerSlot, done: threading.Semaphore) -> None:
     slot.end()
     done.release()
-
-
-def _resident() -> int:
-    """Return the sensor's resident memory in bytes, from /proc/self/statm."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 #: Maximum number of clients in total.
 MAX_CLIENTS: Final = 16
-#: Maximum number of clients per user, so that a user with slow clients does not lock out other users.
+#: Maximum number of clients per user, so that one user's slow clients do not lock out other users.
 MAX_PER_USER: Final = 12
-#: Maximum seconds in which a client must send its request.
+#: Seconds within which a client must send its request.
 REQUEST_S: Final = 2.0
-#: Maximum seconds in which a client must receive the reply.
+#: Seconds within which a client must receive the reply.
 REPLY_S: Final = 5.0
 _UMASK: Final = 0o117  # read and write for the owner and the group
 _UCRED: Final = struct.Struct("iII")
@@ -52,7 +52,7 @@ class SocketTaken(InnoscopeError):
 class SocketServer:
     """Listens on ``path`` and answers requests with the result of ``handle``.
 
-    Root, the sensor's own user and members of ``group`` may connect. An exception of ``handle`` becomes an
+    Root, the sensor's own user and members of ``group`` may connect. An exception in ``handle`` becomes an
     error reply. Creation raises SocketTaken or NoRights.
     """
 
@@ -63,11 +63,9 @@ class SocketServer:
         supervisor: Supervisor,
         *,
         group: str | None = None,
-        request_s: float = REQUEST_S,
     ) -> None:
         self._path = Path(path)
         self._handle = handle
-        self._request_s = request_s
         self._gid = _group_id(group)
         self._lock = threading.Lock()
         self._clients: Counter[int] = Counter()  # by user
@@ -103,7 +101,7 @@ class SocketServer:
                     f"another sensor listens on {self._path}", remedy="use that one, or --sensor-socket OTHER"
                 )
             partial.unlink(missing_ok=True)
-            before = os.umask(_UMASK)  # a chmod afterwards could follow a link that replaced the socket
+            before = os.umask(_UMASK)  # a later chmod could follow a link that replaced the socket
             try:
                 wire.bind(str(partial))
             finally:
@@ -118,7 +116,7 @@ class SocketServer:
             kind = NoRights if isinstance(error, PermissionError) else SocketTaken
             raise kind(
                 f"cannot listen on {self._path}: {error.strerror}",
-                remedy="--sensor-socket PATH in a folder that the sensor's user owns",
+                remedy="use --sensor-socket PATH, in a folder that the sensor's user owns",
             ) from error
         except InnoscopeError:
             wire.close()
@@ -168,8 +166,8 @@ class SocketServer:
     def _admit(self, client: socket.socket, uid: int) -> bool:
         """Reserve a slot for the client, and return whether a slot was available.
 
-        If all slots are taken, disconnect the client
-        that has been connected longest without sending a request.
+        If all slots are taken, disconnect the client that has been connected longest without sending a
+        request.
         """
         with self._lock:
             if self._clients[uid] >= MAX_PER_USER:
@@ -199,7 +197,7 @@ class SocketServer:
             self._forget(client, uid)
 
     def _answer(self, client: socket.socket) -> None:
-        request = messages.receive(client, messages.REQUEST_BYTES, time.monotonic() + self._request_s)
+        request = messages.receive(client, messages.REQUEST_BYTES, time.monotonic() + REQUEST_S)
         with self._lock:
             self._reading.pop(client, None)
         answer = self._result_of(request)
@@ -227,7 +225,7 @@ class SocketServer:
 
 
 def _groups(client: socket.socket) -> tuple[int, ...]:
-    """Return the supplementary groups that the client had when it connected; () if this is unsupported."""
+    """Return the client's supplementary groups at the time of connecting; () if this is not supported."""
     try:
         raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:
@@ -265,13 +263,13 @@ def _has_listener(path: Path) -> bool:
 def _is_running(pid: int) -> bool:
     """Return whether the process is running and not exiting.
 
-    If a sensor was killed, the processes that detach its probes still hold its descriptors,
-    including the listening socket.
+    After a sensor is killed, the processes that detach its probes still hold its descriptors, including the
+    listening socket.
     """
     try:
         Path(f"/proc/{pid}/exe").readlink()
     except FileNotFoundError:
-        return pid == 0  # 0: the process is in another pid namespace, so assume that it runs
+        return pid == 0  # 0 means another pid namespace: assume that the process is running
     except OSError:
         return True
     return True

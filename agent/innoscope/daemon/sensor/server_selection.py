@@ -1,4 +1,4 @@
-"""Select the servers of this host to watch, and assign their names."""
+"""Select which servers on this host to watch, and assign names to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.target import discover
+from innoscope.target import allowed_users, discover
 from innoscope.target.container import tenant_of
 from innoscope.target.data_directory import data_directory_of, working_directory_of
 
@@ -26,19 +26,19 @@ _log = logging.getLogger(__name__)
 #: Seconds until a process that neither listens nor has entered its data directory is treated as a server.
 #: A process that exits earlier, as in a crash loop, gets no series.
 _SETTLE_S: Final = 10.0
-#: Seconds until a second server on a data directory, which waits for the first one, is identified again.
+#: Seconds between identifications of a second server on a data directory while the first one is running.
 _DUPLICATE_S: Final = 10.0
 #: Seconds for which an exited server's slot is reserved for the next server on its data directory.
 _RESERVED_S: Final = 60.0
-#: Seconds until a server that lost its slot to another tenant's server may get a slot again.
+#: Seconds until a server that lost its slot to another tenant may get a slot again.
 _EVICTED_S: Final = 10.0
-#: Maximum number of owners of ignored processes to log.
+#: Maximum number of owners for which ignored processes are logged.
 _MAX_LOGGED_OWNERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A server's name, and whether the counters stored under this name belong to this server."""
+    """A server's name, and whether the counters stored under that name belong to the server."""
 
     name: str
     inherits: bool
@@ -61,12 +61,12 @@ class _Reservation:
 
 
 class Admission:
-    """Decides which servers one sensor watches. Only the discovery thread may use it.
+    """Decides which servers a sensor watches. Only the discovery thread may use it.
 
     Slots are shared fairly between tenants. The next slot is offered to the tenant with the fewest slots, and
-    among this tenant's servers to the one whose last offer was longest ago. If all slots are taken, the
-    tenant with the most slots loses one to a tenant with fewer slots. The slot of an exited server is
-    reserved for the server's successor.
+    within this tenant to the server whose last offer was longest ago. If all slots are taken, the tenant with
+    the most slots loses one to a tenant with fewer slots. The slot of an exited server is reserved for the
+    server's successor.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Admission:
         self._evicted: set[int] = set()  # watched servers that lose their slot in the next search
         self._tenants: dict[int, str] = {}
         self._searches = 0
-        self._offered: dict[int, int] = {}  # number of the search in which it was last offered a slot
+        self._offered: dict[int, int] = {}  # the search in which a server was last offered a slot
         self._not_before: dict[int, float] = {}
         self._logged: set[int] = set()  # servers whose refusal was logged
         self._logged_owners: set[str] = set()
@@ -115,11 +115,13 @@ class Admission:
         return sorted(decided + offered)
 
     def admit(self, target: Target, watched: Mapping[int, str]) -> Admitted | None:
-        """Return the server's name, or None if it cannot be watched now; retry when ``pids`` returns its pid.
+        """Return the server's name; None if it cannot be watched now (retry when ``pids`` returns its pid).
 
         ``watched`` maps the pids of the watched servers to their names.
         """
         now, pid = self._clock(), target.pid
+        if allowed_users.ignored(self._rule, self._proc, pid) is not None:
+            return None  # root has changed the process's user since the search
         home = data_directory_of(self._proc, target)
         if pid not in watched:
             holder = next((other for other in watched if home and self._home(other) == home), None)
@@ -177,7 +179,7 @@ class Admission:
         return offered
 
     def _fairly(self, in_turn: Iterable[int], taken: Counter[str]) -> Iterator[int]:
-        """Yield the servers one by one; each next server is of the tenant with the fewest slots."""
+        """Yield the servers one by one, each from the tenant that has the fewest slots at that point."""
         waiting: defaultdict[str, list[int]] = defaultdict(list)
         for pid in in_turn:
             waiting[self._tenant(pid)].append(pid)
@@ -190,7 +192,7 @@ class Admission:
                 del waiting[tenant]
 
     def _has_place(self, pid: int, home: DataDirectory | None, watched: int, now: float) -> bool:
-        """Return whether a slot is available. If not, mark a server of the largest tenant for eviction."""
+        """Return whether a slot is free. If not, mark a server of the largest tenant for eviction."""
         if home is not None and self._reserved.pop(home, None) is not None:
             return True
         if watched + len(self._reserved) < self._rule.max_servers:
@@ -208,7 +210,7 @@ class Admission:
         return False
 
     def _tenant_to_evict(self, tenant: str, taken: Counter[str]) -> str | None:
-        """Return the tenant with the most slots, if it has at least two more slots than ``tenant``."""
+        """Return the tenant with the most slots, if it has at least two more than ``tenant``; else None."""
         most = max(taken, key=lambda one: taken[one], default=None)
         return most if most is not None and taken[most] - 1 > taken[tenant] else None
 

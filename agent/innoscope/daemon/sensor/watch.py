@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a reply is sent even if a collector is still running. The agent waits for 0.5 s.
+#: The reply is sent after this many seconds even if a collector is still running. The agent waits 0.5 s.
 PATIENCE_S: Final = 0.35
 #: Seconds until the probes of an exited server are detached. Detaching holds the kernel's lock on all probes
 #: for up to 5 s. Probes of an exited process cost nothing, so a restarted server's probes are attached first.
 LINGER_S: Final = 10.0
-#: The kind of jobs that compile and attach probes.
+#: Kind of the jobs that compile and attach probes.
 ATTACHING: Final = "attach"
-#: The kind of jobs that detach probes.
+#: Kind of the jobs that detach probes.
 ENDING: Final = "end"
 #: Seconds for which individual snapshots are stored. A capture includes the minute before a stall.
 SNAPSHOTS_S: Final = 180.0
-#: Counters that the server continues by itself after a restart: log sequence numbers.
+#: Counters that the server itself continues after a restart: log sequence numbers.
 PERSISTENT: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
 
@@ -58,8 +58,8 @@ class ProbeSettings:
 class WatchedServer:
     """Owns all collectors of one server process, which run on ``workers``.
 
-    ``factories`` create all collectors except waits and process, and must return quickly. If ``probes`` is
-    None, no probes are attached to the server.
+    ``factories`` create all collectors except process, waits and probes, and must return quickly. If
+    ``probes`` is None, no probes are attached to the server.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class WatchedServer:
             if probes is not None:
                 self._collectors.append(self._prober(probes, waits.thread_kinds))
             self._runner = Runner(self._collectors, workers, str(target.pid))
-        except BaseException:  # the sensor tries again: this attempt must not continue taking snapshots
+        except BaseException:  # the sensor retries: this attempt must not continue to take snapshots
             self._close_collectors()
             raise
 
@@ -178,7 +178,7 @@ class ServerSlot:
             self._workers.submit_at(time.monotonic() + LINGER_S, job)
 
     def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
-        """Return the outcomes of ``watch`` with continued counters; a "down" outcome if ``watch`` is None.
+        """Return the outcomes of ``watch`` with counters continued across restarts; "down" without ``watch``.
 
         The caller must read ``watch`` and ``target`` together, because the server may be replaced at any
         time.
@@ -199,7 +199,7 @@ def down(target: Target) -> Outcome:
 
 
 class _FailedCollector:
-    """Replaces a collector that could not be created; each run fails with the reason."""
+    """Stands in for a collector that could not be created; each run fails with the reason."""
 
     timeout = 1.0
 
@@ -214,7 +214,7 @@ class _FailedCollector:
 def _create(factory: Factory, target: Target) -> Collector:
     try:
         return factory(target)
-    except Exception as error:  # the other collectors work without it
+    except Exception as error:  # the other collectors can run without it
         name = str(getattr(factory, "name", getattr(factory, "__name__", "collector")))
         _log.warning(
             "cannot create a collector", extra={"collector": name, "pid": target.pid, "reason": str(error)}

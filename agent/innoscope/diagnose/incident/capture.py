@@ -1,4 +1,4 @@
-"""Make the contents of an incident file from the evidence."""
+"""Build the contents of an incident file from the evidence."""
 
 from __future__ import annotations
 

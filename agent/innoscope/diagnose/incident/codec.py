@@ -1,7 +1,7 @@
-"""Use type hints to convert dataclasses to JSON values and back, so new fields need no code in this module.
+"""Convert dataclasses to JSON values and back using type hints, so that new fields need no code here.
 
-Files are untrusted. When a file is decoded, every type is checked, numbers must be within limits, and strings
-with characters that can control a terminal are refused. ``encode`` escapes unprintable characters.
+Files are untrusted. Decoding checks every type, requires numbers to be within limits, and refuses strings
+with characters that can control a terminal. ``encode`` escapes unprintable characters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Names used in type hints that the modules import only under TYPE_CHECKING.
+#: Names that modules use in type hints but import only under TYPE_CHECKING.
 _NAMES: Final = vars(collections.abc) | vars(samples) | vars(snapshot_history) | vars(held) | vars(evidence)
 #: Control characters except line feeds and tabs, surrogates, and characters that change the text direction.
 _UNPRINTABLE: Final = re.compile(
@@ -62,7 +62,7 @@ def decode(kind: type[T], value: Any) -> T:
 
 
 def plain(value: T) -> T:
-    """Return the value as it is after it has been encoded and decoded again."""
+    """Return the value after encoding and decoding it."""
     return decode(type(value), encode(value))
 
 
@@ -119,7 +119,7 @@ def _required(one: Field[Any]) -> bool:
 
 
 def _of_union(codecs: list[_Codec], arguments: tuple[Any, ...]) -> _Codec:
-    """Return the codec of a union. It selects by JSON type, so only one member can be a dataclass."""
+    """Return the codec of a union. The JSON type selects the member, so only one can be a dataclass."""
     by_type = {kind: codec for codec in reversed(codecs) for kind in codec.takes}
     of_value = dict(zip(arguments, codecs, strict=True))
     container = next((codec for codec in codecs if codec.takes in ((list,), (dict,))), codecs[0])
@@ -158,7 +158,7 @@ def _of_places(arguments: tuple[Any, ...]) -> _Codec:
 
 
 def _of_texts(item: _Codec) -> _Codec:
-    """Return the codec of a mapping whose keys are strings: in JSON it is an object."""
+    """Return the codec of a mapping with string keys, which becomes a JSON object."""
     of = _checked(item, "a value")
     return _Codec(
         (dict,),
@@ -168,7 +168,7 @@ def _of_texts(item: _Codec) -> _Codec:
 
 
 def _of_pairs(key: Any, value: Any) -> _Codec:
-    """Return the codec of a mapping with keys of any other type: in JSON it is a list of pairs."""
+    """Return the codec of a mapping with keys of another type, which becomes a JSON list of pairs."""
     pairs = _of_sequence(_of_places((key, value)))
     return _Codec(
         (list,), lambda mapping: pairs.encode(mapping.items()), lambda found: dict(pairs.decode(found))
@@ -176,7 +176,7 @@ def _of_pairs(key: Any, value: Any) -> _Codec:
 
 
 def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
-    """Return ``codec.decode`` with a type check. Its errors contain ``where``, the name of the field."""
+    """Return ``codec.decode`` with a type check. Errors contain ``where``, the name of the field."""
     takes, of = codec.takes, codec.decode
 
     def decoded(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Find the significant differences between two sides, most important first. Pure functions."""
+"""Find the significant differences between the two sides of a comparison. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.facts import AT_REST
+from innoscope.diagnose.evidence import AT_REST
 from innoscope.diagnose.incident.diff_inputs import Mean, all_keys
 
 if TYPE_CHECKING:
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.incident.diff_inputs import Series, Side, Stack, Wait
 
-#: Minimum difference of two mean thread counts, in standard errors.
+#: Minimum difference between two mean thread counts, in standard errors.
 MIN_ERRORS: Final = 4.0
-#: Minimum difference of two mean thread counts, in threads.
+#: Minimum difference between two mean thread counts, in threads.
 MIN_THREADS: Final = 1.0
-#: Minimum difference of two mean thread counts, as a share of the greater one.
+#: Minimum difference between two mean thread counts, as a share of the larger one.
 MIN_SHARE: Final = 0.3
-#: Minimum factor between the rates or levels of a metric on the two sides. Their values must not overlap.
+#: Minimum factor between a metric's rates or levels on the two sides. The values must not overlap.
 MIN_FACTOR: Final = 2.0
-#: Minimum number of events for a mean.
+#: Minimum number of events on each side for their means to be compared.
 MIN_EVENTS: Final = 20
-#: Minimum change of a level or a rate, by the suffix of the name.
+#: Minimum change of a level or a rate, by the suffix of the metric's name.
 _LEAST: Final = {"_ratio": 0.1, "_seconds": 0.05, "_bytes": 1 << 20, "": 1.0}
-#: Metrics that always change, or that are compared elsewhere (wait classes as threads, variables by name).
+#: Metrics that always change, or that are compared in other ways (wait classes as threads, variables by
+#: name).
 _NOT_COMPARED: Final = frozenset(
     {
         "threads", "thread_seconds", "thread_samples", "look_seconds", "uptime_seconds", "innodb_status",
@@ -47,7 +48,7 @@ _MOVING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ThreadChange:
-    """A change in the threads per snapshot of a wait class, or of one stack if ``functions`` is set.
+    """A change in the mean number of threads in a wait class, or with one stack if ``functions`` is set.
 
     ``functions`` is the stack, innermost function first.
     """
@@ -61,7 +62,7 @@ class ThreadChange:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """A change of a metric's series; ``kind`` is ``rate`` (per second), ``level``, or ``mean`` (seconds)."""
+    """A change in a metric's series; ``kind`` is ``rate`` (per second), ``level``, or ``mean`` (seconds)."""
 
     series: str
     kind: str
@@ -92,7 +93,7 @@ class FindingChange:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All differences. ``notes`` list the data that could not be compared."""
+    """The differences between two sides. ``notes`` list the data that could not be compared."""
 
     findings: tuple[FindingChange, ...]
     waits: tuple[ThreadChange, ...]
@@ -106,7 +107,7 @@ class Differences:
 
 
 def compare(a: Side, b: Side) -> Differences:
-    """Return the differences of ``b`` from ``a``."""
+    """Return the significant differences between two sides."""
     same = _same_build(a, b)
     return Differences(
         tuple(_findings(a, b)),
@@ -128,7 +129,7 @@ def _notes(a: Side, b: Side, *, same: bool) -> Iterator[str]:
     if not a.snapshots or not b.snapshots:
         yield f"{(a if not a.snapshots else b).path} has no snapshots: threads are not compared"
     elif min(a.snapshots, b.snapshots) == 1:
-        yield "a single snapshot is one moment: only large differences of threads are reported"
+        yield "a single snapshot shows one moment only: only large differences in threads are reported"
     for name, words in (("series", "metrics"), ("variables", "variables"), ("findings", "findings")):
         without = [side.path for side in (a, b) if getattr(side, name) is None]
         if len(without) == 1:
@@ -152,7 +153,7 @@ def _findings(a: Side, b: Side) -> Iterator[FindingChange]:
 def _waits(
     a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], snapshots_a: int, snapshots_b: int
 ) -> list[ThreadChange]:
-    """Compare wait classes: active classes first, then by decreasing difference."""
+    """Return the changed wait classes: active before idle, clients before others, then by size of change."""
     if not snapshots_a or not snapshots_b:
         return []
     found = [
@@ -164,7 +165,7 @@ def _waits(
 
 
 def _stacks(a: Side, b: Side) -> list[ThreadChange]:
-    """Compare the stacks of active threads: stacks of clients first, then by decreasing difference."""
+    """Return the changed stacks of active threads: those of clients first, then by size of the change."""
     if not a.snapshots or not b.snapshots:
         return []
     keys: list[Stack] = [key for key in all_keys((a.stacks, b.stacks)) if key[1] not in AT_REST]
@@ -179,7 +180,7 @@ def _stacks(a: Side, b: Side) -> list[ThreadChange]:
 
 
 def _none(snapshots: int) -> Mean:
-    """Return the mean thread count of a wait class that no snapshot contains."""
+    """Return the mean (0, with its standard error) of a wait class or stack that is in no snapshot."""
     return Mean(0.0, 1 / snapshots)
 
 
@@ -193,7 +194,7 @@ def _differ(a: Mean, b: Mean) -> bool:
 
 
 def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[MetricChange]:
-    """Compare metrics, largest factor first."""
+    """Return the changed metrics, largest factor first."""
     found = []
     for key in sorted(a.keys() & b.keys()):
         name, before, after = key.partition(" ")[0], a[key], b[key]
@@ -207,7 +208,7 @@ def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[MetricCha
 
 
 def _moved(name: str, a: Series, b: Series) -> bool:
-    """Return whether all values of one side exceed all of the other side by the minimum factor and change."""
+    """Return whether the sides' values do not overlap and their means differ by the required minimum."""
     low, high = (a, b) if a.middle < b.middle else (b, a)
     if max(low.values) >= min(high.values) or not _factor(low.middle, high.middle) >= MIN_FACTOR:
         return False
@@ -230,7 +231,7 @@ def _factor(a: float, b: float) -> float:
 def _variables(
     a: Mapping[str, str] | None, b: Mapping[str, str] | None, *, same: bool
 ) -> Iterator[VariableChange]:
-    """Compare variables. If the versions differ, compare only variables that both servers have."""
+    """Yield the changed variables. If the versions differ, compare only variables that both servers have."""
     if a is None or b is None:
         return
     names = a.keys() | b.keys() if same else a.keys() & b.keys()

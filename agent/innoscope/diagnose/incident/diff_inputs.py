@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.incident.model import Capture
     from innoscope.diagnose.verdict import Finding
 
-#: Number of innermost functions by which stacks are compared.
+#: Number of innermost functions of each stack that are compared.
 DEPTH: Final = 8
 #: Extra snapshots beyond this do not reduce the error, because consecutive snapshots see the same threads.
 _INDEPENDENT: Final = 20
@@ -74,7 +74,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The data of one side. Data that the file does not contain is None."""
+    """The data of one side. None means that the file does not contain the data."""
 
     path: str
     server: Mapping[str, str]
@@ -92,14 +92,14 @@ class Side:
 
 @dataclass(slots=True)
 class _Counted:
-    """Thread counts, summed over snapshots."""
+    """Thread counts: by wait class in each snapshot, and by stack over all snapshots."""
 
     snapshots: list[Counter[Wait]] = field(default_factory=list)
     stacks: Counter[Stack] = field(default_factory=Counter)
 
 
 def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
-    """Read a file of any kind. ``progress`` gets the number of snapshots read so far. Raises BadFile."""
+    """Read any supported file. ``progress`` is called with the number of snapshots read. Raises BadFile."""
     head = _head(path)
     if b'"innoscope_incident"' in head[:100]:
         return of_capture(path, load(path))
@@ -249,7 +249,7 @@ def _frame(item: Mapping[str, Any]) -> Frame:
 
 @lru_cache(maxsize=65536)
 def _printable(text: str) -> str:
-    """Return ``text`` on one line, sanitized. Cached, because the same few names repeat."""
+    """Return ``text`` on one line, sanitized. Results are cached: the same few names repeat."""
     return sanitize.words(text)
 
 
@@ -333,11 +333,11 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
 
 
 def _counting_error(rates: tuple[float, ...], events: float) -> float:
-    """Return a rate's standard error. If there were no events, assume that one was missed."""
+    """Return a rate's standard error. If there were no events, assume one."""
     middle = sum(rates) / len(rates)
     return middle / events**0.5 if events > 1 else 1 / len(rates)
 
 
 def all_keys(keys: Iterable[Mapping[Any, Any]]) -> list[Any]:
-    """Return the keys of several mappings, each once, in order of appearance."""
+    """Return the distinct keys of several mappings, in order of appearance."""
     return list(dict.fromkeys(key for one in keys for key in one))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.diagnose.incident.text import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from innoscope.diagnose.incident.diff_inputs import Side
 
 VERSION: Final = 1
-#: Maximum number of functions to show of a stack.
+#: Maximum number of functions to show per stack.
 _FUNCTIONS: Final = 6
-#: Maximum number of characters to show of a variable's value.
+#: Maximum number of characters shown of a variable's value.
 _CHARACTERS: Final = 60
 _UNITS: Final = {"rate": "/s", "level": "", "mean": " s"}
 
@@ -44,14 +45,7 @@ def _side(side: Side) -> str:
     version, pid = side.server.get("version", "?"), side.server.get("pid", "?")
     seconds = side.ended - side.begun
     snapshots = f"{side.snapshots:,} snapshot{'s' if side.snapshots != 1 else ''}"
-    return f"{side.path}: {flavour} {version}, pid {pid}, {_at(side.begun)}, {snapshots} in {seconds:.0f} s"
-
-
-def _at(seconds: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
-    except (ValueError, OverflowError, OSError):
-        return "at an unknown time"
+    return f"{side.path}: {flavour} {version}, pid {pid}, {utc(side.begun)}, {snapshots} in {seconds:.0f} s"
 
 
 def _section(title: str, lines: list[str], limit: int) -> Iterator[str]:

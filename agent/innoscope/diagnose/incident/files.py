@@ -1,7 +1,7 @@
 """Read and write incident files. ``zcat FILE | jq`` shows the contents.
 
 A file is one gzip member, whose checksum detects damage, with one JSON object: ``{"innoscope_incident": 1,
-…}``. Reading takes bounded memory, because files are untrusted.
+…}``. Reading uses bounded memory, because files are untrusted.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ SUFFIX: Final = ".innoscope"
 MAX_FILE_BYTES: Final = 16 << 20
 #: Maximum size of the JSON in bytes. The statements of a server with 10,000 threads take at most 40 MB.
 MAX_BYTES: Final = 64 << 20
-#: Maximum number of brackets and commas in the JSON, because each parsed item takes about 100 bytes.
+#: Maximum number of brackets and commas in the JSON. Each parsed item takes about 100 bytes of memory.
 MAX_ITEMS: Final = 2_500_000
-# Limits on the size of an Evidence, because rules iterate over it many times. Evidence of 600 s reaches less
+# Limits on the size of the evidence: rules iterate over it many times. Evidence of 600 s reaches less
 # than half of each limit.
-#: Maximum length of each list, such as snapshots, readings or stacks.
+#: Maximum length of each list, such as the lists of snapshots, readings and stacks.
 _MOST: Final = 5_000
 #: Maximum number of wait classes, summed over all snapshots.
 _MOST_WAITS: Final = 200_000
 #: Maximum number of metric values, summed over all readings.
 _MOST_NUMBERS: Final = 500_000
-#: Maximum number of rows in the answers to SQL queries, plus statements.
+#: Maximum number of rows in the results of SQL queries, plus statements.
 _MOST_ROWS: Final = 200_000
 
-_REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"
+_REMEDY: Final = "use an unmodified file written by `innoscope diagnose --save FILE`"
 
 
 def capture_origin() -> Taken:
-    """Return the version, user, host and time of this process."""
+    """Return the origin of a capture taken now by this process."""
     system = os.uname()
     by = current_user(ProcFs())
     return Taken(innoscope.__version__, by, system.nodename, system.release, time.time())
@@ -76,11 +76,11 @@ def check_free(path: Path) -> None:
     if not folder.is_dir():
         raise CannotWrite(f"cannot write {path}: no such folder", remedy=f"mkdir -p {path.parent}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise CannotWrite(f"cannot write {path}: permission denied in {folder}", remedy="name another folder")
+        raise CannotWrite(f"cannot write {path}: permission denied in {folder}", remedy="use another folder")
 
 
 def save(path: Path, capture: Capture) -> None:
-    """Write the file atomically with mode 0600. Raises CannotWrite, for example if ``path`` exists."""
+    """Write an incident file atomically with mode 0600. Raises CannotWrite, also if ``path`` exists."""
     data = _packed(capture)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -96,7 +96,7 @@ def save(path: Path, capture: Capture) -> None:
     except FileExistsError:
         raise _already_exists(path) from None
     except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror}", remedy="name another file") from error
+        raise CannotWrite(f"cannot write {path}: {error.strerror}", remedy="choose another file") from error
 
 
 def _give_name(partial: Path, path: Path) -> None:
@@ -111,7 +111,7 @@ def _give_name(partial: Path, path: Path) -> None:
 
 
 def _already_exists(path: Path) -> CannotWrite:
-    return CannotWrite(f"cannot write {path}: it exists already", remedy="name another file or remove it")
+    return CannotWrite(f"cannot write {path}: it already exists", remedy="choose another file, or remove it")
 
 
 def _packed(capture: Capture) -> bytes:
@@ -120,14 +120,14 @@ def _packed(capture: Capture) -> bytes:
     data = gzip.compress(text, 6, mtime=0)
     if len(text) > MAX_BYTES or len(data) > MAX_FILE_BYTES or _items(text) > MAX_ITEMS:
         raise CannotWrite(
-            f"cannot write the incident file: {len(text) >> 20} MiB exceed its limits",
+            f"cannot write the incident file: {len(text) >> 20} MiB exceed the limit",
             remedy="use a shorter --seconds",
         )
     return data
 
 
 def load(path: Path) -> Capture:
-    """Read a file. Raises only BadFile, whatever the file contains."""
+    """Read an incident file. Raises only BadFile, whatever the file contains."""
     value = _parsed(path, _unpacked(path, _read(path)))
     if not isinstance(value, dict) or "innoscope_incident" not in value:
         raise _bad(path, "not an incident file")

@@ -1,4 +1,4 @@
-"""Define the records in an incident file. This module neither does I/O nor reads the clock."""
+"""Define the records in an incident file. This module does no I/O and does not read the clock."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Capture:
     - ``before`` is the recorder's evidence from before the stall. It is kept separate from ``evidence``, so
       that it does not dilute the signals of the stall.
     - ``verdict`` holds the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
-      apply their own rules again.
+      apply their own version of the rules.
     - ``status`` is the output of SHOW ENGINE INNODB STATUS without literals and rows.
     - ``variables`` are the server's variables without secrets.
-    - ``missing`` gives the reason why ``status``, ``variables`` or ``before`` is missing.
-    - ``trigger`` is the trigger that started the capture, as configured; None if a user requested it.
+    - ``missing`` says why ``status``, ``variables`` or ``before`` is missing.
+    - ``trigger`` is the configured trigger that started the capture; None if a user requested it.
     """
 
     taken: Taken

@@ -1,7 +1,7 @@
-"""Remove users' data from a server's status and variables: literals, rows and secrets.
+"""Remove user data from a server's status and variables: literals, rows and secrets.
 
-The users and hosts of connections, and the names of schemas, tables, columns and files are not removed,
-because they are needed to see which connection blocks which.
+The users and hosts of connections, and the names of schemas, tables, columns and files, are kept, because
+they show which connection blocks which.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 WITHHELD: Final = "[withheld]"
 _ROW: Final = " [row withheld]"
 
-#: Sections of SHOW ENGINE INNODB STATUS that contain users' statements. They are consecutive in all versions,
-#: and the last ``FILE I/O`` heading ends them, so a statement with a forged heading is still redacted.
+#: Sections of SHOW ENGINE INNODB STATUS that contain users' statements. They are consecutive in all versions
+#: and end at the last ``FILE I/O`` heading, so a statement with a forged heading is still redacted.
 _USERS_SECTIONS: Final = ("LATEST FOREIGN KEY ERROR", "LATEST DETECTED DEADLOCK", "TRANSACTIONS")
 _NEXT_SECTION: Final = "FILE I/O"
 
-#: Maximum bytes of a statement that lock_print_info_all_transactions of 5.5 and 5.6 prints.
+#: Maximum number of bytes that lock_print_info_all_transactions prints of a statement in 5.5 and 5.6.
 _PRINTED: Final = 600
 #: Size of the buffer of innobase_mysql_print_thd, in all versions, for a statement and the line before it.
 _BUFFER: Final = 1023
-#: A truncated statement may be this many bytes shorter than its limit, if a multi-byte character was cut.
+#: A truncated statement may be this many bytes below the limit if a multi-byte character was cut.
 _CUT_BYTES: Final = 4
 
 _NAME: Final = r"(?:`(?:[^`]|``)*`|[\w$]+)"
@@ -74,7 +74,7 @@ _OURS: Final = re.compile(
 )
 _THREAD: Final = re.compile(r"(?:MySQL|MariaDB) thread id \d+, ")
 _ROW_LINE: Final = re.compile(r" *\d+: .*")
-#: Lines that InnoDB prints, but that may also be part of a user's statement.
+#: Lines that InnoDB prints but that may also be part of a user's statement.
 _ALSO_OURS: Final = frozenset({"", ","})
 
 
@@ -87,7 +87,7 @@ def status(text: str) -> str:
 
 
 def _headings(lines: Sequence[str], name: str) -> Iterator[int]:
-    """Yield the line index at which each section with this name starts: a line of dashes above the name."""
+    """Yield the index of each line of dashes that starts a section with this name."""
     for at in range(1, len(lines) - 1):
         if lines[at] == name and lines[at - 1].startswith("---") and lines[at + 1].startswith("---"):
             yield at - 1
@@ -114,7 +114,7 @@ def _redacted(lines: Sequence[str]) -> Iterator[str]:
 def _statement(lines: Sequence[str], begin: int, room: int) -> int:
     """Return the number of lines from ``begin`` that belong to a statement.
 
-    The statement ends before the first line of InnoDB's that is not inside a literal.
+    The statement ends before the first line that InnoDB itself printed, unless that line is in a literal.
     """
     text, at = "", begin
     while at < len(lines):
@@ -126,7 +126,7 @@ def _statement(lines: Sequence[str], begin: int, room: int) -> int:
 
 
 def _cut_off(text: str, room: int) -> bool:
-    """Return whether InnoDB truncated the text, so that a quote may be left open."""
+    """Return whether InnoDB truncated the text, which may leave a quote open."""
     size = len(text.encode()) - 1
     return _PRINTED - _CUT_BYTES <= size <= _PRINTED or size >= room - _CUT_BYTES
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 2.0
 #: The status is not queried if more threads than this wait for row locks. The server prints all transactions,
 #: each with the lock that it waits for, while it holds kernel_mutex (5.5), lock_sys->mutex and trx_sys->mutex
-#: (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked then. With 150
-#: waiting threads this takes 1 to 3 ms; idle connections cost nothing.
+#: (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked meanwhile. With 150
+#: waiting threads this takes 1 to 3 ms; idle connections add nothing.
 _MAX_WAITING: Final = 300
-#: Limit on the status in characters; servers truncate it at 1 MiB.
+#: Maximum length of the status in characters. Servers truncate it at 1 MiB.
 _LONGEST: Final = 1 << 20
 
 
@@ -36,7 +36,7 @@ _LONGEST: Final = 1 << 20
 class ServerFacts:
     """InnoDB's status and the server's variables.
 
-    ``missing`` gives the reason if one of them is missing; its keys are ``status`` and ``variables``.
+    ``missing`` maps ``status`` or ``variables`` to the reason why it is missing.
     """
 
     status: str | None = None
@@ -45,12 +45,12 @@ class ServerFacts:
 
 
 def not_fetched(reason: str, words: str) -> ServerFacts:
-    """Return empty facts with the reason why nothing was queried."""
+    """Return empty facts and the reason why nothing was queried."""
     return ServerFacts(missing=dict.fromkeys(("status", "variables"), Missing(reason, words)))
 
 
 class FactsFetcher:
-    """Fetch the facts when an EvidenceCollector calls it (``Sources.also``), and store the latest ones.
+    """Fetches the facts when an EvidenceCollector calls it (``Sources.also``), and stores the latest ones.
 
     With a ``target``, InnoDB's variables are read from its memory if SQL returns none.
     """
@@ -70,7 +70,7 @@ class FactsFetcher:
 
 
 def _from_memory(target: Target, fetched: ServerFacts) -> None:
-    """Add InnoDB's variables from memory. Unlike in SQL, switches are 0 or 1, and sets are numbers."""
+    """Add InnoDB's variables from memory. Unlike over SQL, switches are 0 or 1, and sets are numbers."""
     found = MemoryReader(target).variables()
     if found:
         fetched.variables = redaction.variables({name: str(value) for name, value in found.items()})
@@ -114,16 +114,10 @@ def _query(connection: Connection, waiting: int, fetched: ServerFacts) -> None:
 
 def _variables(connection: Connection, fetched: ServerFacts) -> None:
     rows = sql.rows(connection, "SHOW GLOBAL VARIABLES")
-    fetched.variables = redaction.variables({_text(name): _text(value) for name, value in rows})
+    fetched.variables = redaction.variables({sql.as_text(name): sql.as_text(value) for name, value in rows})
 
 
 def _status(connection: Connection, fetched: ServerFacts) -> None:
     rows = sql.rows(connection, "SHOW ENGINE INNODB STATUS")
-    text = _text(rows[0][-1]) if rows else ""
+    text = sql.as_text(rows[0][-1]) if rows else ""
     fetched.status = redaction.status(text)[:_LONGEST]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -38,7 +38,7 @@ def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any], V
     except _INVALID_EVIDENCE as error:
         raise BadFile(
             f"{path}: damaged: invalid evidence ({type(error).__name__})",
-            remedy="this needs a file of `innoscope diagnose --save FILE`, unchanged",
+            remedy="use an unmodified file written by `innoscope diagnose --save FILE`",
         ) from error
     now = [finding.name for finding in verdict.findings]
     then = _earlier_findings(capture)
@@ -58,7 +58,7 @@ def _earlier_findings(capture: Capture) -> list[str] | None:
 
 def _head(path: Path, capture: Capture) -> Iterator[str]:
     who = capture.taken
-    at = _at(capture.evidence.begun)
+    at = utc(capture.evidence.begun)
     yield f"from {path}: observed {at} on {who.host}, captured by {who.by} with innoscope {who.innoscope}"
     if capture.trigger:
         yield f"captured because of: {capture.trigger}"
@@ -68,7 +68,8 @@ def _head(path: Path, capture: Capture) -> Iterator[str]:
         yield f"without {name}: {why.words}"
 
 
-def _at(seconds: float) -> str:
+def utc(seconds: float) -> str:
+    """Return a Unix time as text; the time of an incident file may be invalid."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
     except (ValueError, OverflowError, OSError):
@@ -95,7 +96,7 @@ def stacks(evidence: Evidence) -> Iterator[str]:
 def metrics(evidence: Evidence) -> Iterator[str]:
     """Yield the first and last value of each series.
 
-    For histograms, the number of observations and their mean.
+    For histograms, yield the number of observations and their mean.
     """
     keys = sorted({key for reading in evidence.readings for key in reading.values})
     for key in keys:

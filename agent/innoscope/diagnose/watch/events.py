@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 
 
 class EventWriter:
-    """Write events with ``write``, one per line."""
+    """Writes events, one per line."""
 
-    def __init__(
-        self, write: Callable[[str], None], as_json: bool, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._write, self._as_json, self._clock = write, as_json, clock
+    def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
+        self._write, self._as_json = write, as_json
 
     def write(self, event: str, words: str, **more: Any) -> None:
         """Write one event: only the message ``words`` as text, or all arguments as JSON."""
-        now = self._clock()
+        now = time.time()
         if self._as_json:
             record = {"at": round(now, 3), "event": event, "words": words, **more}
             self._write(sanitize.dumps(record))
@@ -32,7 +30,7 @@ class EventWriter:
 
 
 def worst_finding(verdict: Verdict) -> str:
-    """Return the worst finding as text."""
+    """Return one line about the worst finding, or a note that there are no findings."""
     if not verdict.findings:
         return f"nothing wrong was found ({verdict.checked} of {verdict.rules} checks)"
     first = verdict.findings[0]

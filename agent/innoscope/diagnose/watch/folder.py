@@ -1,4 +1,4 @@
-"""Manage the folder of the recorder's incident files, limited in number and bytes."""
+"""Manage the folder of the recorder's incident files, whose number and total size are limited."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class IncidentFolder:
         return path
 
     def incidents(self) -> list[IncidentFile]:
-        """Return our incident files, newest first."""
+        """Return the incident files that this process's user owns, newest first."""
         found = []
         try:
             paths = list(self.folder.iterdir())

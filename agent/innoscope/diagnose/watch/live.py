@@ -1,4 +1,4 @@
-"""Watch one server from the command line, with its own engine, probes and SQL connection, as in diagnose."""
+"""Watch one server for ``innoscope watch``, with an engine, probes and an SQL connection of this process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from innoscope.diagnose.watch.loop import Event, Settings
     from innoscope.target.model import Target
 
-#: Interval in seconds at which counters are read, a snapshot is taken and the triggers are evaluated.
+#: Seconds between two steps, each of which reads counters, takes a snapshot and evaluates the triggers.
 EVERY_S: Final = 1.0
-#: Seconds between two searches for the successor of a server that has ended.
+#: Seconds between two searches for the successor of a server that has exited.
 _SEARCH_S: Final = 2.0
-#: Host rates cover at least this many seconds, and at most twice as many.
+#: Host rates cover at least this many seconds and at most twice as many.
 _HOST_S: Final = 10.0
 
 
@@ -79,7 +79,7 @@ class LiveWatch:
     once: bool = False
 
     def run(self, ended: threading.Event) -> Path | None:
-        """Watch, and return the file that was written with ``once``; None if ``ended`` was set."""
+        """Watch the server. With ``once``, return the first file written; None if ``ended`` was set."""
         target: Target | None = self.target
         while target is not None and not ended.is_set():
             with contextlib.closing(_Recorder(target, self.sources, self.settings.span_s)) as recorder:
@@ -87,7 +87,7 @@ class LiveWatch:
             if written is not None:
                 return written
             if not ended.is_set():
-                words = f"the server (pid {target.pid}) has ended; waiting for it to return"
+                words = f"the server (pid {target.pid}) has exited; waiting for a new one"
                 self.event_writer.write("ended", words)
                 target = self._wait_for_successor(target, ended)
         return None
@@ -154,7 +154,8 @@ class LiveWatch:
 def _successor(target: Target, find: Callable[..., Target] = find_one) -> Target | None:
     """Return the server that now listens on the target's socket or port.
 
-    The result is not marked as chosen by the user, because it may be another server, in a container.
+    The result is not marked as chosen by the user, because it may be a different server, for example in a
+    container.
     """
     try:
         found = find(None, target.socket, None if target.socket else target.port)

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
     from innoscope.diagnose.watch.triggers import Trigger
 
-#: Share of a capture's duration after which lock owners are queried over SQL.
+#: When to query lock owners over SQL, as a share of the capture's duration.
 _QUERY_AFTER: Final = 0.3
-#: Seconds without a value after which a trigger is reported as unavailable.
+#: Seconds without a value before a trigger is reported as unavailable.
 _PATIENCE_S: Final = 10.0
 #: Gap in seconds between the evidence before and during the stall, so that no snapshot is in both.
 _APART_S: Final = 1e-3
 
 
 class Source(Protocol):
-    """The recorder of one server, which also runs queries on it."""
+    """The recorder of one server, which also runs queries on the server."""
 
     def without_sql(self, begin: float, end: float) -> Evidence:
-        """Return the evidence between these Unix times, without SQL answers and possibly without stacks."""
+        """Return the evidence between these Unix times, without SQL results and possibly without stacks."""
 
     def between(self, begin: float, end: float, sql_answers: SqlAnswers | None = None) -> Evidence:
         """Return the evidence between these Unix times."""
@@ -80,7 +80,7 @@ class Triggered:
 
 @dataclass(frozen=True, slots=True)
 class TriggerUnavailable:
-    """A trigger currently has no value."""
+    """A trigger has no value at present."""
 
     trigger: Trigger
     words: str
@@ -119,11 +119,6 @@ class Watcher:
         self._answers: SqlAnswers | None = None
         self._cooldown_until = 0.0
 
-    @property
-    def capturing(self) -> bool:
-        """Return whether a capture is in progress."""
-        return self._stall is not None
-
     def step(self, now: float) -> Iterator[Event]:
         """Evaluate the triggers or continue a capture, and yield the events; ``now`` is Unix time."""
         if self._stall is not None:
@@ -152,7 +147,7 @@ class Watcher:
                 return
 
     def _report_unavailable(self, trigger: Trigger, words: str, now: float) -> Iterator[TriggerUnavailable]:
-        """Report each reason once. A snapshot or two that a busy host skipped is not reported."""
+        """Report each reason once, but not if only a snapshot or two are missing on a busy host."""
         known_at = self._known_at.setdefault(trigger, self._begun)
         if now - known_at > _PATIENCE_S and self._unavailable.get(trigger) != words:
             self._unavailable[trigger] = words

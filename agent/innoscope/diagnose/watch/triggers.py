@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import ExitCode, InnoscopeError
-from innoscope.diagnose.facts import FACTS
+from innoscope.diagnose.facts.registry import FACTS
 from innoscope.diagnose.rules import default_rules
 from innoscope.diagnose.signals import OF_CLASSES, OF_METRICS, Signals
 from innoscope.diagnose.unavailable import Unknown
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FINDING: Final = "finding:"
 RESPONSE_TIME: Final = "response_time"
 ACTIVE: Final = "active"
-#: Signals by the names that DBAs use for them.
+#: Signals, keyed by the names that DBAs use for them.
 PLAIN: Final[Mapping[str, str]] = {
     "threads_running": "last.connections_running",
     "threads_connected": "last.connections",
@@ -73,7 +73,7 @@ _EXAMPLES: Final = "for example threads_running>50, share.row_lock>0.5, finding:
 
 
 class BadTrigger(InnoscopeError):
-    """A trigger is malformed or has an unknown name."""
+    """Raised if a trigger is malformed or has an unknown name."""
 
     exit_code = ExitCode.USAGE
 
@@ -98,7 +98,7 @@ class Trigger:
         return FINDING_S if self.finding else RECENT_S
 
     def value(self, evidence: Evidence) -> float:
-        """Return the current value; for a finding its score, 0 if it is not found. Raises Unknown."""
+        """Return the current value; for a finding, its score, or 0 if it is not reported. Raises Unknown."""
         return value(self.name, Signals(evidence))
 
     def holds(self, now: float) -> bool:
@@ -107,7 +107,7 @@ class Trigger:
 
 
 def parse(text: str) -> Trigger:
-    """Parse a trigger. Raises BadTrigger, which lists known names."""
+    """Parse a trigger. Raises BadTrigger, with suggestions in the remedy."""
     if text.startswith(FINDING):
         _require_known(text, text.strip())
         return Trigger(text, text.strip())
@@ -127,7 +127,7 @@ def parse(text: str) -> Trigger:
 
 
 def value(name: str, signals: Signals) -> float:
-    """Return the value of a name that triggers may use. Raises Unknown."""
+    """Return the value that a trigger's name stands for. Raises Unknown."""
     if name.startswith(FINDING):
         found = {one.name: one.score for one in judge(signals.evidence).findings}
         return found.get(name.removeprefix(FINDING), 0.0)
@@ -203,7 +203,7 @@ def names(evidence: Evidence) -> list[str]:
 
 
 def current(name: str, evidence: Evidence) -> float | None:
-    """Return a name's current value, or None if it is unavailable."""
+    """Return the current value of a trigger's name, or None if it is unavailable."""
     try:
         return value(name, Signals(evidence))
     except Unknown:
@@ -211,5 +211,5 @@ def current(name: str, evidence: Evidence) -> float | None:
 
 
 def shown(number: float) -> str:
-    """Format a number for display; its unit follows from the name."""
+    """Format a trigger's value for display, without its unit, which the trigger's name implies."""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

@@ -1,7 +1,7 @@
 """Find the owners of the C library's mutexes and rwlocks. glibc stores the owner in the lock.
 
 The lock's address is an argument of the waiter's system call. The owner is at a fixed offset in
-``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout is ABI since glibc 2.25 (struct_mutex.h and
+``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout has been ABI since glibc 2.25 (struct_mutex.h and
 struct_rwlock.h, x86-64). No symbols are needed, so this works on stripped servers too.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.sampling.descriptors import syscall_names
-from innoscope.sampling.model import Trust
+from innoscope.sampling.model import AT_REST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     ReadMany = Callable[[Sequence[tuple[int, int]]], list[bytes | None]]
 
-#: Number of innermost frames to search for the locking function.
+#: How many of the innermost frames to search for the locking function.
 _NEAR: Final = 4
 _LOCKS: Final = re.compile(
     r"_*(?:pthread|PTHREAD)_(?:(mutex)_(?:cond_|clock|timed)?lock\w*|(rwlock)_(?:clock|timed)?(?:rd|wr)lock\w*)"
@@ -34,7 +34,7 @@ _RWLOCK: Final = struct.Struct(
 _WRITER: Final = 6
 #: Offsets of the rwlock's futexes: __wrphase_futex, __writers_futex and __readers.
 _PHASE, _WRITERS, _READERS = 8, 12, 0
-#: Largest value of the phase futex. If a thread waits on ``__readers``, a higher bit of that word is set.
+#: Maximum value of the phase futex. If a thread waits on ``__readers``, a higher bit of that word is set.
 _PHASE_MOST: Final = 3
 
 
@@ -42,8 +42,8 @@ _PHASE_MOST: Final = 3
 class Wait:
     """A waiting thread, the lock that it waits for, and the lock's current owners.
 
-    Threads are identified by their id in the server's pid namespace. ``owners`` is empty if the lock was
-    released, or if readers hold it, because glibc only counts readers. ``kind`` and ``name`` are for display.
+    Threads are identified by their id in the server's pid namespace. ``owners`` is empty if the lock has been
+    released or if readers hold it, because glibc only counts readers. ``kind`` and ``name`` are for display.
     """
 
     waiter: int
@@ -54,7 +54,7 @@ class Wait:
 
 
 def waits(threads: Iterable[Thread], read_many: ReadMany) -> list[Wait]:
-    """Return a Wait, with the current owner, for each thread that waits for a lock of the C library."""
+    """Return a Wait, with the current owner, for each thread that waits for a C library lock."""
     asleep = list(_asleep(threads))
     places = sorted({(address, kind) for _, address, kind in asleep})
     bases = _bases(places, read_many)
@@ -73,7 +73,7 @@ def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int, str]]:
     """Yield ``(thread, address of the futex, kind of lock)`` of the waiting threads."""
     names = syscall_names()
     for thread in threads:
-        if thread.argument is None or thread.trust is not Trust.EXACT or thread.syscall is None:
+        if thread.argument is None or thread.trust not in AT_REST or thread.syscall is None:
             continue
         if names.get(thread.syscall) == "futex" and (kind := _kind(thread)):
             yield thread.ns_tid, thread.argument, kind

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A lock and one of its owners, in the snapshot in which most threads waited for it.
+    """A lock and one of its owners, in the snapshot in which the most threads waited for it.
 
     ``kind`` (``mutex``, ``rwlock``, ``metadata lock``, …), ``name`` and ``address`` describe the lock.
     Threads are identified by their id in the server's pid namespace. ``owner`` is None if unknown; ``stack``
-    and ``owner_wait`` are the owner's stack and wait class. ``wait`` is the waiters' wait class, ``waiting``
-    their number. ``waiters`` may list fewer threads. ``snapshots`` counts the snapshots in which threads
-    waited, ``owners`` the number of distinct owners in them. The metadata ``key`` is the field's JSON key.
+    and ``owner_wait`` are the owner's stack and wait class. ``wait`` is the waiters' wait class and
+    ``waiting`` their number; ``waiters`` may list fewer. ``snapshots`` is the number of snapshots in which
+    threads waited, ``owners`` the number of distinct owners in them. The metadata ``key`` is the field's JSON
+    key.
     """
 
     kind: str

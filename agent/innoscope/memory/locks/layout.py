@@ -1,83 +1,140 @@
-"""Locate connections, metadata locks and InnoDB's waits in a server's memory, by owners.yaml and DWARF."""
+"""Locate connections, metadata locks and InnoDB's waits in a server's memory, using owners.yaml and DWARF."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from msgspec import structs
+from msgspec import Meta, field, structs
 
 from innoscope import _native
+from innoscope._native import Member
 from innoscope.common.cache import Cache
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, ServerEntry, read_yaml
+from innoscope.memory import known_layouts
 from innoscope.memory import layout as layouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from innoscope._native import Member
+    from innoscope._native import Symbol
     from innoscope.target.model import Target
 
-#: Cache of the layouts of at most 64 server builds.
+#: Cached layouts, for at most 64 server builds.
 _CACHE: Final = Cache("owners", 64)
 #: Keys of a part whose values are not paths.
-_OPTIONS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
-#: Symbol of the virtual function table of MDL_ticket, which identifies objects of this class.
+_OPTIONS: Final = frozenset({
+    "walk", "arrays", "tickets", "lists", "namespaces", "code",
+    "cells", "locks", "mutexes", "writer_up_to", "one_reader",
+})  # fmt: skip
+#: Symbol of the vtable of MDL_ticket, which identifies objects of this class.
 TICKETS: Final = "_ZTV10MDL_ticket"
+#: Offset, from a vtable symbol, of the address that objects store: after offset-to-top and the RTTI pointer.
+VTABLE: Final = 16
+
+_Offset = Annotated[int, Meta(ge=0, lt=1 << 14)]
+#: A path, or the offset and size of a member in bytes.
+_Place = str | tuple[_Offset, Literal[1, 2, 4, 8]]
+_Number = Annotated[int, Meta(ge=known_layouts.CONFIRMABLE, lt=1 << 14)]
+#: Functions, each with numbers and instructions that its machine code must contain.
+_Code = dict[str, tuple[_Number | known_layouts.Instructions, ...]]
 
 
 class Sessions(Entry, frozen=True):
-    """The paths to the list of connections and to the members of a connection."""
+    """The locations of the list of connections and of the members of a connection."""
 
-    walk: Literal["linked", "tree"]
+    walk: Literal["linked", "tree", "arrays"]
     first: str
-    next: str
-    thread: str
-    connection: str
-    text: str
-    length: str
+    thread: _Place
+    connection: _Place
+    text: _Place
+    length: _Place
+    next: str | None = None
+    arrays: Annotated[int, Meta(ge=1, le=64)] | None = None
+    array_bytes: _Offset | None = None
+    count: _Place | None = None
+    items: _Place | None = None
+    inline: _Place | None = None
+    table: str | None = None
+    code: _Code = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that keys that belong together are set together. Raises ValueError."""
+        arrays = (self.arrays, self.array_bytes, self.count, self.items, self.table, self.code)
+        if (self.walk == "arrays") != all(arrays):
+            raise ValueError("arrays needs array_bytes, count, items, table and code")
+        if (self.walk == "arrays") != (self.next is None):
+            raise ValueError("next is required except with arrays")
 
 
 class Metadata(Entry, frozen=True):
-    """The paths to the metadata locks: members of a connection, of a ticket and of a lock."""
+    """The locations of the metadata locks: members of a connection, of a ticket and of a lock."""
 
-    tickets: Literal["linked", "ring"]
+    tickets: Literal["linked", "ring", "contexts"]
     namespaces: tuple[str, ...]
-    context: str
-    waiting_for: str
-    lock: str
-    holder: str
-    key: str
-    names: str
-    first: str
-    next: str
+    context: _Place
+    waiting_for: _Place
+    lock: _Place
+    holder: _Place
+    key: _Place
+    names: _Place
+    next: _Place
+    first: str | None = None
+    lists: tuple[_Offset, ...] = ()
+    owner: _Place | None = None
+    type: _Place | None = None
+    strategy: _Place | None = None
+    of_objects: str | None = None
+    of_scopes: str | None = None
+    code: _Code = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that keys that belong together are set together. Raises ValueError."""
+        types = (self.type, self.strategy, self.of_objects, self.of_scopes)
+        if (self.tickets == "contexts") != all((self.lists, self.owner, *types, self.code)):
+            raise ValueError("contexts needs lists, owner, type, strategy, of_objects, of_scopes and code")
+        if (self.tickets == "contexts") != (self.first is None):
+            raise ValueError("first is required except with contexts")
 
 
 class Latches(Entry, frozen=True):
-    """The paths to InnoDB's sync arrays. ``count`` is set if there are several arrays."""
+    """The locations of InnoDB's waits and rw-locks. ``count`` is set if there are several sync arrays."""
 
     cells: Literal["one", "several"]
+    locks: tuple[int, ...]
+    mutexes: tuple[int, ...]
+    writer_up_to: int
     array: str
-    size: str
-    used: str
-    cell: str
-    object: str
-    request: str
-    waiting: str
-    thread: str
-    writer: str
-    word: str
-    made_in: str
-    mutex_made_in: str
-    cell_bytes: str
+    size: _Place
+    used: _Place
+    cell: _Place
+    object: _Place
+    request: _Place
+    waiting: _Place
+    thread: _Place
+    writer: _Place
+    word: _Place
+    made_in: _Place
+    cell_bytes: str | int
+    mutex_made_in: _Place | None = None
+    reader: _Place | None = None
+    one_reader: tuple[int, ...] = ()
     count: str | None = None
+    code: _Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that ``count`` is set for several arrays, and only then. Raises ValueError."""
+        """Check that keys that belong together are set together. Raises ValueError."""
         if (self.cells == "several") != (self.count is not None):
             raise ValueError("count is required with several arrays, and not allowed otherwise")
+        if bool(self.mutexes) != (self.mutex_made_in is not None):
+            raise ValueError("mutex_made_in is required with mutexes, and not allowed otherwise")
+        if bool(self.one_reader) != (self.reader is not None):
+            raise ValueError("reader is required with one_reader, and not allowed otherwise")
+        if isinstance(self.word, tuple) != bool(self.code):
+            raise ValueError("code is required with offsets, and not allowed otherwise")
 
 
 class Generation(ServerEntry, frozen=True):
@@ -89,7 +146,7 @@ class Generation(ServerEntry, frozen=True):
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """Return the keys that are set in each part that is set."""
+        """Return the parts that are set, each with the keys that are set."""
         parts = {"sessions": self.sessions, "metadata": self.metadata, "latches": self.latches}
         return {
             name: {key: value for key, value in structs.asdict(part).items() if value is not None}
@@ -109,8 +166,8 @@ class File(Entry, frozen=True):
 class Part:
     """One part of a generation, resolved for a process.
 
-    ``options`` are the values in the catalog that are not paths.
-    ``roots`` holds the addresses of the global variables.
+    ``options`` are the catalog's values that are not paths. ``roots`` has the addresses of the global
+    variables.
     """
 
     options: Mapping[str, Any]
@@ -125,6 +182,11 @@ class Part:
         """Return the member's size in bytes."""
         return self.members[name].size
 
+    def number(self, raw: bytes, name: str, start: int = 0) -> int:
+        """Return the member's unsigned number in a structure that begins at ``start`` in ``raw``."""
+        begin = start + self.offset(name)
+        return int.from_bytes(raw[begin : begin + self.size(name)], "little")
+
 
 @dataclass(frozen=True, slots=True)
 class LockLayout:
@@ -138,11 +200,11 @@ class LockLayout:
     metadata: Part | None = None
     latches: Part | None = None
     tickets: int | None = None
-    why: Mapping[str, str] = field(default_factory=dict)
+    why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class ProcessMemory:
-    """Reads the memory of one process. For unmapped addresses, None or 0 is returned."""
+    """Reads the memory of one process. Unmapped addresses yield None or 0."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -171,32 +233,55 @@ def learn(target: Target) -> LockLayout:
         return LockLayout()
     bodies = generation.parts
     paths = sorted({path for body in bodies.values() for path in _paths(body)})
-    names = sorted({layouts.root(path) for path in paths} | {TICKETS})
+    functions = {function for body in bodies.values() for function in body.get("code", ())}
+    names = sorted({layouts.root(path) for path in paths} | {TICKETS} | functions)
     known = layouts.learn(target, names, (), layouts.Debug(), _CACHE, types=paths)
     parts: dict[str, Part] = {}
     why: dict[str, str] = {}
+    code = known_layouts.read_code(target.pid, known.symbols, functions)
     for name, body in bodies.items():
-        if missing := [path for path in _paths(body) if path not in known.members]:
+        known_here = {**_variables(known), **known.members}
+        evidence = [
+            (bytes.fromhex(one) if isinstance(one, str) else one, function)
+            for function, contents in body.get("code", {}).items()
+            for one in contents
+        ]
+        if missing := [path for path in _paths(body) if path not in known_here]:
             why[name] = known.missing.get(missing[0], "no debug information of this build")
+        elif reason := known_layouts.contradiction(code, evidence):
+            why[name] = f"the layout of {name} {reason}"
         else:
-            parts[name] = _part(body, known)
+            parts[name] = _part(body, known_here, known.symbols)
     table = known.symbols.get(TICKETS)
     return LockLayout(**parts, tickets=table.address if table else None, why=why)
 
 
-def _part(body: Mapping[str, Any], known: layouts.Layout) -> Part:
+def _variables(known: layouts.Layout) -> dict[str, Member]:
+    """Return the variables whose sizes are in the symbol table, for builds without debug information."""
+    return {name: Member((0,), symbol.size, "unsigned") for name, symbol in known.symbols.items()}
+
+
+def _part(body: Mapping[str, Any], known: Mapping[str, Member], symbols: Mapping[str, Symbol]) -> Part:
     options = {name: value for name, value in body.items() if name in _OPTIONS}
-    members = {name: known.members[path] for name, path in body.items() if name not in _OPTIONS}
+    members = {name: _member(place, known) for name, place in body.items() if name not in _OPTIONS}
     roots = {
-        name: known.symbols[layouts.root(path)].address
+        name: symbols[layouts.root(path)].address
         for name, path in body.items()
-        if name not in _OPTIONS and layouts.root(path) in known.symbols
+        if name not in _OPTIONS and isinstance(path, str) and layouts.root(path) in symbols
     }
     return Part(options, members, roots)
 
 
+def _member(place: str | int | tuple[int, int], known: Mapping[str, Member]) -> Member:
+    if isinstance(place, str):
+        return known[place]
+    if isinstance(place, int):
+        return Member((0,), place, "structure")
+    return Member((place[0],), place[1], "unsigned")
+
+
 def _paths(body: Mapping[str, Any]) -> list[str]:
-    return [path for name, path in body.items() if name not in _OPTIONS]
+    return [path for name, path in body.items() if name not in _OPTIONS and isinstance(path, str)]
 
 
 @cache

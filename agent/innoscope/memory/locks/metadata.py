@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from innoscope.memory.locks import contexts
 from innoscope.memory.locks.futexes import Wait
+from innoscope.memory.locks.layout import VTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from innoscope.memory.locks.layout import LockLayout, Part, ProcessMemory
     from innoscope.memory.locks.sessions import Session
@@ -15,11 +18,9 @@ if TYPE_CHECKING:
 KIND: Final = "metadata lock"
 #: Kinds of locks whose names are shown. A user lock's name is hidden, because it is a literal in a statement.
 _NAMED: Final = frozenset({"schema", "table"})
-#: Limits on the granted tickets read of one lock, and on the bytes of a key.
+#: Maximum granted tickets read per lock, and maximum bytes of a key.
 _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
-#: Offset in a vtable symbol of the address that objects store, after offset-to-top and the RTTI pointer.
-_FUNCTIONS: Final = 16
 
 
 def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) -> list[Wait]:
@@ -30,41 +31,55 @@ def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) ->
     part = layout.metadata
     if part is None:
         return []
-    by_address = {session.address: session for session in sessions}
     pending = _pending(memory, layout, part, sessions)
-    locks = sorted(set(pending.values()))
+    locks = _numbers(memory, part, "lock", pending.values())
+    waiters: dict[int, set[Session]] = defaultdict(set)
+    for session, lock in zip(pending, locks, strict=True):
+        if lock:
+            waiters[lock].add(session)
+    if part.options["tickets"] == "contexts":
+        holders = contexts.holders(memory, part, layout.tickets or 0, sessions, pending)
+    else:
+        holders = _holders(memory, part, waiters, sessions)
+    still = _pending(memory, layout, part, list(pending))
     found = []
-    for lock in locks:
-        waiting = {session.thread for session, wanted in pending.items() if wanted == lock}
-        holders = {
-            by_address[address].thread
-            for address in _holders(memory, part, lock)
-            if address in by_address and by_address[address].thread not in waiting
-        }
+    for lock in sorted(waiters):
+        waiting = {session for session in waiters[lock] if still.get(session) == pending[session]}
+        holding = {session.thread for session in holders.get(lock, ()) if session not in waiters[lock]}
         name = _name(memory, part, lock)
-        found += [Wait(thread, KIND, lock, tuple(sorted(holders)), name) for thread in sorted(waiting)]
+        threads = sorted(session.thread for session in waiting)
+        found += [Wait(thread, KIND, lock, tuple(sorted(holding)), name) for thread in threads]
     return found
 
 
 def _pending(
     memory: ProcessMemory, layout: LockLayout, part: Part, sessions: list[Session]
 ) -> dict[Session, int]:
-    """Return ``{connection: address of the metadata lock}`` for the connections that wait for one."""
+    """Return ``{connection: address of its ticket}`` for the connections that wait for a metadata lock."""
     offset = part.offset("waiting_for")
     tickets = memory.numbers([session.address + offset for session in sessions])
     wanted = [(session, ticket) for session, ticket in zip(sessions, tickets, strict=True) if ticket]
-    if layout.tickets is not None:  # skip waits for table flushes: they are objects of another class
+    if layout.tickets is not None:  # skip waits for table flushes, which are objects of another class
         kinds = memory.numbers([ticket for _, ticket in wanted])
-        wanted = [one for one, kind in zip(wanted, kinds, strict=True) if kind == layout.tickets + _FUNCTIONS]
-    locks = memory.numbers([ticket + part.offset("lock") for _, ticket in wanted])
-    return {session: lock for (session, _), lock in zip(wanted, locks, strict=True) if lock}
+        wanted = [one for one, kind in zip(wanted, kinds, strict=True) if kind == layout.tickets + VTABLE]
+    return dict(wanted)
 
 
-def _holders(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
-    """Return the addresses of the THDs that hold the lock."""
-    tickets = list(_WALKS[part.options["tickets"]](memory, part, lock + part.offset("first")))
-    contexts = memory.numbers([ticket + part.offset("holder") for ticket in tickets])
-    return [context - part.offset("context") for context in contexts]
+def _holders(
+    memory: ProcessMemory, part: Part, locks: Iterable[int], sessions: list[Session]
+) -> dict[int, list[Session]]:
+    """Return the connections whose tickets are in the locks' lists of granted tickets, by lock."""
+    by_context = {session.address + part.offset("context"): session for session in sessions}
+    walk = _WALKS[part.options["tickets"]]
+    found = {}
+    for lock in locks:
+        granted = _numbers(memory, part, "holder", walk(memory, part, lock + part.offset("first")))
+        found[lock] = [by_context[context] for context in granted if context in by_context]
+    return found
+
+
+def _numbers(memory: ProcessMemory, part: Part, name: str, objects: Iterable[int]) -> list[int]:
+    return memory.numbers([address + part.offset(name) for address in objects])
 
 
 def _linked(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
@@ -75,7 +90,7 @@ def _linked(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
 
 
 def _ring(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
-    """Yield the addresses of the tickets in a circular list, whose nodes are members of the tickets."""
+    """Yield the addresses of the tickets in a circular list whose nodes are embedded in the tickets."""
     node, passed = memory.number(head), 0
     while node and node != head and passed < _TICKETS:
         yield node - part.offset("next")
@@ -91,7 +106,7 @@ _WALKS: Final[dict[str, Callable[[ProcessMemory, Part, int], Iterator[int]]]] = 
 def _name(memory: ProcessMemory, part: Part, lock: int) -> str:
     """Return a description such as ``the metadata lock of table db.t``.
 
-    The lock's key consists of the namespace number and the names, each with a final NUL.
+    The lock's key consists of the namespace number and NUL-terminated names.
     """
     [raw] = memory.many([(lock + part.offset("key"), _KEY_BYTES)])
     if raw is None:

@@ -1,6 +1,6 @@
-"""Find the owners of the locks that the threads of each snapshot wait for, in the server's memory.
+"""Find the owners of the locks for which the threads of a snapshot wait, by reading the server's memory.
 
-Memory is only read (process_vm_readv). An owner is accepted only if the snapshot contains the owner's thread.
+Memory is only read (process_vm_readv). An owner is accepted only if its thread is in the snapshot.
 """
 
 from __future__ import annotations
@@ -38,26 +38,30 @@ _MAX_LOCKS: Final = 20
 _MOMENT_S: Final = 0.01
 #: Wait classes of InnoDB's latches and of metadata locks.
 _LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "opening_tables", "statistics"})
+_ROW: Final = "row_lock"
 _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
 
 @dataclass(slots=True)
 class _Lock:
-    """A lock's owners in all snapshots, and the snapshot in which most threads waited for a known owner."""
+    """A lock's owners and waiters' wait classes in all snapshots, and the snapshot with the most waiters.
+
+    A snapshot without a known owner is used only if there is no other.
+    """
 
     kind: str
     name: str
     snapshots: int = 0
     waited: int = 0
     owners: Counter[int] = field(default_factory=Counter)
+    classes: Counter[str] = field(default_factory=Counter)
     waiters: tuple[int, ...] = ()
     best: dict[int, Thread] = field(default_factory=dict)
     taker: str = ""
-    wait: str = ""
 
 
 class LockOwners:
-    """Collects the lock owners of one server. A background thread reads the lock layout.
+    """Collects one server's lock owners. A background thread reads the lock layout.
 
     Call ``note`` immediately after each snapshot. Not thread-safe.
     """
@@ -69,15 +73,24 @@ class LockOwners:
         self._sessions: tuple[Session, ...] = ()
         self._most = 0
         self._layout: LockLayout | None = None
-        threading.Thread(target=self._learn, name="lock layout", daemon=True).start()
+        self._unread = False
+        self._learner = threading.Thread(target=self._learn, name="lock layout", daemon=True)
+        self._learner.start()
+
+    @property
+    def pending(self) -> bool:
+        """Return whether threads waited in the last snapshot for locks whose layout was not known yet."""
+        return self._unread
 
     def note(self, snapshot: Snapshot) -> None:
-        """Record the waiters and owners at this snapshot. Does not raise if the memory is not accessible."""
+        """Record the waiters and owners for this snapshot. Does not raise if the memory is not accessible."""
         by_tid = {thread.ns_tid: thread for thread in snapshot.threads}
         found: dict[int, list[Wait]] = {}
+        threads, seen = set(by_tid), {thread.wait for thread in snapshot.threads}
+        self._unread = self._learner.is_alive() and bool(seen & (_LATCHES | _METADATA))
         try:
-            waits = self._waits(snapshot)
-            steady = self._steady(snapshot, waits)
+            waits = self._waits(snapshot, threads, seen)
+            steady = self._steady(snapshot, threads, seen, waits)
         except (OSError, _native.NativeError):  # the server's memory is not accessible, or the server exits
             return
         for wait in waits:
@@ -86,7 +99,7 @@ class LockOwners:
             self._add(address, waits, by_tid, steady.get(address, frozenset()))
 
     def held_locks(self) -> tuple[HeldLock, ...]:
-        """Return a record for each lock and owner. Locks with the most waiting threads come first."""
+        """Return a record for each lock and owner, locks with the most waiting threads first."""
         locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_MAX_LOCKS]
         unnamed = [address for address, lock in locks if not lock.name]
         names = _names(self._target.pid, unnamed) if unnamed else {}
@@ -98,31 +111,35 @@ class LockOwners:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Return the connections at the time of the snapshot with the most waits for locks."""
+        """Return the connections as of the snapshot with the most lock waits."""
         return self._sessions
 
     def _latched(self, snapshot: Snapshot, threads: set[int], seen: set[str]) -> list[Wait]:
-        """Return the waits for locks that are held briefly: locks of the C library and InnoDB's latches."""
+        """Return the waits for short-term locks: C library locks and InnoDB latches."""
         found = futexes.waits(snapshot.threads, self._memory.many)
         if self._target.flavour == "mariadb":
             found += srw.waits(self._memory, snapshot.threads, threads)
         if self._layout is not None and self._layout.latches is not None and seen & _LATCHES:
-            found += sync_array.waits(self._memory, self._layout.latches, threads)
+            # A thread that waits for a row neither waits for a latch nor holds one (lock_wait_suspend_thread,
+            # lock0wait.cc): if the sync array says so, it was read later than the thread's stack.
+            rows = {thread.ns_tid for thread in snapshot.threads if thread.wait == _ROW}
+            found += sync_array.waits(self._memory, self._layout.latches, threads - rows)
         return found
 
-    def _steady(self, snapshot: Snapshot, waits: list[Wait]) -> dict[int, frozenset[int]]:
+    def _steady(
+        self, snapshot: Snapshot, threads: set[int], seen: set[str], waits: list[Wait]
+    ) -> dict[int, frozenset[int]]:
         """Read the owners again after a pause. Return ``{address of the lock: owners}``.
 
-        If a thread owns a lock at both reads, its stack in the snapshot shows why it holds the lock.
+        If a thread owns a lock in both reads, its stack in the snapshot shows why it holds the lock.
         """
         if not any(wait.owners for wait in waits if wait.kind != metadata.KIND):
             return {}
         time.sleep(_MOMENT_S)
-        again = self._latched(snapshot, *_threads_and_waits(snapshot))
+        again = self._latched(snapshot, threads, seen)
         return {wait.address: frozenset(wait.owners) for wait in again}
 
-    def _waits(self, snapshot: Snapshot) -> list[Wait]:
-        threads, seen = _threads_and_waits(snapshot)
+    def _waits(self, snapshot: Snapshot, threads: set[int], seen: set[str]) -> list[Wait]:
         found = self._latched(snapshot, threads, seen)
         layout = self._layout
         if layout is None:
@@ -136,9 +153,9 @@ class LockOwners:
         return found
 
     def _learn(self) -> None:
-        """Read the lock layout from debug information.
+        """Read the lock layout from debug information or the catalog.
 
-        Reading takes one or two seconds. Until then, only locks that need no layout are examined.
+        This takes one or two seconds. Until then, only locks that need no layout are examined.
         """
         with contextlib.suppress(InnoscopeError):  # the server exited, or its memory is not readable
             self._layout = layouts.learn(self._target)
@@ -153,7 +170,7 @@ class LockOwners:
         waiting = {wait.waiter for wait in waits}
         taker = _locking_function(waits, by_tid)
         # If a thread acquired the lock after the snapshot, its stack does not show why it holds the lock, so
-        # the thread is omitted.
+        # it is omitted.
         owners = {
             owner: by_tid[owner]
             for owner in first.owners
@@ -162,13 +179,16 @@ class LockOwners:
             and (first.kind == metadata.KIND or owner in steady or taker in _labels(by_tid[owner]))
         }
         lock.owners.update(set(first.owners) & by_tid.keys())
+        lock.classes.update(by_tid[wait.waiter].wait for wait in waits)
         if (bool(owners), len(waits)) >= (bool(lock.best), len(lock.waiters)):
-            lock.waiters, lock.best = tuple(sorted(waiting)), owners
-            lock.taker, lock.wait = taker, by_tid[first.waiter].wait
+            lock.waiters, lock.best, lock.taker = tuple(sorted(waiting)), owners, taker
 
 
 def _held(address: int, lock: _Lock, name: str) -> Iterable[HeldLock]:
     known: list[tuple[int | None, Thread | None]] = [*lock.best.items()]
+    # In a single snapshot, a waiter may be running: a thread that requests an exclusive metadata lock wakes
+    # up every second to notify the holders (MDL_context::acquire_lock, mdl.cc of MySQL 5.6 to 8.0).
+    wait = lock.classes.most_common(1)[0][0]
     for tid, thread in known[:_MAX_OWNERS] or [(None, None)]:
         yield HeldLock(
             kind=lock.kind,
@@ -177,7 +197,7 @@ def _held(address: int, lock: _Lock, name: str) -> Iterable[HeldLock]:
             owner=tid,
             waiters=lock.waiters[:_MAX_WAITERS],
             waiting=len(lock.waiters),
-            wait=lock.wait,
+            wait=wait,
             snapshots=lock.snapshots,
             owners=len(lock.owners),
             owner_wait=thread.wait if thread is not None else "",
@@ -186,7 +206,7 @@ def _held(address: int, lock: _Lock, name: str) -> Iterable[HeldLock]:
 
 
 def _names(pid: int, addresses: list[int]) -> dict[int, str]:
-    """Return ``{address: name}``, such as ``LOCK_open``, or ``log_sys+0x40`` inside a structure.
+    """Return ``{address: name}``. A name is ``LOCK_open``, or ``log_sys+0x40`` inside a structure.
 
     Addresses without a name are omitted.
     """
@@ -202,11 +222,6 @@ def _names(pid: int, addresses: list[int]) -> dict[int, str]:
     }
 
 
-def _threads_and_waits(snapshot: Snapshot) -> tuple[set[int], set[str]]:
-    """Return the thread ids and the wait classes of a snapshot."""
-    return {thread.ns_tid for thread in snapshot.threads}, {thread.wait for thread in snapshot.threads}
-
-
 def _labels(thread: Thread) -> tuple[str, ...]:
     return tuple(frame.label for frame in thread.frames)
 
@@ -220,6 +235,6 @@ def _locking_function(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
 
 
 def _described(lock: _Lock) -> str:
-    """Return a description like ``a mutex that open_table takes``, for a lock without a name."""
+    """Return a description such as ``a mutex that open_table takes``, for a lock without a name."""
     one = f"an {lock.kind}" if lock.kind[0] in "IAEO" else f"a {lock.kind}"
     return f"{one} that {lock.taker} takes" if lock.taker else one

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from innoscope.memory.locks.layout import VTABLE
 from innoscope.target.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
 _MOST: Final = 20_000
 _TEXT_BYTES: Final = 1_024
 #: Offset of ``tid`` in glibc's ``struct pthread``, to which a pthread_t points (x86-64; nptl/descr.h).
-#: Callers ignore a value that is not the id of a server thread.
+#: Callers ignore values that are not ids of server threads.
 _TID: Final = 0x2D0
 #: Offsets in a std::set: root, left and right child, value (libstdc++, stl_tree.h).
 _ROOT, _LEFT, _RIGHT, _VALUE = 16, 16, 24, 32
+_POINTER: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,8 @@ class Session:
 
 
 def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Session]:
-    """Return all connections that are currently served by one of these threads."""
-    addresses = list(_WALKS[part.options["walk"]](memory, part))
+    """Return all connections that these threads are currently serving."""
+    addresses = _of_class(memory, part, list(islice(_WALKS[part.options["walk"]](memory, part), _MOST)))
     served = threads_of(memory, _numbers(memory, part, "thread", addresses))
     connections = _numbers(memory, part, "connection", addresses)
     texts = _texts(memory, part, addresses)
@@ -51,7 +54,7 @@ def threads_of(memory: ProcessMemory, handles: list[int]) -> list[int]:
 
 
 def _linked(memory: ProcessMemory, part: Part) -> Iterator[int]:
-    """Yield the nodes of a base_ilist without its sentinel, the node without a successor."""
+    """Yield the nodes of a base_ilist, except its sentinel, the node without a successor."""
     node, passed = memory.number(part.roots["first"] + part.offset("first")), 0
     while node and passed < _MOST:
         following = memory.number(node + part.offset("next"))
@@ -61,7 +64,7 @@ def _linked(memory: ProcessMemory, part: Part) -> Iterator[int]:
 
 
 def _tree(memory: ProcessMemory, part: Part) -> Iterator[int]:
-    """Yield the values of a std::set behind a pointer, level by level."""
+    """Yield the values of the std::set that a pointer refers to, level by level."""
     level = [memory.number(memory.number(part.roots["first"]) + _ROOT)]
     passed = 0
     while level and passed < _MOST:
@@ -71,7 +74,41 @@ def _tree(memory: ProcessMemory, part: Part) -> Iterator[int]:
         level = memory.numbers([node + side for node in level for side in (_LEFT, _RIGHT)])
 
 
-_WALKS: Final[dict[str, Callable[[ProcessMemory, Part], Iterator[int]]]] = {"linked": _linked, "tree": _tree}
+def _arrays(memory: ProcessMemory, part: Part) -> Iterator[int]:
+    """Yield the elements of the arrays in the object that a pointer refers to.
+
+    An array's elements are behind a pointer. Since 8.0, they are in its place while they are few enough. The
+    server shifts the elements when a connection begins or ends (Global_THD_manager::add_thd and remove_thd,
+    mysqld_thd_manager.cc of 5.7), so that one can be missed or found twice. Therefore they are read twice.
+    """
+    yield from dict.fromkeys(one for _ in range(2) for one in islice(_elements(memory, part), _MOST))
+
+
+def _elements(memory: ProcessMemory, part: Part) -> Iterator[int]:
+    first, size = memory.number(part.roots["first"]), part.size("array_bytes")
+    for array in range(first, first + part.options["arrays"] * size, size):
+        items = memory.number(array + part.offset("items"))
+        count = memory.number(array + part.offset("count"))
+        if "inline" in part.members:
+            inline = memory.number(array + part.offset("inline"), part.size("inline"))
+            if inline * _POINTER <= size:  # it is negative if there is a pointer
+                items, count = array + part.offset("items"), inline
+        yield from memory.numbers([items + _POINTER * place for place in range(min(count, _MOST))])
+
+
+_WALKS: Final[dict[str, Callable[[ProcessMemory, Part], Iterator[int]]]] = {
+    "linked": _linked,
+    "tree": _tree,
+    "arrays": _arrays,
+}
+
+
+def _of_class(memory: ProcessMemory, part: Part, addresses: list[int]) -> list[int]:
+    """Return the addresses at which there is an object of class THD, if the catalog has its vtable."""
+    if "table" not in part.roots:
+        return addresses
+    table = part.roots["table"] + VTABLE
+    return [one for one, found in zip(addresses, memory.numbers(addresses), strict=True) if found == table]
 
 
 def _numbers(memory: ProcessMemory, part: Part, name: str, addresses: list[int]) -> list[int]:

@@ -1,10 +1,10 @@
 """Find the owners of InnoDB's page and index latches in MariaDB 10.6 and newer.
 
-``block_lock`` and ``index_lock`` are a ``sux_lock``: two futex words, a count, and the ``pthread_t`` of the
-exclusive or update owner (0 if there is none). Waiters sleep on one of the futex words.
+``block_lock`` and ``index_lock`` are of type ``sux_lock``: two futex words, a count, and the ``pthread_t`` of
+the exclusive or update owner (0 if there is none). Waiters sleep on one of the futex words.
 
-The offset is the same in all builds, so no symbols are needed. A number that is not the id of a server thread
-is ignored. Other kinds of latches store no owner.
+The offset is the same in all builds, so no symbols are needed. Values that are not ids of server threads are
+ignored. Other kinds of latches store no owner.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope.memory.locks.futexes import Wait
 from innoscope.memory.locks.sessions import threads_of
 from innoscope.sampling.descriptors import syscall_names
-from innoscope.sampling.model import Trust
+from innoscope.sampling.model import AT_REST
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -31,7 +31,7 @@ KIND: Final = "InnoDB latch"
 
 
 def waits(memory: ProcessMemory, threads: Iterable[Thread], tids: Container[int]) -> list[Wait]:
-    """Return a Wait for each thread that sleeps for a latch, if one of ``tids`` owns the latch now."""
+    """Return a Wait for each thread that sleeps on a latch that one of ``tids`` owns now."""
     asleep = list(_asleep(threads))
     bases = sorted({base for _, base in asleep})
     owners = dict(
@@ -44,14 +44,14 @@ def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int]]:
     """Yield ``(thread, address of the first word)`` of the waiting threads."""
     names = syscall_names()
     for thread in threads:
-        if thread.argument is None or thread.trust is not Trust.EXACT or thread.syscall is None:
+        if thread.argument is None or thread.trust not in AT_REST or thread.syscall is None:
             continue
         if names.get(thread.syscall) == "futex" and _waits_for_latch(thread):
             yield thread.ns_tid, thread.argument & ~7
 
 
 def _waits_for_latch(thread: Thread) -> bool:
-    """Return whether InnoDB's latch code called ``syscall()``, or an unnamed function (stripped server)."""
+    """Return whether InnoDB's latch code, or an unnamed function (stripped server), called ``syscall()``."""
     if len(thread.frames) < _NEAR or thread.frames[0].function != "syscall":
         return False
     near = thread.frames[1:_NEAR]

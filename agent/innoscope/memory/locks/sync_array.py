@@ -1,6 +1,8 @@
-"""Read InnoDB's sync array (5.5, 5.6): waiters of mutexes and rw-locks, and the exclusive owners of rw-locks.
+"""Read InnoDB's sync array (MySQL): waiters of mutexes and rw-locks, and the owners of rw-locks.
 
-Release builds do not store a mutex's owner. Only a mutex's name is known: the file that created the mutex.
+An rw-lock stores its exclusive owner (5.7 and newer: or its SX owner). Since 8.0, it also stores its reader
+if there is only one. Release builds do not store a mutex's owner. All that is known of a mutex, in 5.5 and
+5.6 only, is its name: the source file that created it.
 """
 
 from __future__ import annotations
@@ -16,11 +18,9 @@ if TYPE_CHECKING:
 
     from innoscope.memory.locks.layout import Part, ProcessMemory
 
-#: Values of a cell's request_type (sync0sync.h).
-_EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX = 351, 352, 353, 354
 _CELLS: Final = 20_000
 _ARRAYS: Final = 1_024
-#: Cells read by one system call.
+#: Number of cells read by one system call.
 _AT_ONCE: Final = 256
 _NAME_BYTES: Final = 200
 
@@ -31,12 +31,12 @@ def waits(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Wa
     owners: dict[tuple[int, bool], tuple[tuple[int, ...], str]] = {}
     found = []
     for thread, object_, request in cells:
-        mutex = request == _MUTEX
+        mutex = request in part.options["mutexes"]
         key = (object_, mutex)
-        if thread not in threads or request not in (_EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX):
+        if thread not in threads or not (mutex or request in part.options["locks"]):
             continue
         if key not in owners:
-            writers = () if mutex else tuple(one for one in _writer(memory, part, object_) if one in threads)
+            writers = () if mutex else tuple(one for one in _owners(memory, part, object_) if one in threads)
             owners[key] = (writers, _name(memory, part, object_, mutex=mutex))
         writers, name = owners[key]
         found.append(Wait(thread, "InnoDB mutex" if mutex else "InnoDB rw-lock", object_, writers, name))
@@ -44,7 +44,7 @@ def waits(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Wa
 
 
 def _cells(memory: ProcessMemory, part: Part) -> list[tuple[int, int, int]]:
-    """Return ``(thread id, object, request)`` of each cell in which a thread waits."""
+    """Return ``(thread id, object, request)`` for each cell in which a thread waits."""
     used = [cell for array in _arrays(memory, part) for cell in _cells_of_array(memory, part, array)]
     threads = threads_of(memory, [handle for handle, _, _ in used])
     return [(thread, object_, request) for thread, (_, object_, request) in zip(threads, used, strict=True)]
@@ -59,7 +59,7 @@ def _arrays(memory: ProcessMemory, part: Part) -> list[int]:
 
 
 def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
-    """Yield ``(thread handle, object, request)`` of each cell in which a thread waits.
+    """Yield ``(thread handle, object, request)`` for each cell in which a thread waits.
 
     Reading stops after the last used cell. InnoDB uses the first free cell, so used cells come first.
     """
@@ -73,7 +73,7 @@ def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[t
         [raw] = memory.many([(start + place * size, cells * size)])
         for cell in range(cells if raw else 0):
             thread, object_, request, waiting = (
-                _field(raw or b"", part, name, cell * size)
+                part.number(raw or b"", name, cell * size)
                 for name in ("thread", "object", "request", "waiting")
             )
             used -= object_ != 0
@@ -81,21 +81,22 @@ def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[t
                 yield thread, object_, request
 
 
-def _field(raw: bytes, part: Part, name: str, start: int) -> int:
-    begin = start + part.offset(name)
-    return int.from_bytes(raw[begin : begin + part.size(name)], "little")
+def _owners(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
+    """Return the threads that own the lock, as far as it stores them.
 
-
-def _writer(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
-    """Return a list with the exclusive owner, or an empty list.
-
-    ``writer_thread`` is valid only if ``lock_word`` is 0 or less.
+    ``writer_thread`` and ``reader_thread`` are valid only for certain values of ``lock_word``.
     """
     size = part.size("word")
-    word = memory.number(lock + part.offset("word"), size)
-    if word and word < 1 << (8 * size - 1):
+    [raw] = memory.many([(lock + part.offset("word"), size)])
+    if raw is None:
         return []
-    return threads_of(memory, [memory.number(lock + part.offset("writer"))])
+    word = int.from_bytes(raw, "little", signed=True)
+    handles = []
+    if word <= part.options["writer_up_to"]:
+        handles.append(memory.number(lock + part.offset("writer")))
+    if word in part.options.get("one_reader", ()):
+        handles.append(memory.number(lock + part.offset("reader")))
+    return threads_of(memory, handles)
 
 
 def _name(memory: ProcessMemory, part: Part, object_: int, *, mutex: bool) -> str:

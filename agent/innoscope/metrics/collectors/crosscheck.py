@@ -16,8 +16,8 @@ def differences(memory: Outcome, sql: Iterable[Sample], metrics: Container[str])
     """Return ``memory_sql_difference`` for each series of ``metrics`` that both sources report.
 
     SQL reports only the counts of the current server process, so the counts of earlier processes are
-    subtracted from memory's counters. The two values are read one after the other,
-    so they can differ slightly.
+    subtracted from memory's counters. The two values are read one after the other, so small differences are
+    normal.
     """
     in_memory, past = _numbers(memory.samples), _numbers(memory.past)
     found = []

@@ -15,7 +15,7 @@ REASONS: Final = ("timeout", "denied", "refused", "gone", "stopped", "rights", "
 
 
 class CollectorFailed(InnoscopeError):
-    """Raised if a collector cannot return samples. ``reason`` is one of REASONS, ``words`` the message."""
+    """Raised if a collector cannot return samples. ``reason`` is one of REASONS, ``words`` is a message."""
 
     def __init__(self, reason: str, words: str, *, remedy: str | None = None) -> None:
         if reason not in REASONS:
@@ -27,7 +27,7 @@ class CollectorFailed(InnoscopeError):
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """Convert the errors of reading a process to CollectorFailed."""
+    """Convert errors that occur while reading a process to CollectorFailed."""
     try:
         yield
     except NoSuchProcess as error:

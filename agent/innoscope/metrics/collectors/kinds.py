@@ -1,4 +1,4 @@
-"""Classify threads by purpose, by their names and the outermost functions of their stacks (threads.yaml)."""
+"""Determine the kinds of threads from their names and outermost functions, according to threads.yaml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: Final[tuple[str, ...]] = get_args(_KindName)
 
 
 class Names(Entry, frozen=True):
-    """Patterns for the functions and the thread names of one kind of thread."""
+    """Patterns that match the functions and the thread names of one kind of thread."""
 
     frames: tuple[str, ...]
     comm: tuple[str, ...]
@@ -52,5 +52,5 @@ def load(path: Path | None = None) -> ThreadKinds:
 
 @cache
 def default_kinds() -> ThreadKinds:
-    """Return the thread kinds of the installed catalog, which is read only once."""
+    """Return the thread kinds of the installed catalog, which is read once."""
     return load()

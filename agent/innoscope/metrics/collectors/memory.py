@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 
 class MemoryCollector:
-    """Collect from one server process. Not thread-safe.
+    """Collects InnoDB's metrics from one server process. Not thread-safe.
 
-    ``status`` and ``variables`` add the contents of the server's tables of status and system variables, about
-    200 series. The first run locates all values, which may take seconds;
-    ``reader.explain()`` reports the result.
+    ``status`` adds the status variables that are in the server's memory, and ``variables`` the system
+    variables: together about 200 series. The first run locates all values, which may take seconds.
+    ``reader.explain()`` reports which values were found.
     """
 
     name = "memory"
+    timeout = 10.0
 
     def __init__(
         self,
@@ -32,10 +33,8 @@ class MemoryCollector:
         *,
         status: bool = False,
         variables: bool = False,
-        timeout: float = 10.0,
         reader: MemoryReader | None = None,
     ) -> None:
-        self.timeout = timeout
         self.reader = reader or MemoryReader(target)
         self._status = status
         self._variables = variables
@@ -63,7 +62,7 @@ class MemoryCollector:
         return samples + extra
 
     def latest(self) -> Mapping[str, float]:
-        """Return the values of the last run, by their names in memory.yaml; empty before the first run."""
+        """Return the values of the last run, keyed by name in memory.yaml; empty before the first run."""
         return self._earlier[1] if self._earlier else {}
 
     def _status_samples(self) -> Iterator[Sample]:

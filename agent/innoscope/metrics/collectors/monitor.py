@@ -1,7 +1,7 @@
 """Parse the InnoDB monitor, the text of ``SHOW ENGINE INNODB STATUS``.
 
-Only requested lines are parsed, each in its own section. A line that a release adds, removes or moves has
-no effect on other lines.
+Each requested line is searched for in its section only, and no other lines are parsed. Lines that a release
+adds, removes or moves therefore do not affect the result for other lines.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
 
 #: A heading is a name between two lines of dashes: ``---`` / ``LOG`` / ``---``.
 _HEADING: Final = re.compile(r"^-{3,}\n([A-Z][A-Z0-9 /&-]*)\n-{3,}$", re.MULTILINE)
+#: At most 20 digits, as 64-bit numbers have.
+_NUMBER: Final = re.compile(r"\d{1,20}")
 
 
 def sections(text: str) -> dict[str, str]:
-    """Return ``{"LOG": "Log sequence number …"}``. If a name occurs twice, the first section is returned."""
+    """Return the text of each section, by heading: ``{"LOG": "Log …"}``. Duplicates are ignored."""
     found: dict[str, str] = {}
     headings = list(_HEADING.finditer(text))
     ends = [*(heading.start() for heading in headings[1:]), len(text)]
-    for heading, end in zip(headings, ends, strict=False):  # no headings, no sections
+    for heading, end in zip(headings, ends, strict=False):  # without headings, ``ends`` is longer
         found.setdefault(heading.group(1).strip(), text[heading.end() : end])
     return found
 
 
 def number(parts: Mapping[str, str], section: str, line: re.Pattern[str]) -> int | None:
-    """Return the number in the first line that matches completely; None if the section or line is missing.
+    """Return the number in the first line that matches in full; None if the section or line is missing.
 
-    If ``line`` has two groups, they match the high and the low half of a number (InnoDB before 5.1.45).
+    If ``line`` has two groups, they match the high and low halves of a number (InnoDB before 5.1.45).
     """
     for text in parts.get(section, "").splitlines():
         match = line.fullmatch(text.rstrip())
@@ -37,3 +39,13 @@ def number(parts: Mapping[str, str], section: str, line: re.Pattern[str]) -> int
             digits = [group for group in match.groups() if group is not None]
             return int(digits[0]) if len(digits) == 1 else (int(digits[0]) << 32) + int(digits[1])
     return None
+
+
+def total(parts: Mapping[str, str], section: str, line: re.Pattern[str]) -> int | None:
+    """Return the sum of the numbers in all lines that match in full; None if no line matches.
+
+    The group of ``line`` matches one number, or several, such as ``0, 3, 1``.
+    """
+    matches = [line.fullmatch(text.rstrip()) for text in parts.get(section, "").splitlines()]
+    numbers = [number for match in matches if match for number in _NUMBER.findall(match.group(1))]
+    return sum(map(int, numbers)) if numbers else None

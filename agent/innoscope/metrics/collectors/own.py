@@ -21,7 +21,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class SensorState:
-    """The agent's view of its sensor, with the costs that the sensor reported last."""
+    """The agent's view of its sensor, with the most recently reported costs."""
 
     up: bool = False
     words: str = "not queried yet"
@@ -35,7 +35,7 @@ class SensorState:
     def answered(
         self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int, trouble: Trouble
     ) -> None:
-        """Record a successful query. If ``life`` differs from the previous one, the sensor was restarted."""
+        """Record a successful query. If ``life`` differs from the previous one, count a sensor restart."""
         if self.life not in (None, life):
             self.restarts += 1
         self.up, self.words, self.life, self.version = True, "", life, version
@@ -48,7 +48,7 @@ class SensorState:
 
 @dataclass(slots=True)
 class Pushes:
-    """Count pushed, failed and dropped profiles. ``last_success`` is Unix time; 0 if none succeeded."""
+    """Counts of pushed, failed and dropped profiles. ``last_success`` is Unix time; 0 if none succeeded."""
 
     sent: int = 0
     bytes: int = 0
@@ -59,7 +59,7 @@ class Pushes:
     last_success: float = 0.0
 
     def samples(self) -> list[Sample]:
-        """Return the samples of these counters."""
+        """Return the counters as samples."""
         return [
             Sample("push_profiles", self.sent),
             Sample("push_bytes", self.bytes),
@@ -71,9 +71,9 @@ class Pushes:
         ]
 
 
-def resident_bytes(status: Path = Path("/proc/self/statm")) -> int:
+def resident_bytes() -> int:
     """Return this process's resident memory in bytes."""
-    return int(status.read_text().split()[1]) * _PAGE
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
 def cpu_seconds() -> float:
@@ -85,7 +85,7 @@ def cpu_seconds() -> float:
 def own(
     sensor: SensorState, dropped: int, pushes: Pushes | None = None, trouble: Trouble | None = None
 ) -> Outcome:
-    """Return Innoscope's own samples. The costs of the sensor are omitted while it is down.
+    """Return Innoscope's own samples. While the sensor is down, its costs are omitted.
 
     ``pushes`` is None if no profiles are pushed.
     """

@@ -14,12 +14,12 @@ from innoscope.common.samples import Histogram, Sample
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.probes import capabilities
 from innoscope.probes.address_names import exported_mutexes, site_names
-from innoscope.probes.attachment import OTHER_SITE, Attachment
+from innoscope.probes.attachment import FILE_OPERATIONS, OTHER_SITE, Attachment
 from innoscope.probes.build_cache import BccMissing
 from innoscope.probes.c_source import THREADS
 from innoscope.probes.calibration import HitCost, known_cost
 from innoscope.probes.catalog import default_catalog
-from innoscope.probes.descriptor_kinds import DescriptorKinds
+from innoscope.probes.descriptor_kinds import CountsByKind, DescriptorKinds
 from innoscope.probes.governor import DEFAULT_BUDGET, Governor
 from innoscope.probes.governor_retry import FIRST_PAUSE_S, MAX_PAUSE_S
 from innoscope.probes.selftest import SelfTest
@@ -35,29 +35,31 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _NS = 1e9
-#: Counters that the BPF programs sum in nanoseconds.
+#: Counters that the BPF programs keep in nanoseconds.
 _IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
-_READ = 1  # struct file_key.operation
+_READ = FILE_OPERATIONS["pread"]
 #: Groups of mysqld_cpu_seconds that the BPF programs distinguish. All other groups are "other".
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
-
+#: Metrics with labels by kind of thread. Until the kinds are known, the BPF programs count each thread as a
+#: client's.
+_BY_THREAD_KIND = frozenset({"flushed_pages_by_thread", "checkpoints"})
 
 #: Permanent failures, which are not retried.
 _FINAL = (NoSuchProcess, NoRights, KernelUnable, BccMissing)
 
 
 def on_a_thread(attach: Callable[[], None], delay_s: float) -> None:
-    """Call ``attach`` on a new thread after ``delay_s`` seconds."""
+    """Call ``attach`` in a new thread after ``delay_s`` seconds."""
     timer = threading.Timer(delay_s, attach)
     timer.name, timer.daemon = "probes", True
     timer.start()
 
 
 class ProbesCollector:
-    """Collect from the probes of one server. ``close`` detaches them.
+    """Collects the metrics of one server's probes. ``close`` detaches the probes.
 
-    With ``attach_soon``, the probes are attached in the background through ``attach_on``,
-    because compiling takes seconds.
+    With ``attach_soon``, the probes are attached in the background by ``attach_on``, because compiling takes
+    seconds.
 
     ``families`` defaults to the families that are enabled by default. ``metrics`` limits the probes to those
     that feed these metrics. ``kinds`` returns the group of each thread (collectors.waits). ``counters``
@@ -92,9 +94,9 @@ class ProbesCollector:
         self._starting = attach_soon
         self._attach_on, self._pause_s = attach_on, FIRST_PAUSE_S
         self._mutexes: list[str] = []
-        self._descriptors = DescriptorKinds(target.pid)
+        self._descriptors, self._by_kind = DescriptorKinds(target.pid), CountsByKind()
         self._searched = (time.monotonic(), 0.0)
-        #: Names of latch sites by key; the map's size limits their number.
+        #: Names of latch sites by key, bounded by the size of the BPF map.
         self._sites: dict[tuple[int, int], str] = {struct.unpack("=QQ", OTHER_SITE): "other"}
         if attach_soon:
             attach_on(self._start_quietly, 0.0)
@@ -116,17 +118,17 @@ class ProbesCollector:
             attachment.close()
             raise
         self._governor, self._failure = governor, None
-        if self._closed.is_set():  # the server has exited since
+        if self._closed.is_set():  # the collector was closed in the meantime
             governor.close()
         return governor
 
     def _start_quietly(self) -> None:
-        """Start. After a failure that may be temporary (such as a lack of memory), retry later."""
+        """Start the probes. After a failure that may be temporary, such as a lack of memory, retry later."""
         if self._closed.is_set():
             return
         try:
             self.start()
-        except BaseException as error:  # also a panic of the native core, so that the reason is logged
+        except BaseException as error:  # includes panics of the native core, so that they are logged
             self._failure = _explained(error)
             final = isinstance(error, _FINAL)
             again = "never" if final else f"{self._pause_s:.0f}s"
@@ -139,7 +141,7 @@ class ProbesCollector:
     def start_once(self) -> Governor:
         """Return the governor, starting it if necessary.
 
-        Raises CollectorFailed while the governor starts in the background, or if it cannot start.
+        Raises CollectorFailed while the governor is starting in the background, or if it cannot start.
         """
         if self._failure is not None:
             reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
@@ -155,12 +157,12 @@ class ProbesCollector:
             self._governor.close()
 
     def report(self) -> list[ProbeReport]:
-        """Return a report on all probes, for display; empty before they are attached."""
+        """Return a report on each probe, for display; empty before the probes are attached."""
         reports = self._governor.report() if self._governor else []
         return [replace(each, note=self._notes.get(each.probe, each.note)) for each in reports]
 
     def status(self) -> list[dict[str, Any]]:
-        """Return the report as records, for the sensor's socket."""
+        """Return the report on each probe as a dictionary, for the sensor's socket."""
         return [asdict(report) for report in self.report()]
 
     def collect(self) -> list[Sample]:
@@ -172,8 +174,8 @@ class ProbesCollector:
         self._notes = self._selftest.compare(_sums(counted), self._own_counters())
         return [
             *counted,
-            *self._files(governor.attachment),
-            *self._latch_sites(governor.attachment),
+            *self._files(governor.totals.files),
+            *self._latch_sites(governor.totals.sites),
             *_own(governor),
         ]
 
@@ -193,16 +195,18 @@ class ProbesCollector:
         return [name for name, _ in mutexes]
 
     def _counters(self, governor: Governor) -> Iterable[Sample]:
-        fed = _fed_metrics(governor)
+        fed, counters = _fed_metrics(governor), governor.totals.counters
+        if not governor.attachment.known_kinds:
+            fed -= _BY_THREAD_KIND
         for slot in default_slots().counters.values():
             if slot.metric not in fed:
                 continue
             scale = _NS if slot.metric in _IN_NANOSECONDS else 1
             for index, label in enumerate(slot.labels or ("",)):
-                value = governor.totals.counters[slot.first + index] / scale
+                value = counters[slot.first + index] / scale
                 yield Sample(slot.metric, value, (label,) if label else ())
             if slot.metric == "deadlock_search_seconds":
-                yield self._wall_share(governor.totals.counters[slot.first] / _NS)
+                yield self._wall_share(counters[slot.first] / _NS)
 
     def _wall_share(self, seconds: float) -> Sample:
         now = time.monotonic()
@@ -219,36 +223,29 @@ class ProbesCollector:
         labels = self._mutexes if slot.labels is None else slot.labels or ("",)
         for index, label in enumerate(labels):
             histogram = _histogram(totals[slot.first + index])
-            # A mutex without any waits has no series.
+            # A mutex that no thread waited for has no series.
             if slot.labels is not None or histogram.count:
                 yield Sample(slot.metric, histogram, (label,) if label else ())
 
-    def _files(self, attachment: Attachment) -> Iterable[Sample]:
-        bpf_map = attachment.optional_map("files")
-        if bpf_map is None:
-            return
-        entries = bpf_map.entries()
-        items = [(*struct.unpack("=II", key), words) for key, words in entries.items() if any(words)]
-        kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
+    def _files(self, files: Mapping[bytes, Sequence[float]]) -> Iterable[Sample]:
+        counts = {struct.unpack("=II", key): words for key, words in files.items()}
+        kinds = self._descriptors.kinds({descriptor for descriptor, _ in counts})
         sums: dict[tuple[str, str], Histogram] = {}
-        for descriptor, operation, words in items:
-            key = ("read_seconds" if operation == _READ else "fsync_seconds", kinds[descriptor])
+        for (operation, kind), words in self._by_kind.add(counts, kinds).items():
+            key = ("read_seconds" if operation == _READ else "fsync_seconds", kind)
             sums[key] = sums.get(key, Histogram((), 0)).plus(_histogram(words))
         for (metric, kind), histogram in sums.items():
             yield Sample(metric, histogram, (kind,))
 
-    def _latch_sites(self, attachment: Attachment) -> Iterable[Sample]:
-        bpf_map = attachment.optional_map("sites")
-        if bpf_map is None:
-            return
-        counts = {struct.unpack("=QQ", key): count for key, [count] in bpf_map.entries().items() if count}
+    def _latch_sites(self, sites: Mapping[bytes, float]) -> Iterable[Sample]:
+        counts = {struct.unpack("=QQ", key): count for key, count in sites.items()}
         self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
         for key, count in sorted(counts.items(), key=lambda item: -item[1]):
             yield Sample("latch_spin_waits", count, (self._sites[key],))
 
 
 def _sums(samples: Iterable[Sample]) -> dict[str, float]:
-    """Return the sum over all labels, by metric."""
+    """Return each metric's sum over all labels. A histogram contributes its number of observations."""
     sums: dict[str, float] = {}
     for sample in samples:
         value = sample.value.count if isinstance(sample.value, Histogram) else sample.value
@@ -257,7 +254,7 @@ def _sums(samples: Iterable[Sample]) -> dict[str, float]:
 
 
 def _fed_metrics(governor: Governor) -> set[str]:
-    """Return the metrics that at least one placed probe feeds."""
+    """Return the metrics that at least one of the located probes feeds."""
     return {metric for point in governor.attachment.points for metric in point.placed.feeds}
 
 

@@ -1,6 +1,6 @@
 """Collect the server's process metrics from /proc: state, CPU time by kind of thread, memory, I/O.
 
-Collection also works for a server that is stopped or hangs.
+This also works if the server is stopped or hangs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _TICK_NS: Final = 1_000_000_000 // _TICKS
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-#: Minimum seconds between two reads of all threads' CPU times, because reading a thread takes 7 µs.
+#: Minimum seconds between two reads of all threads' CPU times. Reading one thread takes 7 µs.
 _CPU_EVERY_S: Final = 5.0
-#: Threads read between two checks of the time limit.
+#: Number of threads read between two checks of the time limit.
 _CPU_PART: Final = 500
-#: Maximum seconds per scrape to read CPU times; the next scrape continues.
+#: Maximum seconds per scrape for reading CPU times; the next scrape continues.
 _CPU_READ_S: Final = 0.05
-#: Pause between two reads, as a multiple of the time to read all threads, so that reading takes at most 0.5 %
-#: of a core for any number of threads.
+#: Pause between two reads, as a multiple of the time that reading all threads takes. This limits reading to
+#: 0.5 % of a core for any number of threads.
 _CPU_PAUSE: Final = 200
 # Fields of /proc/PID/stat after the command's closing bracket.
 _STATE, _UTIME, _STIME, _THREADS, _START = 0, 11, 12, 17, 19
@@ -92,7 +92,7 @@ class ProcessCollector:
         ]
 
     def _read_cpu(self, pid: int, stat: list[bytes]) -> None:
-        """Read CPU times if a read is due: of all threads, or of the next batch if there are many threads."""
+        """When a read is due, read the CPU times of all threads or, if there are many, of the next batch."""
         began = self._clock()
         if self._reading is None:
             if self._cpu_due is not None and began < self._cpu_due:
@@ -106,12 +106,12 @@ class ProcessCollector:
         if complete:
             self._cpu.add(reading.total, reading.found, self._kinds())
             self._reading = None
-            if self._cpu_every_s:  # 0: at each scrape
+            if self._cpu_every_s:  # if 0, read at each scrape
                 self._cpu_due = max(self._cpu_due or began, began + _CPU_PAUSE * reading.seconds)
 
 
 class _CpuReading:
-    """One pass over all threads' CPU times, in one or several scrapes.
+    """One pass over all threads' CPU times, which may span several scrapes.
 
     ``total`` is the CPU time of the whole process, read before that of any thread.
     """
@@ -123,7 +123,7 @@ class _CpuReading:
         self._left = tids
 
     def read_more(self, pid: int, enough: Callable[[], bool]) -> bool:
-        """Read until all threads are read or ``enough`` returns true; return whether all are read."""
+        """Read threads until none is left or ``enough`` returns true. Return whether none is left."""
         while self._left and (not self.found or not enough()):
             part, self._left = self._left[:_CPU_PART], self._left[_CPU_PART:]
             self.found.update(_thread_cpu(pid, part))
@@ -133,7 +133,7 @@ class _CpuReading:
 class CpuByKind:
     """Sums of CPU time by kind of thread, in nanoseconds. They never decrease.
 
-    The time of exited threads is included. The time between a thread's last read and its exit is only known
+    The time of exited threads is included. The time between a thread's last read and its exit is known only
     from the process's total, and counts as ``other``.
     """
 
@@ -149,11 +149,12 @@ class CpuByKind:
         waiting = 0
         for tid, cpu in threads.items():
             kind = kinds.get(tid)
-            if kind is None and tid not in self._known:  # a snapshot will have classified it by the next pass
+            if kind is None and tid not in self._known:  # the next snapshot will classify it
                 waiting += cpu
                 continue
             before = self._counted.get(tid, 0)
-            self.groups[kind or "other"] += cpu - before if cpu >= before else cpu  # the id was reused
+            # If the value is smaller than before, the thread id was reused.
+            self.groups[kind or "other"] += cpu - before if cpu >= before else cpu
             counted[tid] = cpu
         self._counted, self._known = counted, set(threads)
         rest = total - sum(self.groups.values()) - waiting
@@ -167,7 +168,7 @@ def _thread_ids(pid: int) -> list[str]:
 
 
 def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
-    """Return each thread's nanoseconds on a CPU, from /proc/PID/task/TID/schedstat."""
+    """Return each thread's CPU time in nanoseconds, from /proc/PID/task/TID/schedstat."""
     found = {}
     folder = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -188,7 +189,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
 
 
 def _open_files(pid: int) -> int:
-    """Return the number of open descriptors. Count the entries before Linux 6.2, where the size is 0."""
+    """Return the number of open descriptors. Before Linux 6.2, stat reports 0, so the entries are counted."""
     path = f"/proc/{pid}/fd"
     return os.stat(path).st_size or len(os.listdir(path))  # noqa: PTH116, PTH208, often and thousands
 

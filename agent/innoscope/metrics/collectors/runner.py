@@ -1,6 +1,6 @@
 """Run collectors in parallel, each with a timeout.
 
-Only the runner adds success, duration and reason. The runner catches everything that a collector raises.
+The runner adds success, duration and reason to the samples, and catches everything that a collector raises.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A collector whose last run took more than this number of seconds, or that has not run yet, runs on the
-#: threads for slow jobs, so that a slow server does not delay other servers.
+#: A collector whose last run took longer than this, in seconds, or that has not run yet, runs on the threads
+#: for slow jobs, so that a slow server does not delay others.
 _QUICK_S: Final = 0.1
-#: Limit on the distinct unexpected errors that are logged.
+#: Maximum number of distinct unexpected errors to log.
 _MAX_LOGGED: Final = 100
 _ERRNOS: Final = {errno.EPERM: "rights", errno.EACCES: "rights", errno.ESRCH: "gone"}
 
@@ -45,7 +45,7 @@ class Collector(Protocol):
 class Runner:
     """Runs the collectors of one server. A collector that hangs does not delay the others.
 
-    ``workers`` are shared with the runners of other servers; by default each collector has its own thread.
+    ``workers`` are shared with the runners of other servers. By default, each collector has its own thread.
     ``owner`` names the server in the log.
     """
 
@@ -71,14 +71,14 @@ class Runner:
             run.start()
 
     def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
-        """Return the outcomes of the last ``start()``.
+        """Return the outcomes of the runs that ``start()`` started last.
 
         For each collector, wait at most its timeout, and at most ``patience_s`` seconds.
         """
         return [run.outcome(patience_s) for run in self._runs]
 
     def close(self) -> None:
-        """Prevent further runs. A hanging run ends when its collector returns or the process exits."""
+        """Prevent further runs. A hung run ends when its collector returns or the process exits."""
         for run in self._runs:
             run.close()
         if self._own is not None:
@@ -109,7 +109,7 @@ class _Run:
         self._workers.submit(Job(kind, self._owner, self._work, self._lost))
 
     def outcome(self, patience_s: float) -> Outcome:
-        """Return the outcome of the run, or a timeout."""
+        """Return the outcome of the last run, or a timeout failure if the run has not ended."""
         name, timeout = self._collector.name, min(self._collector.timeout, patience_s)
         with self._state:
             if not self._late:
@@ -146,7 +146,7 @@ class _Run:
         reason = None
         try:
             samples = tuple(self._collector.collect())
-        except BaseException as error:  # also a panic of the Rust core: this thread must survive
+        except BaseException as error:  # includes panics of the Rust core, which must not end this thread
             reason = self._reason(error)
         return Outcome(self._collector.name, reason is None, time.monotonic() - began, samples, reason)
 
@@ -160,14 +160,14 @@ class _Run:
 
 
 def slow_kind(name: str) -> str:
-    """Return the job kind of a collector's slow runs."""
+    """Return the job kind for a collector's slow runs."""
     return f"{name}-slow"
 
 
 def explain(error: BaseException) -> tuple[str, str]:
     """Return ``(reason, message)``. The reason is one of the reasons in metrics.yaml."""
     if isinstance(error, InnoscopeError):
-        words = f"{error.what} ({error.remedy})" if error.remedy else error.what
+        words = error.in_one_line
         if isinstance(error, CollectorFailed):
             return error.reason, words
         for kind, reason in ((NoSuchProcess, "gone"), (NoRights, "rights"), (KernelUnable, "unsupported")):

@@ -1,7 +1,7 @@
 """Collect a server's own metrics over one persistent SQL connection.
 
 There is at most one connection and one statement at a time. Every wait for the server has a timeout, no
-statement waits for a metadata lock, and the delay between attempts grows after each failure.
+statement waits for a metadata lock, and the pause between attempts grows with each failure.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 #: Seconds between attempts after the first failure. The pause doubles after each failure, up to the maximum.
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 5.0
-#: Seconds after which the available sources are queried again, because counters can be enabled at any time.
+#: Seconds after which the query plan is replaced, in case more counters have been enabled.
 _PLAN_TTL_S: Final = 300.0
-#: The column of enabled counters has one name in MySQL and another in MariaDB 10.5 and later.
+#: The column that marks enabled counters is STATUS in MySQL, and ENABLED in MariaDB 10.5 and later.
 _COUNTERS: Final = (
     "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE STATUS = 'enabled'",
     "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE ENABLED = 1",
@@ -153,7 +153,7 @@ class _Session:
         self._connection.abandon()
 
     def _make_plan(self) -> Plan:
-        """Query one kind of source after another until each series has a source, and return the plan.
+        """Query the kinds of sources in turn until each series has a source, and return the plan.
 
         The InnoDB monitor is queried last, because it is expensive.
         """
@@ -200,15 +200,15 @@ class _Session:
                     raise
             else:
                 self._counters_sql = statement
-                return {_text(name): int(count) for name, count in rows}
+                return {sql.as_text(name): int(count) for name, count in rows}
         return {}
 
     def _monitor(self) -> dict[str, str]:
         rows = self._rows("SHOW ENGINE INNODB STATUS")
-        return sections(_text(rows[0][2])) if rows else {}
+        return sections(sql.as_text(rows[0][2])) if rows else {}
 
     def _pairs(self, statement: str) -> dict[str, str]:
-        return {_text(name): _text(value) for name, value in self._rows(statement)}
+        return {sql.as_text(name): sql.as_text(value) for name, value in self._rows(statement)}
 
     def _rows(self, statement: str) -> Sequence[tuple[Any, ...]]:
         return sql.rows(self._connection, statement)
@@ -219,9 +219,5 @@ def _narrowed(statement: str, names: Sequence[str]) -> str:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    """Quote names from the catalog. Such names need no escaping."""
+    """Return the names as quoted SQL strings. They are from the catalog, and need no escaping."""
     return ", ".join(f"'{name}'" for name in names)
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

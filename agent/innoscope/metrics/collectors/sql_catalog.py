@@ -20,14 +20,15 @@ KINDS: Final = ("status", "variable", "counter", "monitor", "formula")
 
 
 class SourceEntry(ServerEntry, frozen=True):
-    """One source of a metric's value; exactly one of KINDS is set. Version ranges limit the servers."""
+    """One source of a metric's value, for servers in the version ranges. Exactly one of KINDS is set."""
 
     status: str | None = None
     variable: str | None = None
     counter: str | None = None
     monitor: str | None = None
-    formula: Literal["classic_redo_limit"] | None = None  # the formulas in sql_plan.py
+    formula: Literal["classic_redo_limit", "change_buffer_limit"] | None = None  # FORMULAS in sql_plan.py
     line: re.Pattern[str] | None = None
+    sum: bool = False
     scale: int | float = 1
 
     def __post_init__(self) -> None:
@@ -38,6 +39,8 @@ class SourceEntry(ServerEntry, frozen=True):
             raise ValueError("line is required with monitor, and not allowed otherwise")
         if self.line is not None and not 1 <= self.line.groups <= 2:
             raise ValueError("line must have one or two groups")
+        if self.sum and (self.line is None or self.line.groups != 1):
+            raise ValueError("sum needs a line with one group")
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -82,15 +85,17 @@ class File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of a value: its kind, one of KINDS, and its name.
+    """One source of a value: its kind (one of KINDS) and its name.
 
-    For the kind ``monitor``, the name is a section, and ``line`` matches a line of that section.
+    For the kind ``monitor``, the name is a section, and ``line`` matches a line of that section. With
+    ``sum``, all matching lines are added up.
     """
 
     kind: str
     name: str
     scale: float
     line: re.Pattern[str] | None
+    sum: bool
     servers: ServerEntry
 
     def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
@@ -109,7 +114,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The checked contents of the file. ``session`` contains assignments for ``SET SESSION``."""
+    """The validated contents of sql.yaml. ``session`` holds the assignments for ``SET SESSION``."""
 
     entries: tuple[Series, ...]
     session: tuple[str, ...]
@@ -122,7 +127,7 @@ def default() -> Catalog:
 
 
 def load(path: Path | None = None) -> Catalog:
-    """Read and check the file. Raises BadFile."""
+    """Read and check a catalog, by default the installed one. Raises BadFile."""
     file = read_yaml(path or catalog_path("sql.yaml"), File)
     entries = (
         Series(series.metric, series.labels, tuple(map(_source, series.any))) for series in file.metrics
@@ -132,4 +137,4 @@ def load(path: Path | None = None) -> Catalog:
 
 def _source(entry: SourceEntry) -> Source:
     [(kind, name)] = entry.names
-    return Source(kind, name, entry.scale, entry.line, entry)
+    return Source(kind, name, entry.scale, entry.line, entry.sum, entry)

@@ -1,4 +1,4 @@
-"""Convert SQL errors to a failure reason, which is exported as a label, and a message."""
+"""Convert an SQL error to a failure reason (exported as a label) and a message."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.target.choice import NotChosen
 
-#: Error numbers of servers, clients and the kernel (mysqld_error.h, errmsg.h, errno.h) → reason.
+#: Failure reason for each error number of a server, client or kernel (mysqld_error.h, errmsg.h, errno.h).
 _REASONS: Final = {
     errno.ESRCH: "refused",  # the server has exited
     1040: "refused",  # too many connections
     1044: "denied",
     1045: "denied",
     1053: "refused",  # the server is shutting down
-    1129: "refused",  # host blocked
-    1130: "denied",  # host not allowed
+    1129: "refused",  # the host is blocked
+    1130: "denied",  # the host is not allowed
     1142: "denied",
     1203: "refused",  # max_user_connections
     1226: "refused",  # the account's max_user_connections
@@ -36,7 +36,7 @@ _PREFIX: Final = "no SQL: "
 
 
 def explain(error: BaseException) -> CollectorFailed:
-    """Return the failure to report for this error."""
+    """Return the CollectorFailed to report for this error."""
     if isinstance(error, CollectorFailed):
         return error
     if not isinstance(error, InnoscopeError):
@@ -49,7 +49,7 @@ def explain(error: BaseException) -> CollectorFailed:
 
 
 def denied_words(error: SqlFailed) -> str | None:
-    """Return the error's message if a privilege is missing, else None."""
+    """Return the error's message if it reports a missing privilege, else None."""
     failed = explain(error)
     return failed.words if failed.reason == "denied" else None
 
@@ -71,7 +71,7 @@ def _timed_out(error: BaseException) -> bool:
     inner = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     if isinstance(inner, TimeoutError):
         return True
-    # connect(2) to a Unix socket whose backlog is full fails with EAGAIN at once
+    # connect(2) to a Unix socket whose backlog is full fails immediately with EAGAIN
     if isinstance(inner, OSError) and inner.errno == errno.EAGAIN:
         return True
     return "timed out" in str(error.args[-1] if error.args else "")

@@ -1,4 +1,4 @@
-"""Choose the SQL source of each series for one connection: the first source that the server has."""
+"""Choose the SQL source of each series for one connection: the first in the catalog that the server has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Number = int | float
 
 @dataclass(slots=True)
 class Answers:
-    """The values that a server returned, by name; the monitor's text, by section. Empty if not queried."""
+    """A server's values by name, and the monitor's text by section. What was not queried is empty."""
 
     status: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Answers:
     monitor: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, source: Source) -> Number | None:
-        """Return the source's value, scaled; None if the server does not have it."""
+        """Return the source's scaled value; None if the server does not have it."""
         number: Number | None
         match source.kind:
             case "status":
@@ -36,7 +36,8 @@ class Answers:
             case "counter":
                 number = self.counters.get(source.name)
             case "monitor":
-                number = monitor.number(self.monitor, source.name, source.line) if source.line else None
+                read = monitor.total if source.sum else monitor.number
+                number = read(self.monitor, source.name, source.line) if source.line else None
             case _:
                 number = FORMULAS[source.name].compute(self.variables)
         if number is None or source.scale == 1:
@@ -55,7 +56,7 @@ def _number(text: str | None) -> Number | None:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A function that computes a value from system variables, and the names of these variables."""
+    """A function that computes a value from system variables, and the names of those variables."""
 
     variables: tuple[str, ...]
     compute: Callable[[Mapping[str, str]], Number | None]
@@ -89,7 +90,28 @@ def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
     return margin - margin // 10 if margin > 0 else None
 
 
-FORMULAS: Final[Mapping[str, Formula]] = {"classic_redo_limit": Formula(_REDO_VARIABLES, _classic_redo_limit)}
+_CHANGE_BUFFER_VARIABLES: Final = (
+    "innodb_buffer_pool_size",
+    "innodb_page_size",
+    "innodb_change_buffer_max_size",
+)
+
+
+def _change_buffer_limit(variables: Mapping[str, str]) -> Number | None:
+    """Return the maximum number of pages in the change buffer.
+
+    See ibuf_max_size_update in ibuf0ibuf.cc of MySQL 5.7 and 8.0.
+    """
+    pool, page, percentage = (_number(variables.get(name)) for name in _CHANGE_BUFFER_VARIABLES)
+    if pool is None or not page or percentage is None:
+        return None
+    return int(pool) // int(page) * int(percentage) // 100
+
+
+FORMULAS: Final[Mapping[str, Formula]] = {
+    "classic_redo_limit": Formula(_REDO_VARIABLES, _classic_redo_limit),
+    "change_buffer_limit": Formula(_CHANGE_BUFFER_VARIABLES, _change_buffer_limit),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +121,7 @@ class Plan:
     chosen: tuple[tuple[Series, Source], ...]
 
     def names(self, kind: str) -> list[str]:
-        """Return the sorted names to query for this kind. Variables include the inputs of formulas."""
+        """Return the sorted names to query for this kind. For variables, include the inputs of formulas."""
         found = {source.name for _, source in self.chosen if source.kind == kind}
         if kind == "variable":
             used = (FORMULAS[source.name] for _, source in self.chosen if source.kind == "formula")
@@ -121,7 +143,7 @@ def variables_of(catalog: Catalog) -> list[str]:
 def make(
     catalog: Catalog, flavour: str, version: tuple[int, ...], answers: Answers, kinds: Iterable[str]
 ) -> tuple[Plan, bool]:
-    """Return the plan from the kinds queried so far, and whether another kind could add a source."""
+    """Return a plan based on the kinds queried so far, and whether another kind could add a source."""
     queried = frozenset(kinds)
     chosen = []
     incomplete = False

@@ -1,6 +1,6 @@
-"""Report the settings that ``innoscope toggle`` changed, from the status file that this command writes.
+"""Report the settings that ``innoscope toggle`` has changed, from the status file that it writes.
 
-The agent only reads this file, and cannot import the code that makes changes.
+The agent only reads this file and never imports the code that makes changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 NAME: Final = "toggles"
-#: Maximum toggles reported per server, newest first; equal to the bound of the label in metrics.yaml.
+#: Maximum number of toggles to report per server, newest first; equal to the label's bound in metrics.yaml.
 MOST: Final = 12
 _MOST_BYTES: Final = 256 << 10
 _MAX_TEXT: Final = 80  # maximum characters of a label value
@@ -70,7 +70,7 @@ class _File(schema.Entry, frozen=True):
 
 
 class TogglesFile:
-    """The status file, read once for all servers of a collection."""
+    """The status file, read once per collection for all servers."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or status_path()
@@ -78,7 +78,7 @@ class TogglesFile:
         self._reason: str | None = None
 
     def read(self) -> None:
-        """Read the file. Never raises. A missing file means that no setting was changed."""
+        """Read the file; never raise. A missing file means that no setting was changed."""
         try:
             file = schema.decode_json(_content(self._path), _File, self._path)
             self._servers, self._reason = file.servers, None
@@ -92,7 +92,7 @@ class TogglesFile:
             self._servers, self._reason = (), f"{error.reason}: {self._path}: {error.words}"
 
     def outcome(self, target: Target) -> Outcome:
-        """Return the samples of one server."""
+        """Return the outcome of the collector for one server."""
         began = time.monotonic()
         samples: tuple[Sample, ...] = ()
         for server in self._servers:

@@ -1,4 +1,4 @@
-"""Count the threads of a server by wait class, from a stack snapshot once a second."""
+"""Count a server's threads by wait class, from one stack snapshot per second."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum time that one snapshot represents, in intervals. During longer gaps, nothing was observed.
+#: Maximum time that one snapshot represents, in intervals. The rest of a longer gap counts as not observed.
 _LONGEST_GAP: Final = 5
-#: Seconds after which the last snapshot is too old to export.
+#: Age in seconds at which the last snapshot is too old to export.
 _STALE_S: Final = 5.0
 #: Seconds until the next snapshot after a failure.
 _RETRY_S: Final = 5.0
 #: Maximum number of cached stacks. A larger cache is cleared, so that memory use stays bounded.
 _SEEN_KEPT: Final = 2_000
 _CLOSE_S: Final = 0.3
-#: The label ``kind`` of ``threads``, by kind of thread (threads.yaml). All others are ``background``.
+#: The label ``kind`` of the metric ``threads``, by kind of thread. All other kinds get ``background``.
 _KIND_LABEL: Final = {CLIENT: "client", APPLIER: "applier"}
 
 
@@ -50,30 +50,32 @@ class SnapshotCallback(Protocol):
     def __call__(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
         """Process one snapshot, taken at Unix time ``taken_at``. A group is ``(kind, stack, thread ids)``.
 
-        The thread ids are ids in the server's pid namespace.
+        Thread ids are those in the server's pid namespace.
         """
 
 
 class _Seen(NamedTuple):
-    """The cached stack record and kind of threads with the same frames, wait class, trust and name."""
+    """A cache entry: the stack and kind of threads with equal frames, wait class, trust level and name."""
 
     stack: Stack
     kind: ThreadKind
 
 
 def open_engine(target: Target) -> Engine:
-    """Return an engine that copies stacks by BPF, because a daemon must never stop threads.
+    """Return an engine that copies stacks without stopping threads.
 
     Raises NoRights or KernelUnable.
     """
     try:
-        return Engine(target, most_bytes=MOST_BYTES)
-    except (NoRights, KernelUnable) as error:  # the original remedy suggests ptrace
-        raise type(error)(error.what, remedy="innoscope doctor says what is missing") from error
+        engine = Engine(target, most_bytes=MOST_BYTES)
+    except (NoRights, KernelUnable) as error:  # replace the remedy, which suggests ptrace
+        raise type(error)(error.what, remedy="innoscope doctor shows what is missing") from error
+    _log.info("process %d: snapshots by method %s", target.pid, engine.method)
+    return engine
 
 
 class WaitsCollector:
-    """Takes snapshots on threads of ``workers``. ``collect`` never waits for a snapshot."""
+    """Takes snapshots on the threads of ``workers``. ``collect`` never waits for a snapshot."""
 
     name = "waits"
     timeout = 0.5
@@ -109,7 +111,7 @@ class WaitsCollector:
         workers.submit(self._job)
 
     def collect(self) -> Iterable[Sample]:
-        """Return the threads per wait class in the last snapshot, and the totals so far.
+        """Return the number of threads per wait class in the last snapshot, and the totals so far.
 
         Raises CollectorFailed if the last snapshot failed or is too old, or if there is none yet.
         """
@@ -124,7 +126,7 @@ class WaitsCollector:
             return self._tally.samples()
 
     def thread_kinds(self) -> Mapping[int, str]:
-        """Return ``{thread id as in /proc: kind}`` of the last snapshot, or ``{}``. See kinds.KINDS."""
+        """Return the kind (kinds.KINDS) of each thread in the last snapshot, by thread id as in /proc."""
         return self._kinds
 
     def close(self) -> None:
@@ -135,7 +137,7 @@ class WaitsCollector:
             self._snapshot_lock.release()
 
     def _take_scheduled(self) -> None:
-        """Take one snapshot, and schedule the next. Snapshots that are overdue by then are skipped."""
+        """Take one snapshot, and schedule the next one. Snapshots that are overdue by then are skipped."""
         with self._snapshot_lock:
             if not self._ended:
                 pause = self._try_snapshot()
@@ -148,7 +150,7 @@ class WaitsCollector:
                 self._let_go()
 
     def _schedule_retry(self) -> None:
-        """Replace the lock that a thread held when it died, and schedule a snapshot."""
+        """Replace the lock that a dead thread still holds, and schedule a snapshot."""
         self._snapshot_lock = threading.Lock()
         self._due = time.monotonic() + _RETRY_S
         self._workers.submit_at(self._due, self._job)
@@ -169,7 +171,7 @@ class WaitsCollector:
             began = self._clock()
             snapshot = self._source.take_snapshot()
             self._take(snapshot, self._clock() - began)
-        except BaseException as error:  # also a panic of the Rust core: snapshots must continue later
+        except BaseException as error:  # includes panics of the Rust core; retry later
             self._fail(error)
             return _RETRY_S
         return self._interval_s
@@ -183,13 +185,13 @@ class WaitsCollector:
 
     def _take(self, snapshot: Snapshot, seconds: float) -> None:
         """Count the threads of one snapshot, which took ``seconds``."""
-        counts: Counter[int] = Counter()  # by id(), because hashing a stack is expensive
+        counts: Counter[int] = Counter()  # keyed by id(), because hashing a stack is expensive
         met: dict[int, Stack] = {}
         kinds = {}
         groups: dict[tuple[str, int], list[int]] = {}
         before = self._kinds
-        # ``tid`` is the thread id on the host, ``ns_tid`` the one in the server's pid namespace. /proc has
-        # the latter if we share a pid namespace with the server.
+        # ``tid`` is the thread id on the host, ``ns_tid`` is the one in the server's pid namespace. /proc
+        # shows ``ns_tid`` if we share a pid namespace with the server.
         as_seen = any(thread.tid == self._target.pid for thread in snapshot.threads)
         for thread in snapshot.threads:
             frames = thread.frames
@@ -210,7 +212,7 @@ class WaitsCollector:
             self._tally.add(snapshot, threads, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
             self._failure = None
         by_stack: Counter[Stack] = Counter()
-        for number, stack in met.items():  # equal stacks may be several objects, because thread names differ
+        for number, stack in met.items():  # equal stacks may be several objects, if thread names differ
             by_stack[stack] += counts[number]
         self._profiles.add(snapshot.taken_at, by_stack, snapshot.duration_ms)
         if self._on_snapshot is not None:
@@ -221,8 +223,7 @@ class WaitsCollector:
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
         """Add an entry to the cache and return it.
 
-        The entry's key contains the id() of the frames,
-        which stays valid because the cached stack references them.
+        Its key contains the id() of the frames, which stays valid because the cached stack references them.
         """
         if len(self._seen) >= _SEEN_KEPT:
             self._seen.clear()
@@ -234,8 +235,8 @@ class WaitsCollector:
 class _Tally:
     """The exported numbers. Every wait class and every trust level is always present.
 
-    ``_threads`` is by wait class and kind of thread. ``client`` is present in all classes, another kind once
-    one of its threads was in the class.
+    ``_threads`` is keyed by wait class and kind of thread. ``client`` is present in all classes; other kinds
+    are present once one of their threads has been in the class.
     """
 
     def __init__(self) -> None:
@@ -258,8 +259,8 @@ class _Tally:
     ) -> None:
         """Add one snapshot, which took ``seconds``. ``threads`` are counted by ``(wait class, kind)``.
 
-        The seconds since the previous snapshot, at most ``longest_gap``,
-        count for each thread of the new snapshot.
+        The seconds since the previous snapshot, at most ``longest_gap``, are attributed to each thread of the
+        new one.
         """
         gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
         self._threads = dict.fromkeys(self._threads, 0) | dict(threads)

@@ -1,1 +1,1 @@
-"""Trace one function of a server on demand: its rate, latency, callers and arguments."""
+"""Trace one function of a server on demand: call rate, latency, callers and argument values."""

@@ -1,4 +1,4 @@
-"""Collect the stacks of callers. The BPF program copies stacks; the core unwinds and symbolises them."""
+"""Collect the stacks of callers. The BPF program copies them; the core unwinds and symbolises them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 CALLS: Final = Unit("calls", SampleType("calls", "count"))
-#: The core's trust level of a stack that was copied during the call. Such a stack is reported as exact.
+#: The core's trust level for a stack that was copied during the call; it is reported as exact.
 _SOUND: Final = Trust.ON_CPU
 
 
@@ -31,12 +31,12 @@ class Callers:
             self._samples: _native.Samples = _native.Samples(target.pid, ring)
 
     def drain(self) -> None:
-        """Read the stacks that are in the ring buffer."""
+        """Read all stacks from the ring buffer."""
         with translating(self._target.pid):
             self._samples.read()
 
     def report(self, headline: str) -> Report:
-        """Return the folded stacks. Each stack also represents the calls since the previous stack."""
+        """Return the folded stacks. Each stack also represents the calls since the previous one."""
         report = Report(self._target, unit=CALLS)
         report.headline = headline
         report.snapshots, report.method = 1, "bpf"
@@ -55,5 +55,5 @@ class Callers:
 
     @property
     def taken(self) -> int:
-        """Return the number of stacks so far, without calibration stacks."""
+        """Return the number of stacks read so far, excluding those from calibration."""
         return sum(one.records for one in self._samples.counts() if one.kind == REAL)

@@ -1,4 +1,4 @@
-"""Estimate the cost of a trace for the server from the measured cost of a hit."""
+"""Estimate what a trace costs the server, from the measured cost of a hit."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _S: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds that a busy server loses per call (``call_s``) and additionally per stack (``stack_s``).
+    """CPU seconds that a busy server loses per call (``call_s``), and in addition per stack (``stack_s``).
 
-    ``weight`` is how many times a call counts in the budget.
+    ``weight`` is the factor by which a hit's cost counts against the budget.
     ``cpus`` is the number of CPUs that the server may use.
     """
 
@@ -45,11 +45,11 @@ class Cost:
         return replace(self, call_s=self.call_s - self.return_s, return_s=0.0)
 
     def share(self, rate: float, stacks: float = 0.0) -> float:
-        """Return the weighted share of the server's CPUs for these calls and stacks per second."""
+        """Return the weighted share of the server's CPUs that these calls/s and stacks/s cost."""
         return (rate * self.call_s * self.weight + stacks * self.stack_s) / self.cpus
 
     def spent(self, hits: float, stacks: float, seconds: float) -> float:
-        """Return the CPU seconds that the trace costs in ``seconds``, at most the CPU seconds of all CPUs."""
+        """Return the CPU seconds that the trace costs in ``seconds``, capped at the time of all CPUs."""
         return min(hits * self.call_s + stacks * self.stack_s, seconds * self.cpus)
 
     def stacks_per_second(self, budget: float) -> float:
@@ -63,7 +63,7 @@ class Cost:
 def measure(session: Session, chosen: TracedFunction, *, timed: bool) -> Cost:
     """Measure the cost of the loaded programs on our own functions.
 
-    The measurement takes 50 ms of one CPU. Raises NoRights or KernelUnable.
+    The measurement takes 50 ms of CPU time. Raises NoRights or KernelUnable.
     """
     cost = calibrate(session)
     at = (ENTER, LEAVE) if timed else (ENTER,)

@@ -1,4 +1,4 @@
-"""Choose the function to trace by the name of a probe, a symbol, a qualified name or a glob."""
+"""Choose the function to trace by probe name, symbol, qualified name or glob."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LISTED: Final = 20
 _GLOB: Final = frozenset("*?[")
 
 
-def choose(target: Target, function: str, catalog: Catalog | None = None) -> TracedFunction:
+def choose(target: Target, function: str) -> TracedFunction:
     """Return the function with all its live copies.
 
     Raises NotTraceable (its remedy lists similar names, or shows how to get symbols for a stripped server),
     Ambiguous, NoSuchProcess or NoRights.
     """
-    catalog = catalog or default_catalog()
+    catalog = default_catalog()
     if function in catalog.probes:
         return _from_catalog(target, catalog.probes[function], catalog)
 
@@ -109,7 +109,7 @@ def _distinct(places: Iterable[Function]) -> list[Function]:
 
 
 def _only_function(function: str, places: Sequence[Function]) -> list[Function]:
-    """Return ``places`` if all are copies of one function. Raises Ambiguous."""
+    """Return ``places`` if all are copies of one function. Raises Ambiguous otherwise."""
     groups: dict[str, list[Function]] = {}
     for each in places:
         groups.setdefault(each.symbol.partition(".")[0], []).append(each)
@@ -119,7 +119,7 @@ def _only_function(function: str, places: Sequence[Function]) -> list[Function]:
     if len(lines) > _LISTED:
         lines = [*lines[:_LISTED], f"… {len(lines) - _LISTED:,} more"]
     raise Ambiguous(
-        f"{function}: {len(groups):,} functions have that name; choose one by its symbol",
+        f"{function}: {len(groups):,} functions have this name; choose one by its symbol",
         remedy="\n".join(lines),
     )
 
@@ -133,7 +133,7 @@ def _without_dead_copies(file: _native.CodeFile, places: list[Function]) -> tupl
     if not alive:
         names = ", ".join(each.symbol for each in places)
         raise NotTraceable(
-            f"{names}: a dead copy, nothing calls it: all calls are inlined (link-time optimisation)",
+            f"{names}: a dead copy that nothing calls: all calls are inlined (link-time optimisation)",
             remedy="trace one of its callers, or a function that it calls",
         )
     return alive
@@ -161,7 +161,7 @@ def _chosen(
     known = hot.find(places[0].symbol)
     weights = [probe.weight for probe, _ in found] + ([known.weight] if known else [])
     limits = [probe.limit for probe, _ in found if probe.limit]
-    # Without a probe that covers all copies and is known to be safe, there is no return probe.
+    # A return probe requires a catalog probe that covers all copies and is known to be safe.
     timed = next((site.returns for _, site in found if site.returns in catalog.safe), None)
     return TracedFunction(
         name=suggestions.readable(places[0].symbol) if _GLOB & set(function) else function,
@@ -177,7 +177,7 @@ def _chosen(
 
 
 def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Function]) -> list[tuple[Probe, Site]]:
-    """Return the catalog's probes that cover all these copies of a function on this server."""
+    """Return the catalog's probes that cover all of these copies of a function on this server."""
     found = []
     for probe in catalog.probes.values():
         site = probe.site(target.flavour, target.version)

@@ -1,4 +1,4 @@
-"""Read ``probes/catalog/hot.yaml``: functions that are too hot to probe, and alternatives."""
+"""Read ``probes/catalog/hot.yaml``, which lists functions that are too hot to probe, and alternatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from innoscope.probes.mangling import is_symbol_of
 
 
 class Hot(Entry, frozen=True):
-    """A group of hot functions: the reason, an alternative, and the ``weight`` of a hit in the budget."""
+    """A group of hot functions: why they are hot, an alternative, and the weight of a hit in the budget."""
 
     functions: tuple[str, ...]
     why: str

@@ -1,4 +1,4 @@
-"""Compute ranges and quantiles of histograms with power-of-two buckets, and format durations."""
+"""Compute non-empty ranges and quantiles of power-of-two histograms, and format durations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
 def filled_range(buckets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield ``(index, count)`` from the first to the last bucket that is not empty."""
+    """Yield ``(index, count)`` of the buckets from the first to the last non-empty one."""
     filled = [index for index, count in enumerate(buckets) if count]
     if filled:
         yield from ((index, buckets[index]) for index in range(filled[0], filled[-1] + 1))
@@ -30,7 +30,7 @@ def quantile(histogram: Histogram, fraction: float) -> float:
 
 
 def duration(nanoseconds: float) -> str:
-    """Format a duration with three digits: ``512 ns``, ``1.02 µs``, ``65.5 µs`` or ``131 ms``."""
+    """Format a duration with three significant digits: ``512 ns``, ``1.02 µs``, ``65.5 µs`` or ``131 ms``."""
     size, unit = next(((size, unit) for size, unit in _UNITS if nanoseconds >= size), (1.0, "ns"))
     value = nanoseconds / size
     digits = 0 if value >= 100 or unit == "ns" else 1 if value >= 10 else 2

@@ -15,14 +15,11 @@ if TYPE_CHECKING:
     from innoscope.probes.trace.server_pace import Loss
     from innoscope.sampling.fold import Report
 
-#: Default and maximum duration of a trace, in seconds.
+#: Default duration of a trace, in seconds.
 SECONDS: Final = 10.0
-MAX_SECONDS: Final = 600.0
 #: Default and maximum duration with ``--force``, in seconds.
 FORCED_SECONDS: Final = 5.0
 MAX_FORCED_SECONDS: Final = 30.0
-#: Number of arguments passed in registers (System V ABI for x86-64; aarch64 has two more).
-MAX_ARGUMENTS: Final = 6
 
 
 class TooHot(InnoscopeError):
@@ -32,7 +29,7 @@ class TooHot(InnoscopeError):
 
 
 class NotTraceable(InnoscopeError):
-    """This server has no function with that name that can be probed; ``what`` is the reason."""
+    """No function of that name can be probed on this server; ``what`` is the reason."""
 
     exit_code = ExitCode.NOT_SUPPORTED
 
@@ -65,11 +62,11 @@ class TracedFunction:
     """One function of one mapped file with all its copies, and its properties in the catalog."""
 
     name: str  # as shown to the user
-    path: str  # a path that opens the mapped file
+    path: str  # a path under which the mapped file can be opened
     places: tuple[Function, ...]
     timed: str | None = None  # why a return probe is safe (from ``safe`` in the catalog)
-    limit: int | None = None  # maximum hits/s, regardless of their cost
-    weight: int = 1  # how many times a hit counts in the budget
+    limit: int | None = None  # maximum hits/s, regardless of cost
+    weight: int = 1  # factor by which a hit's cost counts against the budget
     why_hot: str | None = None
     instead: str | None = None  # the alternative if the function is too hot
     notes: tuple[str, ...] = ()
@@ -77,7 +74,7 @@ class TracedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The trial at the start of a trace: ``hits`` in ``seconds``. ``began`` is a time.monotonic()."""
+    """The trial at the start of a trace: the ``hits`` in ``seconds``. ``began`` is a monotonic time."""
 
     hits: int
     seconds: float
@@ -85,7 +82,7 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Return the hits per second. This is a lower bound, because the probe slows the function down."""
+        """Return the hits per second. The probe slows the function down, so this is a lower bound."""
         return self.hits / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -93,8 +90,8 @@ class Trial:
 class Values:
     """The values of one argument: ``counts`` of individual values, and ``octaves`` by power of two.
 
-    ``octaves[0]`` counts zeros, ``octaves[i]`` counts values in [2**(i-1), 2**i). ``others`` is the number of
-    calls whose value did not fit into ``counts``.
+    ``octaves[0]`` counts zeros, ``octaves[i]`` counts values in [2**(i-1), 2**i). ``others`` counts the calls
+    whose value did not fit into ``counts``.
     """
 
     argument: int

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Progress = Callable[[str], None]
     OpenPace = Callable[[], ServerPace]
 
-#: A trial ends after this many hits or seconds.
+#: The trial ends after this many hits or seconds.
 _ENOUGH_HITS: Final = 2000
 _TRIAL_S: Final = 0.05
 _TRIAL_POLL_S: Final = 0.0005
@@ -35,7 +35,7 @@ _UNTIMED: Final = (
     "no latency: the catalog does not confirm that no C++ exception can cross this function, "
     "and an exception that crosses a return probe kills the server"
 )
-#: After the trial, the cost, averaged over _BURST_S seconds, may exceed the budget by the factor _BURST.
+#: After the trial, the cost averaged over _BURST_S seconds may reach _BURST times the budget.
 _BURST: Final = 2.0
 _BURST_S: Final = 1.0
 
@@ -133,7 +133,7 @@ class Tracer:
                 return Trial(hits, now - since, began)
 
     def _judge(self, result: TraceResult) -> None:
-        """Drop the return probe if the cost exceeds the budget. If that is not enough, raise TooHot."""
+        """If the cost exceeds the budget, drop the return probe. If that is not enough, raise TooHot."""
         trial, budget = result.trial, self._options.budget
         if self._options.force or self._fits(trial.rate, budget):
             return
@@ -165,7 +165,9 @@ class Tracer:
             now = time.monotonic(), self._session.hits()
             self._read_stacks(last, now)
             if not self._options.force and (reason := self._too_hot(*now)):
-                result.ended = f"it became too hot after {now[0] - began:.1f} s: {reason}"
+                result.ended = (
+                    f"ended after {now[0] - began:.1f} s because the function was called too often: {reason}"
+                )
                 return
             last = now
             progress(f"{now[1]:,} calls; {max(0.0, left):.0f} s left; Ctrl-C prints the result so far")
@@ -177,7 +179,7 @@ class Tracer:
         self._session.sample(self._stacks, (now[1] - last[1]) / max(now[0] - last[0], 1e-9))
 
     def _too_hot(self, now: float, hits: int) -> str | None:
-        """Return the reason to end the trace, because the function became hotter; None to continue."""
+        """Return the reason to end the trace if the function has become too hot; None to continue."""
         self._history.append((now, hits))
         while now - self._history[0][0] > _BURST_S and len(self._history) > 1:
             self._history.popleft()
@@ -187,7 +189,7 @@ class Tracer:
         limit, budget = self._chosen.limit, self._options.budget
         if share <= _BURST * budget and not (limit and rate > limit):
             return None
-        return f"{rate:,.0f} calls a second, {share:.1%} of the server's CPUs (budget {budget:.1%})"
+        return f"{rate:,.0f} calls per second, {share:.1%} of the server's CPUs (budget {budget:.1%})"
 
     def _collect(self, result: TraceResult) -> None:
         counts = self._session.read()
@@ -217,11 +219,11 @@ class Tracer:
 def refusal(
     chosen: TracedFunction, options: TraceOptions, cost: costs.Cost, trial: Trial, probed_s: float
 ) -> TooHot:
-    """Return the TooHot error with the rate, the cost and the alternatives."""
+    """Return the TooHot error, with the rate, the cost and the alternatives."""
     share = cost.share(trial.rate)
     what = (
-        f"{chosen.name} is too hot: at least {trial.rate:,.0f} calls a second, "
-        f"{cost.call_s * 1e6:.1f} µs of the server's time each, would cost {share:.1%} of its "
+        f"{chosen.name} is called too often: at least {trial.rate:,.0f} calls per second at "
+        f"{cost.call_s * 1e6:.1f} µs of the server's time each would cost {share:.1%} of its "
         f"{cost.cpus:g} CPUs ({1e3 * trial.rate * cost.call_s:,.0f} ms/s); the budget is {options.budget:.1%}"
     )
     if cost.weight > 1:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: Status variables, and the work that they count. Rows are included, because a long statement is also work.
+#: Status variables and the work that they count. Questions counts a long statement only once, so the rows
+#: read are included as well.
 _STATUS: Final = {"Questions": "statements", "Innodb_rows_read": "InnoDB rows read"}
 SWITCHES: Final = "voluntary context switches"
-#: Seconds for which the throughput before the trace is measured.
+#: Seconds spent measuring the throughput before the trace.
 BEFORE_S: Final = 1.0
 
 
@@ -27,8 +28,8 @@ BEFORE_S: Final = 1.0
 class Loss:
     """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, from hits and their calibrated cost.
 
-    ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` is why
-    there are no numbers from SQL.
+    ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` is
+    the reason why SQL provided no numbers.
     """
 
     spent: float
@@ -46,7 +47,7 @@ class _Counts:
 
 
 class ServerPace:
-    """Measure a server's throughput by SQL status variables and by context switches of its threads."""
+    """Measure a server's throughput from its SQL status variables and its threads' context switches."""
 
     def __init__(self, target: Target, defaults_file: str | None = None, user: str | None = None) -> None:
         self.why_no_sql: str | None = None
@@ -73,7 +74,7 @@ class ServerPace:
         return self.rates()
 
     def rates(self) -> dict[str, float]:
-        """Return the throughput per second since the last call, by kind of work that both calls counted."""
+        """Return the throughput per second since the last call, by kind of work; omit unavailable kinds."""
         before, self._last = self._last, self._read()
         elapsed = max(self._last.at - before.at, 1e-9)
         return {
@@ -102,7 +103,7 @@ def _switches(pid: int) -> float:
     """Return the number of voluntary context switches of all threads. Each statement causes at least one."""
     total = 0
     for status in Path(f"/proc/{pid}/task").glob("[0-9]*/status"):
-        with suppress(OSError, ValueError):  # the thread has ended
+        with suppress(OSError, ValueError):  # the thread has exited
             for line in status.read_text(errors="surrogateescape").splitlines():
                 if line.startswith("voluntary_ctxt_switches:"):
                     total += int(line.split()[1])

@@ -22,13 +22,13 @@ _COUNTERS: Final = ("hits", "calls", "other_values", "stacks_held_back", "stacks
 _LATENCY_WORDS: Final = 41
 _OCTAVES: Final = 65
 _ONLY: Final = struct.pack("=I", 0)
-#: Size of the ring buffer: room for the stacks of a few intervals.
+#: Size of the ring buffer in bytes: enough for the stacks of a few intervals.
 _RING_BYTES: Final = 16 << 20
-#: Length in seconds of the interval for which stacks are limited and after which the rate is read again.
+#: Seconds between two readings of the call rate. The number of stacks is limited for each such interval.
 INTERVAL_S: Final = 0.1
-#: Maximum stacks per interval as a multiple of the average; above 1, because calls come in bursts.
+#: Maximum stacks per interval, as a multiple of the average: more than 1, because calls come in bursts.
 _SLACK: Final = 2
-#: Kinds of stacks: stacks of the server, and stacks of calibration.
+#: Kinds of stacks: those of the server, and those from calibration.
 REAL, REHEARSED = 0, 1
 
 
@@ -51,7 +51,7 @@ class _Control:
 
 @dataclass(frozen=True, slots=True)
 class TraceCounts:
-    """The contents of the maps since they were created."""
+    """The counts in the maps since the maps were created."""
 
     counters: tuple[int, ...]
     latency: tuple[int, ...]
@@ -134,7 +134,7 @@ class Session:
         self._set(every=every, most=max(1, round(_SLACK * stacks_per_s * INTERVAL_S)), kind=REAL)
 
     def reset(self) -> None:
-        """Stop counting until ``start_counting``. Exclude the counts so far, which are from calibration."""
+        """Stop counting until ``start_counting``. Exclude the counts so far, which come from calibration."""
         self.stop_counting()
         self._baseline = self._raw()
         for key in self._maps["values"].entries():
@@ -169,7 +169,7 @@ class Session:
         self._programs.close()
 
     def read(self) -> TraceCounts:
-        """Return the counts of the server, without the counts of calibration."""
+        """Return the counts, excluding those from calibration."""
         raw = self._raw()
         return raw.since(self._baseline) if self._baseline else raw
 

@@ -1,4 +1,4 @@
-"""Find functions of a file by readable names, and names that are similar to a misspelt one."""
+"""Find a file's functions by readable name, and suggest names that resemble a misspelt one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from innoscope._native import CodeFile, Function
 
 _SHOWN: Final = 5
-#: Names whose lengths differ by more than this are not compared, because a server has 60,000 names.
+#: Names whose lengths differ by more than this are skipped for speed, because a server has 60,000 names.
 _MAX_LENGTH_DIFFERENCE: Final = 4
 
 
@@ -31,12 +31,12 @@ def demangled(file: CodeFile) -> Iterator[tuple[Function, str]]:
 
 
 def glob(text: str) -> Callable[[str], object]:
-    """Return a function that tests whether a whole name matches ``*``, ``?`` and ``[…]``."""
+    """Return a function that tests whether a whole name matches a pattern with ``*``, ``?`` and ``[…]``."""
     return re.compile(translate(text)).fullmatch
 
 
 def names(file: CodeFile, wanted: str) -> list[str]:
-    """Return a few similar names: first names that contain ``wanted``, then names with a similar spelling."""
+    """Return a few similar names: first those that contain ``wanted``, then those with a similar spelling."""
     known = {name.partition(" [clone ")[0] for _, name in demangled(file)}
     last = wanted.strip("*?").rpartition("::")[2].lower()
     parts = sorted((name for name in known if last and last in name.lower()), key=len)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Maximum values listed individually.
 _VALUES: Final = 20
 _BAR: Final = 30
-#: Values from this one on are shown in hexadecimal, because most of them are addresses.
+#: Values at or above this limit are shown in hexadecimal, because most of them are addresses.
 _HEX: Final = 1 << 32
 
 
@@ -39,12 +39,12 @@ def lines(result: TraceResult, target: Target, limit: int | None = None) -> Iter
 
 
 def headline(result: TraceResult) -> str:
-    """Return the headline, such as ``buf_page_get: 12,034 calls in 10.0 s, 1,203 a second · cost …``."""
+    """Return the headline, such as ``buf_page_get: 12,034 calls in 10.0 s, 1,203 per second · cost …``."""
     share = result.spent / max(result.seconds, 1e-9) / result.cost.cpus
     return (
         f"{result.chosen.name}: {result.calls:,} calls in {result.seconds:.1f} s, "
-        f"{result.rate:,.{_digits(result.rate)}f} a second · cost {share:.2%} of the server's "
-        f"{result.cost.cpus:g} CPUs ({1e6 * result.cost.call_s:.1f} µs a call) · not stopped"
+        f"{result.rate:,.{_digits(result.rate)}f} per second · cost {share:.2%} of the server's "
+        f"{result.cost.cpus:g} CPUs ({1e6 * result.cost.call_s:.1f} µs per call) · not stopped"
     )
 
 
@@ -53,7 +53,7 @@ def _digits(rate: float) -> int:
 
 
 def notes(result: TraceResult) -> Iterator[str]:
-    """Yield notes on limitations of the result."""
+    """Yield notes on the limitations of the result."""
     if result.ended:
         yield result.ended
     yield from result.chosen.notes
@@ -151,8 +151,8 @@ def _taken(result: TraceResult) -> str:
         return f"{result.stacks_taken:,} calls"
     every = result.calls / max(result.stacks_taken, 1)
     return (
-        f"{result.stacks_taken:,} of {result.calls:,} calls (one of {every:,.1f}, sampled evenly; "
-        "the numbers of calls are estimates)"
+        f"{result.stacks_taken:,} of {result.calls:,} calls (one in {every:,.1f}, sampled evenly; "
+        "call counts are estimates)"
     )
 
 
@@ -168,6 +168,6 @@ def _loss(result: TraceResult, loss: Loss) -> Iterator[str]:
             continue
         during = loss.during[name]
         change = f" ({100 * (during / before - 1):+.0f} %)" if before >= 1 else ""
-        yield f"server throughput: {before:,.0f} {name} a second before, {during:,.0f} during{change}"
+        yield f"server throughput: {before:,.0f} {name} per second before, {during:,.0f} during{change}"
     if loss.why_no_sql:
         yield f"(no throughput from SQL: {loss.why_no_sql})"

@@ -30,14 +30,14 @@ class Row:
 
 @dataclass(slots=True)
 class Profile:
-    """A complete profile.
+    """A complete profile. ``method`` is ``bpf`` or ``perf``.
 
     ``began_at`` is Unix time. ``bytes`` counts the copied stack bytes; ``lost`` counts records lost because
     the ring buffer was full.
 
     On-CPU: each sample represents ``period_ns`` of one CPU's time; ``cpu_seconds`` is the CPU time according
     to /proc. Off-CPU: the times in ``threads`` and in ``rows`` have the same sum. ``seen_ns`` is the time of
-    waits whose own stack was sampled. The remaining time is distributed over the sampled waits.
+    the waits whose own stack was sampled. The remaining time is distributed over these waits.
     """
 
     target: Target
@@ -47,6 +47,7 @@ class Profile:
     rows: list[Row]
     records: int
     bytes: int
+    method: str = "bpf"
     lost: int = 0
     period_ns: int = 0
     cpu_seconds: float = 0.0

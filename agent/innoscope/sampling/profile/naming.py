@@ -20,7 +20,7 @@ _NO_STACK = (Frame("[stack not taken]", "", 0),)
 class ThreadBuilder:
     """Build thread records. Each ``Place`` is resolved only once.
 
-    File descriptors are resolved when they are first seen, because they may be reused for other files later.
+    File descriptors are resolved when they first occur, because they may later be reused for other files.
     """
 
     def __init__(self, pid: int, samples: Samples) -> None:
@@ -33,17 +33,17 @@ class ThreadBuilder:
         self._waits: dict[tuple[Place, str, bool], str] = {}
 
     def running(self, tid: int, comm: str, place: Place) -> Thread:
-        """Return a thread that runs on a CPU."""
+        """Return the record of a thread that is running on a CPU."""
         return self._thread(tid, comm, place, running=True)
 
     def blocked(self, tid: int, comm: str, place: Place | None) -> Thread:
-        """Return a thread that is blocked. Its stack may be unknown (None)."""
+        """Return the record of a blocked thread. Its ``place`` is None if its stack is unknown."""
         if place is None:
             return Thread(tid, tid, comm, "S", Trust.INCOMPLETE, "other", _NO_STACK)
         return self._thread(tid, comm, place, running=False)
 
     def runnable(self, tid: int, comm: str, place: Place | None) -> Thread:
-        """Return a thread that was preempted or woken with this stack, and that waits for a CPU."""
+        """Return the record of a thread that was preempted or woken at ``place`` and waits for a CPU."""
         if place is None:
             return Thread(tid, tid, comm, "R", Trust.INCOMPLETE, RUNNABLE, (_RUNNABLE_FRAME, *_NO_STACK))
         frames = (_RUNNABLE_FRAME, *self.frames(place.stack))
@@ -57,7 +57,7 @@ class ThreadBuilder:
         return known
 
     def resolve_files(self, files: set[int]) -> None:
-        """Determine the kinds of files of the descriptors that are not known yet."""
+        """Determine the file kinds of descriptors that are not known yet."""
         if unknown := files - self._kinds.keys():
             found = descriptors.kinds(self._pid, unknown)
             self._kinds |= {file: found.get(file) for file in unknown}

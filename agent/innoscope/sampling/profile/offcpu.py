@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.common.errors import InnoscopeError
+from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights
 from innoscope.sampling.missing_names import missing_names
 from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row
 from innoscope.sampling.profile.naming import ThreadBuilder
 from innoscope.sampling.profile.setup import Naming, open_samples
 from innoscope.target.container import require_host_pids
-from innoscope.target.native_errors import translating
+from innoscope.target.native_errors import RUN_AS_ROOT, failure, translating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,11 +28,27 @@ _INITIAL_LIMIT: Final = 12
 _RING_BYTES: Final = 32 << 20
 _ADJUST_S: Final = 0.25
 #: Snapshots capture the stacks of long waits that were not sampled when they began. A snapshot costs 0.4 ms
-#: of CPU for 30 threads. With 20 ms between two snapshots instead of 50 ms, waits without a stack fell from
-#: 1.2 to 0.8 % of the time (16 committing clients, MariaDB 11.4.5, load of 9 on 2 CPUs).
+#: of CPU for 30 threads. With an interval of 20 ms instead of 50 ms, waits without a stack fell from 1.2 to
+#: 0.8 % of the time (16 committing clients, MariaDB 11.4.5, load average 9 on 2 CPUs).
 _SNAPSHOT_CPU_SHARE: Final = 0.02
 _MIN_PAUSE_S: Final = 0.02
 _MIN_THREADS: Final = 16384
+
+
+@contextmanager
+def _explaining_bpf() -> Iterator[None]:
+    """Convert errors of BPF to errors that say that only CPU time is profiled without it."""
+    try:
+        yield
+    except _native.NativeError as error:
+        found = failure(error)
+        what = f"cannot profile off-CPU time without BPF: {found.detail}"
+        remedy = "innoscope profile, which shows CPU time, needs no BPF"
+        if found.kind == "rights":
+            raise NoRights(what, remedy=f"{RUN_AS_ROOT}; {remedy}") from error
+        if found.kind == "bpf":
+            raise KernelUnable(what, remedy=remedy) from error
+        raise
 
 
 class OffCpuProfiler:
@@ -41,7 +58,7 @@ class OffCpuProfiler:
         require_host_pids("profile")
         naming = naming or Naming()
         self.target = target
-        with translating(target.pid):
+        with translating(target.pid), _explaining_bpf():
             self._program = _native.OffCpu(
                 target.pid,
                 target.start_time,
@@ -54,14 +71,14 @@ class OffCpuProfiler:
         self._builder = ThreadBuilder(target.pid, self._samples)
         self._notes = dict.fromkeys(notes)
         if self._program.snapshot_problem:
-            self._notes[f"threads that do not run have no stacks: {self._program.snapshot_problem}"] = None
+            self._notes[f"no stacks of threads that are not running: {self._program.snapshot_problem}"] = None
         self._began_at = 0.0
         self._began = 0
         self._limit = StackLimit()
         self._next_snapshot_at = 0.0
 
     def begin(self) -> None:
-        """Take a snapshot, which provides the stacks of waits in progress, then start counting."""
+        """Take a snapshot to capture the stacks of waits in progress, and start counting."""
         with translating(self.target.pid):
             self._program.follow(self._limit.value)
             self._program.take_snapshot(self._samples)
@@ -81,7 +98,7 @@ class OffCpuProfiler:
                 self._take_snapshot()
 
     def progress_text(self) -> str:
-        """Return the number of records, such as ``1,812 records of waits``."""
+        """Return the number of records so far, such as ``1,812 records of waits``."""
         return f"{self._samples.taken.records:,} records of waits"
 
     def finish(self) -> Profile:

@@ -1,4 +1,4 @@
-"""Convert a profile to a report for the formats of ``innoscope stacks``, and to its own JSON."""
+"""Convert a profile to a report, for the output formats of ``innoscope stacks``, and to profile JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED = 6
 def report(profile: Profile, wanted: Filter | None = None) -> Report:
     """Return a report with the profile's stacks, in the profile's unit."""
     result = Report(profile.target, wanted, profile.unit)
-    result.snapshots, result.method = 1, "bpf"
+    result.snapshots, result.method = 1, profile.method
     result.started_at, result.ended_at = profile.began_at, profile.began_at + profile.seconds
     result.notes |= profile.notes
     result.ended = profile.ended
@@ -48,7 +48,7 @@ def headline(profile: Profile, folded: Report) -> str:
 def _on_cpu(profile: Profile, folded: Report) -> str:
     cpus = os.cpu_count() or 1
     return (
-        f"{folded.threads:,} samples in {profile.seconds:.1f} s, one for each "
+        f"{folded.threads:,} samples in {profile.seconds:.1f} s, one per "
         f"{profile.period_ns / 1e6:.1f} ms of CPU time; the server used {profile.cpu_seconds:.2f} s of "
         f"{cpus * profile.seconds:.1f} s on {cpus} CPUs"
     )
@@ -62,7 +62,7 @@ def _off_cpu(profile: Profile) -> str:
         for name in ("running_ns", "blocked_ns", "runnable_ns")
     )
     return (
-        f"{len(threads):,} threads in {profile.seconds:.1f} s, {wall:,.1f} s together: {running:,.2f} s on a "
+        f"{len(threads):,} threads in {profile.seconds:.1f} s, {wall:,.1f} s in total: {running:,.2f} s on a "
         f"CPU, {runnable:,.2f} s ready to run, {blocked:,.1f} s blocked; off the CPU"
     )
 
@@ -73,7 +73,8 @@ def _completeness(profile: Profile, folded: Report) -> str:
     if profile.unit is SAMPLES:
         return complete
     off = sum(thread.blocked_ns + thread.runnable_ns for thread in profile.threads)
-    return f"{complete}, {100 * profile.seen_ns / max(off, 1):.1f} % of it seen and not shared out"
+    captured = 100 * profile.seen_ns / max(off, 1)
+    return f"{complete}; {captured:.1f} % of the time in waits whose own stack was captured"
 
 
 def document(profile: Profile, folded: Report) -> dict[str, Any]:
@@ -82,6 +83,7 @@ def document(profile: Profile, folded: Report) -> dict[str, Any]:
         "schema": SCHEMA,
         "target": target_document(profile.target),
         "profile": profile.kind,
+        "method": profile.method,
         "unit": profile.unit.name,
         "began_at": round(profile.began_at, 6),
         "seconds": round(profile.seconds, 6),

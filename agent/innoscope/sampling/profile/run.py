@@ -32,7 +32,7 @@ class Profiler(Protocol):
         """Read new samples."""
 
     def progress_text(self) -> str:
-        """Describe the samples so far in a few words."""
+        """Return a short summary of the samples so far."""
 
     def finish(self) -> Profile:
         """Detach everything and return the profile."""
@@ -44,7 +44,7 @@ def run(
     seconds: float,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> tuple[Profile, bool]:
-    """Run the profiler for ``seconds``. Return the profile, and whether the server still runs at the end.
+    """Run the profiler for ``seconds``. Return the profile, and whether the server is still running.
 
     Ctrl-C and the end of the server end the profile early, and ``Profile.ended`` contains the reason.
     ``on_progress`` is called once a second with the elapsed seconds and a message. Raises
@@ -55,6 +55,7 @@ def run(
     began = time.monotonic()
     try:
         profiler.begin()
+        began = time.monotonic()  # starting can take seconds on a slow host
         alive = _poll_until(profiler, process, began, seconds, on_progress)
     except KeyboardInterrupt:
         ended = f"interrupted after {time.monotonic() - began:.1f} of {seconds:g} s"
@@ -74,7 +75,7 @@ def _poll_until(
     seconds: float,
     on_progress: Callable[[float, str], None] | None,
 ) -> bool:
-    """Poll for ``seconds``. Return True, or False if the server ended earlier."""
+    """Poll for ``seconds``. Return False if the server ended earlier."""
     watch = select.poll()
     watch.register(process, select.POLLIN)
     reported = 0.0
@@ -90,7 +91,7 @@ def _poll_until(
 
 
 def _open(target: Target) -> int:
-    """Return a pidfd of exactly this server process. The pidfd becomes readable when the process exits."""
+    """Return a pidfd of the target's process, which becomes readable when the process exits."""
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:

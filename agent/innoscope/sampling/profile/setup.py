@@ -1,4 +1,4 @@
-"""Prepare a profile: load the symbols of the process, and choose the size of the ring buffer."""
+"""Prepare a profile: load the symbols of the process, and choose the sizes of the ring buffers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 
 _MIN_RING: Final = 4 << 20
 _MAX_RING: Final = 64 << 20
-#: Size of a typical stack record in bytes, and the seconds of samples that the ring buffer should hold.
+#: Typical size of a stack record in bytes, and how many seconds of samples the ring buffer should hold.
 _RECORD_BYTES: Final = 22 << 10
 _BUFFERED_S: Final = 0.25
+#: Size in bytes of each perf event record, which always contains 60 KB of stack.
+_PERF_RECORD_BYTES: Final = 62 << 10
+#: The kernel's default limit for each CPU (perf_event_mlock_kb) without CAP_IPC_LOCK.
+_MIN_PERF_RING: Final = 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
     """Options for symbolising stacks.
 
-    ``fetch`` downloads debug files for the mapped modules, and returns the files by build-id, and notes.
+    ``fetch`` downloads debug files for the mapped modules. It returns the files by build-id, and notes.
     """
 
     inlines: bool = False
@@ -40,16 +44,25 @@ class Naming:
 
 
 def ring_bytes(frequency: float) -> int:
-    """Return the ring buffer size, a power of two, for this many samples per second and CPU."""
-    wanted = frequency * (os.cpu_count() or 1) * _RECORD_BYTES * _BUFFERED_S
-    size = _MIN_RING
-    while size < min(wanted, _MAX_RING):
+    """Return the ring buffer size in bytes (a power of two) for ``frequency`` samples per second and CPU."""
+    return _power_of_two(frequency * (os.cpu_count() or 1) * _RECORD_BYTES, _MIN_RING, _MAX_RING)
+
+
+def perf_ring_bytes(frequency: float, cpus: int) -> int:
+    """Return the maximum size in bytes (a power of two) of the ring buffer of each CPU for perf events."""
+    return _power_of_two(frequency * _PERF_RECORD_BYTES, _MIN_PERF_RING, _MAX_RING // cpus)
+
+
+def _power_of_two(bytes_per_s: float, least: int, most: int) -> int:
+    """Return a size for ``_BUFFERED_S`` of records, between ``least`` and ``most``."""
+    size = least
+    while size < bytes_per_s * _BUFFERED_S and 2 * size <= most:
         size *= 2
     return size
 
 
-def open_samples(target: Target, ring: int, naming: Naming) -> tuple[_native.Samples, tuple[str, ...]]:
-    """Return the reader of the ring buffer, and notes on debug files that could not be fetched."""
+def open_samples(target: Target, ring: int | None, naming: Naming) -> tuple[_native.Samples, tuple[str, ...]]:
+    """Return the reader of the ring buffer (None: of perf events), and notes on missing debug files."""
 
     def build(files: Mapping[str, str]) -> _native.Samples:
         return _native.Samples(

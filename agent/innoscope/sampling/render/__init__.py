@@ -30,7 +30,7 @@ def render(
     ``detail`` applies to the format ``text``; the other formats always contain everything.
     """
     lines = _lines(report, form, by, limit, detail)
-    if form == "html":  # style, script and SVG contain line feeds and tabs
+    if form == "html":  # its style, script and SVG contain line feeds and tabs
         return (line for part in lines for line in sanitize.block(part).split("\n"))
     return map(sanitize.line, lines)
 
@@ -49,11 +49,11 @@ def _lines(report: Report, form: str, by: str, limit: int | None, detail: text.D
     raise ValueError(f"unknown text format: {form}")
 
 
-def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> bytes:
+def encode(report: Report, form: str, *, limit: int | None = None) -> bytes:
     """Return a whole report in any of FORMATS as bytes. The JSON format is that of folded snapshots."""
     if form == "pprof":
         return pprof.encode(report)
     if form == "json":
         return json.profile_line(report).encode() + b"\n"
-    lines = render(report, form, by=by, limit=limit)
+    lines = render(report, form, limit=limit)
     return "".join(f"{line}\n" for line in lines).encode()

@@ -60,7 +60,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Yield the HTML page in parts."""
+    """Yield the parts of the HTML page."""
     title = escape(words.server(report.target))
     yield "<!doctype html>"
     yield '<html lang="en"><head><meta charset="utf-8">'

@@ -50,7 +50,7 @@ def _name(function: str | None) -> str | None:
 
 
 def encode(report: Report) -> bytes:
-    """Return the whole profile as gzipped bytes. The report's unit gives the sample type (threads/count)."""
+    """Return the whole profile, gzipped. The report's unit defines the sample type (threads/count)."""
     span_s = (
         report.ended_at - report.started_at + (report.durations_ms[-1] / 1e3 if report.durations_ms else 0)
     )

@@ -5,23 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from innoscope.common import console, sanitize
 from innoscope.common.errors import CannotWrite
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-
-class Sink(Protocol):
-    """A destination for lines or bytes."""
-
-    def line(self, text: str) -> None:
-        """Write one line."""
-
-    def raw(self, data: bytes) -> None:
-        """Write bytes."""
 
 
 class Stdout:
@@ -43,7 +33,7 @@ class Stdout:
 
 
 class File:
-    """A file that is replaced atomically on success. After an error the old file remains."""
+    """A file that is replaced atomically on success. After an error, the old file remains."""
 
     def __init__(self, path: Path) -> None:
         self._path = Path(os.path.realpath(path))
@@ -86,7 +76,7 @@ class File:
 
 
 def _cannot_write(path: Path, error: OSError) -> CannotWrite:
-    return CannotWrite(f"cannot write {path}: {error.strerror}", remedy="name another file with --output")
+    return CannotWrite(f"cannot write {path}: {error.strerror}", remedy="choose another file: --output FILE")
 
 
 def open_sink(path: Path | None) -> Stdout | File:

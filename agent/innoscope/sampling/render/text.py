@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.fold import Key, Report
 
-#: Maximum statements shown below a stack, and stacks below a wait class.
+#: Maximum number of statements shown below a stack, and of stacks below a wait class.
 QUERIES: Final = 3
 STACKS: Final = 3
 _QUERY_WIDTH: Final = 160
@@ -23,7 +23,10 @@ _QUERY_WIDTH: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Options: show ``idle`` stacks; show functions of ``libraries`` and the kernel at the ends of stacks."""
+    """What to show besides stacks of busy threads without their innermost library and kernel functions.
+
+    ``idle`` adds the stacks of idle threads, and ``libraries`` those functions.
+    """
 
     idle: bool = True
     libraries: bool = True
@@ -62,7 +65,7 @@ def lines(
 
 
 def _busy(groups: Iterable[Group]) -> tuple[list[Group], Counter[str]]:
-    """Return the groups that were not always idle, and the counts of the omitted groups by idle class."""
+    """Return the groups that were not always idle, and the counts of the others by idle class."""
     busy, hidden = [], Counter[str]()
     for group in groups:
         parts = group.parts or [group]
@@ -87,7 +90,7 @@ def _from_server(groups: list[Group], by: str) -> list[Group]:
 
 
 def _merged(stacks: Iterable[Group]) -> list[Group]:
-    """Remove library functions that the wait class explains, and merge stacks that are then equal."""
+    """Remove library functions that the wait class already explains, and merge stacks that are then equal."""
     merged: dict[Key, Group] = {}
     for stack in stacks:
         explained = stack.wait not in UNEXPLAINED
@@ -167,7 +170,7 @@ def _latches(groups: list[Group], report: Report) -> Iterator[str]:
 
 
 def _top_stacks(group: Group, report: Report, more: str) -> Iterator[str]:
-    """Yield the most frequent stacks and statements of a group. ``more`` are options that show all stacks."""
+    """Yield a group's most frequent stacks and statements. ``more`` is the option that shows all stacks."""
     room, show = _width(report), report.unit.show if report.unit is not THREADS else str
     for part in group.parts[:STACKS]:
         yield f"{show(part.count):>{room + 8}}  {_stack(part, report)}"

@@ -1,4 +1,4 @@
-"""Render the call tree from the root, with the number of threads in each function."""
+"""Render the call tree, starting at the root, with the number of threads in each function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Node:
-    """A function reached by one call path. ``waits`` counts the threads whose stack ends in it."""
+    """A function on one call path. ``waits`` counts the threads whose stack ends in it, by wait class."""
 
     name: str
     count: int = 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.fold import Group, Report, Unit
     from innoscope.target.model import Target
 
-_STOPPING = "each thread was stopped for a moment (ptrace)"
+_STOPPING = "each thread was stopped briefly (ptrace)"
 
 
 def headline(report: Report) -> str:
@@ -71,7 +71,7 @@ def trust(tally: Mapping[str, int]) -> str:
 
 
 def server(target: Target) -> str:
-    """Return a description such as ``MySQL 5.6.24 · pid 1234 · /tmp/mysql.sock``; omit unknown parts."""
+    """Return a server's description, such as ``MySQL 5.6.24 · pid 1234 · /tmp/mysql.sock``."""
     name = "MariaDB" if target.flavour == "mariadb" else "MySQL"
     where = target.socket or (f"port {target.port}" if target.port else None)
     parts = [f"{name} {target.version_text}".strip(), f"pid {target.pid}", where]
@@ -88,7 +88,7 @@ def labels(group: Group) -> list[str]:
 
 
 def split(group: Group) -> list[tuple[str | None, int]]:
-    """Return the number of threads with a reliable stack, then of each doubtful level.
+    """Return the number of threads with a reliable stack, then the number at each doubtful level.
 
     For example ``[(None, 3), ("stale", 1)]``.
     """

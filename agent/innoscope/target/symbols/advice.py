@@ -17,7 +17,7 @@ _SUSE: Final = frozenset({"sles", "suse", "opensuse"})
 
 
 def remedy(target: Target, root: str | None = None) -> str:
-    """Return a remedy for missing symbols: the distribution's debug package, debuginfod or a symbol pack.
+    """Return a remedy for missing symbols: the distribution's debug package, debuginfod, or a symbol pack.
 
     ``root`` is the server's root directory as seen from here.
     """
@@ -55,7 +55,7 @@ def _build_id_file(build_id: str | None) -> str:
 
 
 def _distribution(root: str) -> frozenset[str]:
-    """Return the ids of the distribution and its relatives from os-release: ``{"ubuntu", "debian"}``."""
+    """Return ID and ID_LIKE from os-release, for example ``{"ubuntu", "debian"}``; empty if unknown."""
     try:
         text = foreign.read_text(Path(root, "etc/os-release"))
     except OSError:

@@ -1,8 +1,8 @@
 """Fetch debug files from debuginfod servers, before a snapshot and only if DEBUGINFOD_URLS is set.
 
 The cache is shared with elfutils' client (debuginfod_find_debuginfo(3)), which gdb and eu-stack use:
-``<cache>/<build-id>/debuginfo``. An empty file means that the debuginfod servers do not have the debug
-file, and is valid for ``cache_miss_s`` seconds.
+``<cache>/<build-id>/debuginfo``. An empty file records that the debuginfod servers do not have the debug
+file; it is valid for ``cache_miss_s`` seconds.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress 
         try:
             path = find(module.build_id, settings, Path(module.path).name, progress)
         except KeyboardInterrupt:
-            notes.append("debuginfod: interrupted, the remaining files were left out")
+            notes.append("debuginfod: interrupted, the remaining files were skipped")
             break
         except OSError as error:
             notes.append(f"debuginfod: no debug file of {Path(module.path).name}: {error}")
@@ -134,7 +134,7 @@ def find(build_id: str, settings: Settings, name: str, progress: Progress | None
 
 
 def _cached(path: Path, settings: Settings) -> bool | None:
-    """Return True if the file is cached, False if it is known to be missing, None if unknown."""
+    """Return True if the file is cached, False if it is known to be missing, and None if unknown."""
     try:
         stat = path.stat()
     except OSError:
@@ -149,7 +149,7 @@ def _cached(path: Path, settings: Settings) -> bool | None:
 
 
 def _remember_miss(path: Path) -> None:
-    """Write an empty file, as elfutils does. Without a writable cache, the next run queries again."""
+    """Write an empty file, as elfutils does. If the cache is not writable, the next run queries again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
@@ -194,7 +194,7 @@ def _check_size(size: int, settings: Settings) -> None:
 
 
 def _check(path: Path, build_id: str) -> None:
-    """Raise OSError if the file has another build-id, because the names would then be wrong."""
+    """Raise OSError if the file has another build-id: its symbol names would be wrong."""
     try:
         found = _native.elf_info(str(path)).build_id
     except _native.NativeError as error:

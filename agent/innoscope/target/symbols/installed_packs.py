@@ -1,4 +1,4 @@
-"""List the symbol packs of this host with their origin, the matching servers and reasons for rejection."""
+"""List this host's symbol packs, with their origin, the matching servers, and reasons for rejection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PackInfo:
 
 @dataclass(frozen=True, slots=True)
 class PackFile:
-    """A file in the pack folder. ``fits`` lists the pids of matching servers, ``problem`` is the error."""
+    """A file in the pack folder. ``fits`` lists the pids of matching servers; ``problem`` is an error."""
 
     path: str
     about: PackInfo | None
@@ -96,7 +96,7 @@ def _entry(path: Path, running: Iterable[tuple[str | None, int]]) -> PackFile:
     try:
         known = about(packs.open_pack(str(path)))
     except BadFile as error:
-        return PackFile(str(path), None, problem=packs.one_line(error))
+        return PackFile(str(path), None, problem=error.in_one_line)
     fits = tuple(pid for build_id, pid in running if build_id == known.build_id)
     right = path.with_name(known.build_id + _SUFFIX)
     if path != right:

@@ -1,4 +1,4 @@
-"""Find the file from which a symbol pack is made, and the server that the file belongs to."""
+"""Find the file to make a symbol pack from, and the server that the file belongs to."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) 
     raise BadFile(
         f"no symbols: {target.executable} is stripped, and its debug file was not found "
         f"(build-id {target.build_id})",
-        remedy=f"{remedy(target)}; or give the file: --file FILE",
+        remedy=f"{remedy(target)}; or name the file: --file FILE",
     )
 
 
@@ -85,7 +85,7 @@ def _fetched(target: Target, progress: Progress | None) -> Path | None:
         return debuginfod.find(target.build_id, settings, Path(target.executable).name, progress)
     except OSError as error:
         raise BadFile(
-            f"debuginfod: {error}", remedy="unset DEBUGINFOD_URLS; or give the file: --file FILE"
+            f"debuginfod: {error}", remedy="unset DEBUGINFOD_URLS; or name the file: --file FILE"
         ) from error
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The value of ``Target.symbols`` and ``ModuleInfo.symbols_from`` for a pack.
 SOURCE: Final = "symbol-pack"
-_LONGEST: Final = 1000  # maximum characters of a string
+_LONGEST: Final = 1000  # maximum length of a string in characters
 _U32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 _Offsets: TypeAlias = Annotated[list[_U32], Meta(min_length=1)]
 _MemberKind: TypeAlias = Literal["unsigned", "signed", "float", "pointer", "structure"]
@@ -51,9 +51,10 @@ class _Layout(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The contents of a pack other than names.
+    """The contents of a pack, except the symbol names.
 
-    ``members`` is like ``_native.members_in_process``. ``missing`` maps unknown members to reasons.
+    ``members`` has the format that ``_native.members_in_process`` returns. ``missing`` maps each member that
+    was not found to the reason.
 
     ``variables`` is ``{name: (ELF virtual address, bytes, kind, type in C)}``.
     """
@@ -64,7 +65,7 @@ class Layout:
 
 
 def layout(build_id: str | None) -> Layout | None:
-    """Return the layout in this build's pack, or None if it has no pack. Raises BadFile for a bad pack."""
+    """Return the layout in this build's pack, or None if there is none. Raises BadFile for a bad pack."""
     if build_id is None:
         return None
 
@@ -85,7 +86,7 @@ def open_pack(path: str) -> Pack:
 
 
 def path_for(build_id: str | None) -> str | None:
-    """Return the path of this build's pack, or None if it has none.
+    """Return the path of this build's pack, or None if there is none.
 
     Raises BadFile for a bad owner or checksum.
     """
@@ -103,13 +104,8 @@ def problem(target: Target) -> str | None:
     try:
         path_for(target.build_id)
     except BadFile as error:
-        return one_line(error)
+        return error.in_one_line
     return None
-
-
-def one_line(error: BadFile) -> str:
-    """Return the error and its remedy in one line."""
-    return f"{error.what} ({error.remedy})" if error.remedy else error.what
 
 
 def refused(error: NativeError) -> BadFile:
@@ -150,7 +146,7 @@ def damaged(pack: Pack) -> BadFile:
 
 
 def text(value: Any) -> str:
-    """Return a string from JSON if it is short and printable, because it is shown on terminals.
+    """Return a JSON value if it is a short, printable string, which can safely be shown on a terminal.
 
     Raises ValueError.
     """

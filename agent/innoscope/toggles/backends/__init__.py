@@ -1,1 +1,1 @@
-"""Backends that change a setting: SQL, or the server's memory with types from gdb."""
+"""Change a setting through SQL, or in the server's memory with types from gdb."""

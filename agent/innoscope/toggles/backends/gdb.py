@@ -1,4 +1,4 @@
-"""Read the types of variables from a file's debug information with gdb, without attaching or running."""
+"""Read the types of variables from a file's debug information with gdb, which attaches to no process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from innoscope._native import Member
 
 
-#: Timeout in seconds, for 300 MB of debug information on a busy host. An idle host needs 4 s.
+#: Timeout in seconds, enough for 300 MB of debug information on a busy host. An idle host needs 4 s.
 _TIMEOUT_S: Final = 120
-#: With these options, gdb reads no init files of the user or the current folder, and loads no scripts.
+#: Options that keep gdb from reading init files and from loading scripts.
 OPTIONS: Final = (
     "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set auto-load safe-path /nonexistent",
 )  # fmt: skip
@@ -28,7 +28,7 @@ ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "H
 
 _SAID: Final = re.compile(r"\$\d+ = (\d+)\n\$\d+ = 0x([0-9a-f]+)\ntype = (.+)")
 _WORDS: Final = re.compile(r"\b(?:const|volatile)\b")
-#: Kinds by C's type names as printed by ptype. A plain char may be signed or unsigned.
+#: Kinds, keyed by C type name as printed by ptype. A plain char may be signed or unsigned.
 _KINDS: Final = {
     "bool": "unsigned",
     "float": "float",
@@ -45,7 +45,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A variable: ELF virtual address, bytes, and kind.
+    """A variable: its ELF virtual address, size in bytes, and kind.
 
     The kind is unsigned, signed, float, char (a byte whose sign C does not define), or other (not a number).
     """
@@ -57,7 +57,7 @@ class Described:
 
 
 def without_gdb(member: Member, address: int) -> Described:
-    """Convert a member found by the core's own reader of debug information to a variable at this address."""
+    """Describe the variable at this address from a member that the core's own DWARF reader found."""
     whole = member.offsets == (0,) and member.count == 1
     kind = "char" if (member.kind, member.size) == ("signed", 1) else member.kind
     kind = kind if whole else "other"
@@ -65,11 +65,11 @@ def without_gdb(member: Member, address: int) -> Described:
 
 
 def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Described] | None:
-    """Return the variables' descriptions from the debug information of ``file``. Omit unknown variables.
+    """Describe the variables, using the debug information of ``file``. Omit unknown variables.
 
-    Returns None if gdb is missing, fails or times out. gdb takes seconds and 450 MB for a server with 300 MB
-    of debug information. It runs in a sandboxed child with low priority,
-    which can only read world-readable files (``confined_gdb``).
+    Return None if gdb is missing, fails or times out. gdb takes seconds and 450 MB for a server with 300 MB
+    of debug information. It runs in a sandboxed, low-priority child process that can only read world-readable
+    files (``confined_gdb``).
     """
     try:
         opened = _native.open_regular(file)
@@ -84,6 +84,7 @@ def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Des
 def _describe(opened: int, names: Sequence[str], gdb: str) -> dict[str, Described] | None:
     command = [sys.executable, "-P", "-m", "innoscope.toggles.backends.confined_gdb", gdb, *OPTIONS]
     command += ["-iex", "set confirm off", "-iex", "set pagination off"]
+    path = {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
     for name in names:
         for question in (
             f"echo \\n=={name}\\n", f"p/d sizeof({name})", f"p/x (unsigned long)&{name}", f"ptype {name}",
@@ -100,7 +101,7 @@ def _describe(opened: int, names: Sequence[str], gdb: str) -> dict[str, Describe
             errors="replace",
             timeout=_TIMEOUT_S,
             check=False,
-            env=ENVIRONMENT,
+            env=ENVIRONMENT | path,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -119,7 +120,7 @@ def parse(said: str) -> dict[str, Described]:
 
 
 def kind_of(text: str) -> str:
-    """Return the kind of a type from ptype: ``volatile unsigned long`` is unsigned, ``struct …`` other."""
+    """Return the kind of a type from ptype: ``volatile unsigned long`` is unsigned, ``struct …`` is other."""
     plain = " ".join(_WORDS.sub(" ", text).split())
     if plain.startswith("enum ") and not plain.endswith(("*", "]")):
         return "unsigned"

@@ -1,7 +1,7 @@
 """Write a number into a running server's memory, without stopping the server or calling its functions.
 
 The kernel copies an aligned number of up to 8 bytes in one step, and the server reads such variables with
-plain loads, so the server sees either the old value or the new one.
+plain loads, so the server sees either the old or the new value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _YAMA_NEVER: Final = "3"
 
 
 class MemoryWriter:
-    """Write to one server through /proc/PID/mem. ``gdb`` is the program that reads the types.
+    """Writes to one server through /proc/PID/mem. ``gdb`` is the program that reads the types.
 
     All methods raise NoRights, and NoSuchProcess if the server has exited, even if its pid was reused.
     """
@@ -54,21 +54,21 @@ class MemoryWriter:
         self.close()
 
     def close(self) -> None:
-        """Discard the locations."""
+        """Forget the located settings."""
         self._known = {}
 
     def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps with the current values in memory.
 
-        Raises NotOnThisServer if this build does not have a variable, and Refused if a variable or its value
-        does not match the catalog.
+        Raises NotOnThisServer if this build lacks one of the variables, and Refused if a variable or its
+        value does not match the catalog.
         """
         self.learn([backend])
         settings = [assignment.setting for assignment in backend.assignments]
         return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
 
     def learn(self, backends: Sequence[Backend]) -> None:
-        """Locate the settings of all these backends together.
+        """Locate the settings of all these backends at once.
 
         If a setting cannot be located, ``prepare`` raises the error.
         """
@@ -78,7 +78,7 @@ class MemoryWriter:
             self._known |= resolving.find_all(self._target, unknown, gdb=self._gdb)
 
     def read(self, step: Step) -> Raw:
-        """Return the number that is currently in memory."""
+        """Return the setting's current value in memory."""
         address, size, kind = _place(step)
         with translating(self._target.pid):
             raw = _native.read_memory(self._target.pid, address, size)
@@ -99,7 +99,7 @@ class MemoryWriter:
             found = os.pread(memory, size, address) if written else b""
         except OSError as error:
             raise ChangeFailed(
-                f"{step.setting} was set to {step.new}, and cannot be read back: {error.strerror}",
+                f"{step.setting} was set to {step.new}, but cannot be read back: {error.strerror}",
                 remedy="check it: innoscope toggle list",
             ) from error
         finally:
@@ -108,9 +108,9 @@ class MemoryWriter:
             raise gone(self._target.pid)
         if found != new:
             raise ChangeFailed(
-                f"{step.setting} was set to {step.new} and does not keep it: it is "
+                f"{step.setting} was set to {step.new}, but did not keep the value: it is "
                 f"{number_bytes.decode(found, kind)} now",
-                remedy="the server writes it itself: use the SQL backend",
+                remedy="the server itself writes this variable: use the SQL backend",
             )
 
     def _step(self, setting: Setting, raw: Raw | None) -> Step:
@@ -141,7 +141,7 @@ class MemoryWriter:
             raise gone(self._target.pid) from error
 
     def _check(self, step: Step, memory: int) -> None:
-        """Check that process, build, location and value are still the same. ``memory`` is the open file."""
+        """Check that process, build, location and value have not changed. ``memory`` is the open file."""
         self._must_be_the_same()
         address, size, kind = _place(step)
         with translating(self._target.pid):
@@ -184,15 +184,15 @@ class MemoryWriter:
         except OSError:
             scope = ""
         if scope == _YAMA_NEVER:
-            remedy = "kernel.yama.ptrace_scope is 3, which only a restart of the host changes: use SQL"
+            remedy = "kernel.yama.ptrace_scope is 3, which only a reboot of the host can change: use SQL"
             return NoRights(what, remedy=remedy)
-        return NoRights(what, remedy="run it as root; in a container it takes CAP_SYS_PTRACE")
+        return NoRights(what, remedy="run it as root; in a container, CAP_SYS_PTRACE is required")
 
     def _refused(self, step: Step, error: OSError) -> Refused:
         return Refused(
             f"{step.setting} at {step.address:#x} of process {self._target.pid} cannot be written: "
             f"{error.strerror}",
-            remedy="nothing was written: innoscope doctor shows what this host forbids",
+            remedy="nothing was written; to see what this host forbids: innoscope doctor",
         )
 
 

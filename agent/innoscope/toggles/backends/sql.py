@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Timeout in seconds of a login and of each query.
 _ANSWER: Final = 5.0
-#: Timeout in seconds of a change, for which the server may have to flush or resize first.
+#: Timeout in seconds of a change, which may require the server to flush pages or resize memory first.
 _CHANGE: Final = 60.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _WORD: Final = re.compile(r"\w+", re.ASCII)
@@ -42,15 +42,15 @@ _LOST: Final = (2006, 2013)  # CR_SERVER_GONE_ERROR, CR_SERVER_LOST: the stateme
 
 
 class NoLogin(NotOnThisServer):
-    """SQL is unavailable: the server does not reply, or it refuses the login. Another backend may work."""
+    """SQL is unavailable: the server does not respond, or it refuses the login. Another backend may work."""
 
 
 class LockedOut(NoLogin):
-    """The server reports "Too many connections" (1040), even on its extra ports if it has any."""
+    """The server reports "Too many connections" (1040), also on its extra ports if it has any."""
 
 
 class SqlWriter:
-    """Set global system variables of one target.
+    """Sets global system variables of one target.
 
     ``warnings`` holds the server's warnings about changes that succeeded. The connection is opened on first
     use and reused, because a server with too many connections might not accept another one.
@@ -58,11 +58,11 @@ class SqlWriter:
 
     kind = "sql"
 
-    def __init__(self, target: Target, account: Account, *, proc: ProcFs | None = None) -> None:
+    def __init__(self, target: Target, account: Account) -> None:
         self.warnings: list[str] = []
         self._target = target
         self._account = account
-        self._proc = proc or ProcFs()
+        self._proc = ProcFs()
         self._open: Connection | None = None
 
     def __enter__(self) -> SqlWriter:
@@ -103,7 +103,7 @@ class SqlWriter:
     def write(self, step: Step) -> None:
         """Run ``SET GLOBAL``, and read the value back.
 
-        Raises Refused if the server refused the change, so that nothing was written. Raises ChangeFailed if
+        Raises Refused if the server refused the change: nothing was written. Raises ChangeFailed if
         the server set another value or did not reply in time.
         """
         if step.new is None:
@@ -116,7 +116,7 @@ class SqlWriter:
         if not same(now, step.new):
             details = f": {'; '.join(warnings)}" if warnings else ""
             raise ChangeFailed(
-                f"the server made {step.setting} {now} instead of {step.new}{details}",
+                f"the server set {step.setting} to {now} instead of {step.new}{details}",
                 remedy=f"innoscope toggle undo, or SET GLOBAL {step.setting} = {_literal(step.old or 0)}",
             )
         self.warnings += [f"{step.setting}: {words}" for words in warnings]
@@ -171,7 +171,7 @@ class SqlWriter:
 
     @contextlib.contextmanager
     def _with_change_timeout(self) -> Iterator[Connection]:
-        """Yield the connection, with the longer timeout that a change needs."""
+        """Yield the connection with the longer timeout that a change needs."""
         connection = self._connection()
         with connection.answer_timeout(_CHANGE):
             yield connection
@@ -201,7 +201,7 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
         return NotOnThisServer(f"this server has no {what}: {words}", remedy="innoscope toggle list")
     if code == _READ_ONLY:
         return NotOnThisServer(
-            f"{what} cannot be changed while this server runs: {words}", remedy="innoscope toggle list"
+            f"{what} cannot be changed while the server is running: {words}", remedy="innoscope toggle list"
         )
     if code in _DENIED:
         named = _PRIVILEGES.search(words)
@@ -217,7 +217,7 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
 
 
 def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
-    """Return the value to write for a bound setting, which is changed only as far as necessary."""
+    """Return the value to write. A bound setting keeps its old value if that is high or low enough."""
     if one.bound is None or wanted is None:
         return wanted
     farther = max if one.bound == "raise" else min

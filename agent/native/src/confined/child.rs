@@ -10,11 +10,11 @@ use super::{FILE, MAX_REQUEST, SHARED, cpu_limit, encode_names, encode_response,
 use crate::layout;
 use crate::symbols::{ElfFile, Inlines};
 
-/// Serve one parent.
+/// Respond to the parent process's requests on standard input, then return.
 ///
-/// The first line of the input is the type of request and either `shared` or `alone`, which says whether the
-/// parent passes a shared debug file. Each further line is a path (for `members`) or a hexadecimal address
-/// (for `inlines`). The response to each of these lines is one line.
+/// The first line of the input is the type of request, followed by `shared` if the parent passes a shared
+/// debug file, or else by `alone`. Each further line is a path (for `members`) or a hexadecimal address (for
+/// `inlines`). The response to each of these lines is one line.
 ///
 /// # Errors
 /// If the process cannot be confined, or the parent has exited.

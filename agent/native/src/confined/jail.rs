@@ -5,10 +5,10 @@ use std::io::{Error, Result};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Limit of CPU time in seconds.
+/// Limit on CPU time in seconds.
 pub const CPU_S: u64 = 60;
-/// Limit of CPU time in seconds for reading the types in a file that root does not own: four times the time
-/// that the largest server's 300 MB of debug information take.
+/// Limit on CPU time in seconds for reading the types in a file that root does not own: four times the CPU
+/// time needed for the largest server, which has 300 MB of debug information.
 pub const UNTRUSTED_CPU_S: u64 = 12;
 /// Limit on private memory, in bytes. Compressed debug information is decompressed into this memory.
 pub const DATA_BYTES: u64 = 1536 << 20;
@@ -24,8 +24,8 @@ const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
 const SECOND_ARGUMENT: u32 = 24;
 const THIRD_ARGUMENT: u32 = 32;
-/// The lowest number of a system call of the x32 ABI, which has the same architecture as x86-64 and would
-/// bypass a list of denied numbers.
+/// The lowest system call number of the x32 ABI. The ABI has the same architecture value as x86-64, so its
+/// numbers would bypass a list of denied system calls.
 const X32: u32 = 0x4000_0000;
 
 #[cfg(target_arch = "x86_64")]
@@ -62,8 +62,8 @@ const ALLOWED: [libc::c_long; 22] = [
 /// System calls whose third argument must not request executable memory.
 const NOT_EXECUTABLE: [libc::c_long; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
-/// System calls that a debugger does not need to read a file: network, other processes, namespaces, mounts,
-/// kernel interfaces.
+/// System calls that are denied because a debugger can read a file without them: network, other processes,
+/// namespaces, mounts, kernel interfaces.
 const DENIED: &[libc::c_long] = &[
     libc::SYS_socket,
     libc::SYS_connect,
@@ -104,11 +104,11 @@ const DENIED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_creat,
 ];
-/// System calls whose arguments a filter cannot read; the C library falls back to older system calls.
+/// System calls whose arguments a filter cannot inspect. The C library falls back to older system calls.
 const UNSUPPORTED: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
-/// Bits of an argument that a debugger must not pass, as (system call, offset of the argument, bits). They
-/// request new namespaces, in which the debugger would have all capabilities; files opened for writing, such
-/// as another process's memory; and limits of other processes.
+/// Argument bits that a debugger must not pass, as (system call, offset of the argument, bits). They would
+/// create namespaces, in which the debugger has all capabilities; open files for writing, such as another
+/// process's memory; or change limits of other processes.
 const DENIED_BITS: &[(libc::c_long, u32, libc::c_int)] = &[
     (libc::SYS_clone, FIRST_ARGUMENT, NEW_NAMESPACE),
     #[cfg(target_arch = "x86_64")]
@@ -124,14 +124,14 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
-/// Limit of a debugger's address space in bytes: gdb needs 0.5 GB for 300 MB of debug information.
+/// Limit on a debugger's address space in bytes: gdb needs 0.5 GB for 300 MB of debug information.
 const DEBUGGER_BYTES: u64 = 4 << 30;
 /// The user id and group id of `nobody`, who owns no files.
 const NOBODY: u32 = 65534;
 
-/// Replace this process with an external program, such as gdb, that reads an untrusted file. It runs as
-/// `nobody` if this process is root, without capabilities, network, or rights over other processes. It can
-/// open only files that are world-readable.
+/// Replace this process with an external program, such as gdb, that reads an untrusted file. The program runs
+/// as `nobody` if this process is root, without capabilities, network, or access to other processes. It can
+/// open only world-readable files.
 ///
 /// # Errors
 /// If the kernel refuses any restriction, or the program does not exist. The program is then not started.
@@ -203,15 +203,15 @@ fn deny_filter() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Irrevocably drop all privileges of this process except reading and writing open files, and limit its CPU
-/// time to `cpu_s` seconds.
+/// Irrevocably restrict this process to reading and writing open files, and limit its CPU time to `cpu_s`
+/// seconds.
 ///
 /// # Errors
 /// If the kernel refuses any restriction. The caller must then not read the file.
 pub fn enter(cpu_s: u64) -> Result<()> {
     become_first_oom_victim();
-    // At the soft limit the kernel sends SIGXCPU, from which the parent learns the reason. At the hard limit
-    // it sends SIGKILL.
+    // At the soft limit the kernel sends SIGXCPU, which shows the parent the reason. At the hard limit it
+    // sends SIGKILL.
     set_limits(libc::RLIMIT_CPU, cpu_s, cpu_s + 1)?;
     for (resource, max) in [
         (libc::RLIMIT_DATA, DATA_BYTES),
@@ -239,8 +239,8 @@ fn set_limits(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Resu
     checked(unsafe { libc::setrlimit(resource, &raw const limit) })
 }
 
-/// Become the first victim of the OOM killer and run at low priority. Errors are ignored, because safety does
-/// not depend on these settings.
+/// Make this process the OOM killer's first choice and lower its priority. Errors are ignored, because safety
+/// does not depend on these settings.
 fn become_first_oom_victim() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     // SAFETY: setpriority takes numbers only.
@@ -252,7 +252,7 @@ fn drop_capabilities() -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0_u32];
     let none = [0_u32; 6];
-    // SAFETY: version 3 reads a header and two elements of three words each, and the arrays have that size.
+    // SAFETY: version 3 reads a header and two elements of three words each, which is the size of the arrays.
     let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
     checked(done as i32)
 }
@@ -260,8 +260,8 @@ fn drop_capabilities() -> Result<()> {
 fn load_filter(program: &[libc::sock_filter]) -> Result<()> {
     let length = u16::try_from(program.len()).map_err(Error::other)?;
     let described = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies the filter, which outlives the call. It is loaded by prctl and not by
-    // seccomp(2), because systemd's system call allow-list for the unit includes prctl.
+    // SAFETY: the kernel copies the filter, which outlives the call. It is loaded with prctl instead of
+    // seccomp(2), because the unit's system call allow-list includes prctl.
     checked(unsafe {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const described, 0, 0)
     })
@@ -275,8 +275,8 @@ fn skip_unless(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 1, k }
 }
 
-/// Start a filter: kill the process for a system call of another architecture, then load the number of the
-/// system call.
+/// Return the start of a filter, which kills the process if a system call is of another architecture, and
+/// then loads the system call's number.
 fn filter_start() -> Vec<libc::sock_filter> {
     vec![
         statement(BPF_LOAD, ARCHITECTURE),
@@ -288,8 +288,8 @@ fn filter_start() -> Vec<libc::sock_filter> {
     ]
 }
 
-/// Allow a system call unless its argument has one of these bits. For other system calls, continue with the
-/// next instruction.
+/// Return instructions that allow a system call unless its argument has one of these bits; in that case, they
+/// execute `otherwise`. Other system calls continue after these instructions.
 fn without_bits(
     number: libc::c_long,
     argument: u32,

@@ -1,9 +1,9 @@
 //! Reads debug information in a confined child process.
 //!
 //! DWARF is large, its parsers are complex, and the file may belong to the observed process. So a child
-//! process gets the open file, drops all other rights ([`jail`]), and responds with lines of text, which are
-//! checked here. Its memory is released when it exits, its CPU time is limited, and a SIGBUS after the file
-//! is truncated kills only the child.
+//! process gets the open file, drops all other privileges ([`jail`]), and responds with lines of text, which
+//! are checked here. Its memory is released when it exits, its CPU time is limited, and if the file is
+//! truncated, SIGBUS kills only the child.
 
 mod child;
 mod jail;
@@ -15,6 +15,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,20 +28,20 @@ use crate::symbols::ElfFile;
 pub use child::serve;
 pub use jail::become_program;
 
-/// The descriptors at which the child receives its files.
+/// The descriptor numbers at which the child receives its files.
 const FILE: RawFd = 3;
 const SHARED: RawFd = 4;
-/// Maximum bytes of all requests to one child.
+/// Maximum total size of the requests to one child, in bytes.
 const MAX_REQUEST: u64 = 4 << 20;
-/// Maximum bytes of one response: 256 names of inlined calls.
+/// Maximum size of one response in bytes; enough for 256 names of inlined calls.
 const MAX_RESPONSE: usize = 1 << 20;
 /// Maximum number of names in one response, and maximum length of each name or reason in characters.
 const MAX_NAMES: usize = 256;
 const MAX_TEXT: usize = 4 << 10;
-/// Maximum number of pointers in one path of members.
+/// Maximum number of offsets of one member, which limits the pointers in its path.
 const MAX_OFFSETS: usize = 32;
-/// Timeouts of the first response, for which 300 MB may have to be read from disk on a busy host, and of
-/// later responses, which take a few ms.
+/// Timeouts for the first response, which may require reading 300 MB from disk on a busy host, and for later
+/// responses, which take a few ms.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(90);
 const LATER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -53,7 +54,7 @@ pub struct Reader {
     child: Child,
     requests: Option<ChildStdin>,
     responses: ChildStdout,
-    /// Received bytes that are not processed yet.
+    /// Bytes that have been received but not yet processed.
     pending: Vec<u8>,
     timeout: Duration,
 }
@@ -140,7 +141,7 @@ impl Reader {
     }
 }
 
-/// Duplicate a descriptor to a number that does not collide with those of the child.
+/// Duplicate a descriptor to a number above those that the child uses.
 fn duplicate_above_child_files(file: &File) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd as _;
     let copy = fcntl(file.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(10))?;
@@ -158,7 +159,7 @@ fn wait_readable(responses: BorrowedFd<'_>, deadline: Instant) -> io::Result<()>
     }
 }
 
-/// Return the limit of CPU time in seconds for reading the types in this file.
+/// Return the limit on CPU time, in seconds, for reading the types in this file.
 fn cpu_limit(file: &File) -> io::Result<u64> {
     Ok(if file.metadata()?.uid() == 0 { jail::CPU_S } else { jail::UNTRUSTED_CPU_S })
 }
@@ -189,26 +190,27 @@ pub fn members(
     Reader::start(start, elf, None, "members").and_then(send_all).map_err(failed)
 }
 
-/// Finds the inlined calls of one file with a child that runs until this is dropped.
+/// Finds inlined calls in one file. Its child process runs until this is dropped.
 #[derive(Debug)]
 pub struct InlinedCalls {
     reader: Option<Reader>,
 }
 
 impl InlinedCalls {
-    /// Start a child for the file with the DWARF, and for its shared debug file, if any.
+    /// Start a child for the file with the DWARF, and for its shared debug file, if any. `opened_as` is the
+    /// path of the file with the DWARF, below `/proc/PID/root` if the file belongs to a process.
     ///
     /// # Errors
     /// The reason, with the file's name.
-    pub fn new(start: &ChildCommand, elf: &ElfFile) -> Result<Self, String> {
-        let shared = elf.shared_debug_file();
+    pub fn new(start: &ChildCommand, elf: &ElfFile, opened_as: &Path) -> Result<Self, String> {
+        let shared = elf.shared_debug_file(opened_as);
         let reader = Reader::start(start, elf, shared.as_deref(), "inlines")
             .map_err(|error| format!("{}: debug information: {error}", elf.path().display()))?;
         Ok(Self { reader: Some(reader) })
     }
 
-    /// Return the inlined functions at an ELF virtual address, innermost first. After a failure of the child
-    /// the list is always empty.
+    /// Return the inlined functions at an ELF virtual address, innermost first. If the child has
+    /// failed, the list is always empty.
     pub fn frames(&mut self, svma: u64) -> Vec<String> {
         let Some(reader) = &mut self.reader else { return Vec::new() };
         let names =

@@ -1,4 +1,4 @@
-//! Finds the members of global structures in DWARF: for `log_sys.lsn` it returns offset, size and kind.
+//! Finds members of global structures in DWARF: the offset, size and kind of `log_sys.lsn`, for example.
 //!
 //! Only compilation units that mention a wanted name are parsed, because servers have up to 300 MB of debug
 //! information.
@@ -51,7 +51,7 @@ impl Kind {
 /// The location of a member relative to its root.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// The first offset is added to the root's address, each further offset to the pointer that is read at
+    /// The first offset is added to the root's address. Each further offset is added to the pointer read from
     /// the previous address.
     pub offsets: Vec<u64>,
     /// Size of the scalar or structure in bytes.
@@ -60,8 +60,8 @@ pub struct Member {
     pub kind: Kind,
     /// If the value is a sum over several elements, the distance between them in bytes; otherwise 0.
     pub stride: u64,
-    /// The number of elements: 1 for a plain member, 0 for `[*]` on a pointer, because the length of the
-    /// array that it points to is unknown.
+    /// The number of elements: 1 for a plain member; 0 for `[*]` on a pointer, which points to an array of
+    /// unknown length.
     pub count: u64,
 }
 
@@ -75,11 +75,11 @@ enum Stop {
 
 /// Find members for paths such as `root.member[2].member`, whose root is a global variable or a type.
 ///
-/// Pointers in the path are followed. `[*]` means all elements, and the value is their sum. A wrapper
-/// around one scalar (`std::atomic`) is treated as that scalar, and an `ib_counter_t` as the sum of its
-/// slots. Results are in the order of the paths; an error contains the reason.
+/// Pointers in the path are followed. `[*]` means all elements, and the value is their sum. A wrapper around
+/// one scalar (`std::atomic`) counts as that scalar, and an `ib_counter_t` as the sum of its slots. Results
+/// are in the order of the paths; an error contains the reason.
 ///
-/// Takes 0.3 to 3 s for a server.
+/// This takes 0.3 to 3 s for a server.
 pub fn members(elf: &ElfFile, paths: &[String]) -> Vec<Result<Member, String>> {
     let sections = sections(elf);
     let units = Units::new(&sections);

@@ -1,4 +1,4 @@
-//! Compares the results with those of the compiler: the test program prints the offsets of its members.
+//! Tests that the offsets read from DWARF are those that the compiler uses, which the test program prints.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,7 +39,7 @@ int main() {
 }
 "#;
 
-/// A compilation unit that contains more of the wanted names than the other one, but only declares the type.
+/// A compilation unit that mentions more of the wanted names than the main unit, but only declares the type.
 const FORWARD: &str = "struct Pool; extern Pool *pools, *forward, pool; extern unsigned long plain;\n\
     void *f() { return plain ? (void *) pools : (void *) (forward ? forward : &pool); }\n";
 
@@ -86,7 +86,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Errors are ignored: the folder is in the system's folder for temporary files.
+        // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

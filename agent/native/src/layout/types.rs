@@ -1,16 +1,16 @@
-//! Describes types from DWARF: their members, size, and the scalar that a wrapper holds.
+//! Describes types from DWARF: their members, their size, and the scalar inside a wrapper type.
 
 use gimli::{AttributeValue, constants};
 
 use super::Kind;
 use super::units::{Entry, Place, Units};
 
-/// Maximum depth of references between types, so that a cycle in a malformed file ends.
+/// Maximum depth of references between types, which breaks cycles in malformed files.
 const MAX_DEPTH: usize = 32;
-/// The distance between the slots of InnoDB's counters in bytes (`CACHE_LINE_SIZE`, MySQL 5.6 to 9.7).
+/// The distance between the slots of an InnoDB counter, in bytes (`CACHE_LINE_SIZE`, MySQL 5.6 to 9.7).
 const CACHE_LINE: u64 = 64;
 
-/// The structure of a type without typedefs and qualifiers.
+/// The shape of a type without typedefs and qualifiers.
 pub(super) enum Shape {
     Scalar { size: u64, kind: Kind },
     Pointer(Place),
@@ -80,7 +80,7 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Return the number of elements over all dimensions; 0 if the type does not specify the number.
+    /// Return the number of elements of an array, over all its dimensions; 0 if the type does not specify it.
     fn elements(&self, array: Place) -> u64 {
         let mut total = 1;
         self.0.children(array, |_, entry| {
@@ -106,8 +106,8 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Return offset and type of a member of a structure. Members of base classes and of anonymous members
-    /// count as members of the structure.
+    /// Return the offset and the type of a member of a structure. Members of base classes and of anonymous
+    /// members count as members of the structure.
     pub fn member(&self, structure: Place, name: &str) -> Option<(u64, Place)> {
         self.member_within(structure, name, 0)
     }
@@ -148,7 +148,7 @@ impl<'data> Types<'_, 'data> {
         found
     }
 
-    /// Return this type's scalar: the type itself, or the scalar that it wraps.
+    /// Return the leaf of a type: the type itself, or the scalar that it wraps.
     pub fn leaf(&self, place: Place) -> Result<Leaf, String> {
         self.leaf_within(place, 0)
     }
@@ -186,7 +186,7 @@ impl<'data> Types<'_, 'data> {
     }
 
     /// Return a leaf for an `ib_counter_t`. Its slots are either plain numbers one cache line apart, after an
-    /// unused cache line (MySQL, MariaDB up to 10.2), or structures of the size of a cache line (MariaDB from
+    /// unused cache line (MySQL, MariaDB up to 10.2), or structures as large as a cache line (MariaDB from
     /// 10.3).
     fn slots(&self, offset: u64, element: Place, count: u64, depth: usize) -> Result<Leaf, String> {
         let stride = self.size(element).ok_or("slots without a size")?;
@@ -237,8 +237,8 @@ fn kind(entry: &Entry<'_>) -> Kind {
     }
 }
 
-/// Return a member's offset: a number, or the expression `DW_OP_plus_uconst number` of compilers up to GCC 4,
-/// or 0 in a union.
+/// Return a member's offset. DWARF contains it as a number, as the expression `DW_OP_plus_uconst number`
+/// (compilers up to GCC 4), or not at all (0, in a union).
 fn member_offset(entry: &Entry<'_>) -> Option<u64> {
     let Some(attribute) = entry.attr(constants::DW_AT_data_member_location) else {
         return Some(0);

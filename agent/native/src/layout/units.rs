@@ -26,7 +26,7 @@ const NEEDED: [SectionId; 6] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// Number of bytes of `.debug_info` that are held in memory at a time during a scan.
+/// Number of bytes of `.debug_info` that a scan holds in memory at a time.
 const PIECE: usize = 4 << 20;
 
 /// The sections of a file. [`Units`] borrows from them.
@@ -73,7 +73,7 @@ impl<'data> Units<'data> {
     /// Read the list of units, up to the first malformed one.
     pub fn new(sections: &'data Sections) -> Self {
         let mut dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
-        // Without the cache, each of many small units that share one large table would have its own copy.
+        // Without the cache, many small units that share one large table would each have their own copy.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         let mut headers = Vec::new();
         let mut iter = dwarf.units();
@@ -84,11 +84,11 @@ impl<'data> Units<'data> {
         Self { sections, dwarf, headers, parsed }
     }
 
-    /// List the units in which one of these names occurs as a string reference, units with the most
-    /// occurrences first.
+    /// List the units that contain string references to any of these names. The units that mention the most
+    /// names come first.
     ///
     /// This scans the raw bytes, which is ten times faster than parsing all entries. Bytes that only look
-    /// like a reference cause an unnecessary parse of a unit. If strings are indexed (DWARF 5 of Clang) all
+    /// like a reference cause an unnecessary parse of a unit. If strings are indexed (Clang's DWARF 5), all
     /// units are returned.
     pub fn units_mentioning(&self, names: &[&str]) -> Vec<usize> {
         if !self.dwarf.debug_str_offsets.reader().is_empty() {
@@ -138,10 +138,9 @@ impl<'data> Units<'data> {
         self.parsed[index].get_or_init(|| self.dwarf.unit(*header).ok()).as_ref()
     }
 
-    /// List the variables and types with these names that are declared outside functions: the name, and the
-    /// type.
+    /// List the variables and types with these names that are declared outside functions, as (name, type).
     ///
-    /// Visits each entry once, however deeply namespaces are nested.
+    /// Each entry is visited once, however deeply namespaces are nested.
     pub fn declarations<T>(&self, unit: usize, names: &FxHashMap<String, T>) -> Vec<(String, Place)> {
         let mut found = Vec::new();
         let Some(parsed) = self.unit(unit) else { return found };
@@ -149,7 +148,7 @@ impl<'data> Units<'data> {
         while let Ok(true) = advance(&mut entries) {
             let Some(entry) = entries.current() else { continue };
             if entry.depth() == 0 && entry.offset() != parsed.root_offset() {
-                break; // the name is beyond the end of the unit
+                break; // beyond the last entry of the unit
             }
             let place = Place { unit, offset: entry.offset() };
             match entry.tag() {
@@ -219,7 +218,7 @@ impl<'data> Units<'data> {
     }
 }
 
-/// Move to the next entry. Descends only into the unit itself and into namespaces. Return true if there may
+/// Move to the next entry, descending only into the unit itself and into namespaces. Return true if there may
 /// be more entries. The current entry is `None` at the end of a list of siblings.
 fn advance(entries: &mut EntriesCursor<'_, Slice<'_>>) -> gimli::Result<bool> {
     let descends = |entry: &Entry<'_>| entry.depth() == 0 || entry.tag() == constants::DW_TAG_namespace;

@@ -1,5 +1,5 @@
-//! Completes copies that are not usable without further work: deep stacks, and threads that ran while they
-//! were copied.
+//! Completes copies that cannot be used as they are: deep stacks, and threads that ran while they were
+//! copied.
 
 use std::time::Duration;
 
@@ -9,18 +9,22 @@ use crate::memory;
 use crate::snapshot::{Consistency, RawThread, Registers, Snapshot, Trust, perf};
 use crate::unwind::{End, Walk};
 
-/// Number of rounds in which a thread that ran or was on a CPU is sampled or copied again.
+/// Maximum number of rounds in which a thread that ran or was on a CPU is sampled or copied again.
 const ROUNDS: usize = 5;
 /// Timeout for the samples of one round. A running thread is sampled after about 20 µs of its CPU time. A
-/// thread that went to sleep in the meantime gives no sample and is copied again.
+/// thread that has gone to sleep in the meantime yields no sample, and is copied again.
 const SAMPLE_TIMEOUT: Duration = Duration::from_millis(1);
-/// Maximum bytes of a deep stack that are read.
+/// Maximum number of bytes that are read from a deep stack.
 const DEEP_BYTES: usize = 1024 * 1024;
 
 impl Process {
-    /// Unwind a copy that is inconsistent, or that cannot be completed in the remaining time.
+    /// Unwind a copy that is inconsistent, or that stays incomplete because no attempts are left.
     pub(super) fn finish_as_copied(&mut self, mut thread: RawThread) -> UnwoundThread {
-        let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
+        let walk = if thread.registers == Registers::default() {
+            Walk::unknown()
+        } else {
+            self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns)
+        };
         let trust = match thread.consistency {
             Consistency::Torn => Trust::Torn,
             Consistency::Running => Trust::Stale,
@@ -32,7 +36,7 @@ impl Process {
         UnwoundThread::new(thread, walk, trust)
     }
 
-    /// Unwind a consistent copy, after reading the rest of the stack if the copy is not complete. Returns the
+    /// Unwind a consistent copy, after reading the rest of the stack if the copy is not complete. Return the
     /// thread as `Err` if it ran in the meantime.
     pub(super) fn finish_consistent(
         &mut self,
@@ -42,8 +46,9 @@ impl Process {
         // If unwinding the shortened copy reaches the root, the stack was not cut.
         thread.shallow &= walk.end != End::Root;
         let trust = match walk.end {
+            End::Root if walk.inferred => Trust::Inferred,
             End::Root => Trust::Exact,
-            End::Lost | End::OutsideModules | End::Budget => Trust::Incomplete,
+            End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => Trust::Incomplete,
             End::BeyondCopy if thread.shallow => Trust::Truncated,
             End::BeyondCopy => return self.finish_deep(thread, walk),
         };
@@ -71,14 +76,17 @@ impl Process {
             .source
             .read_state(thread.tid)?
             .is_some_and(|now| now.consistency == Consistency::Consistent && now.switches == thread.switches);
-        if !unmoved && self.source.name() == "bpf" {
+        if !unmoved && !self.source.stops_threads() {
             return Ok(Err(thread));
         }
         let walk = self.unwinder.walk(&self.modules, thread.registers, &stack, &thread.returns);
         let trust = match walk.end {
+            End::Root if walk.inferred => Trust::Inferred,
             End::Root => Trust::Exact,
             End::BeyondCopy if stack.len() == DEEP_BYTES => Trust::Truncated,
-            End::BeyondCopy | End::Lost | End::OutsideModules | End::Budget => Trust::Incomplete,
+            End::BeyondCopy | End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => {
+                Trust::Incomplete
+            }
         };
         Ok(Ok(UnwoundThread::new(thread, walk, trust)))
     }
@@ -117,8 +125,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sample the threads that are on a CPU by perf events. Threads that give no usable sample stay in
-    /// `open`.
+    /// Sample the threads that are on a CPU with perf events. Threads without a usable sample stay in `open`.
     fn sample_running(
         &mut self,
         open: &mut Vec<RawThread>,
@@ -130,7 +137,7 @@ impl Process {
             .filter(|thread| thread.consistency == Consistency::Running)
             .map(|thread| thread.tid)
             .collect();
-        if running.is_empty() || self.source.name() != "bpf" {
+        if running.is_empty() || self.source.stops_threads() {
             return;
         }
         let samples = match perf::sample(&running, SAMPLE_TIMEOUT) {
@@ -155,7 +162,7 @@ impl Process {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,
                 // The thread may be in the middle of a hand-written prologue, so the next sample may succeed.
-                End::Lost | End::OutsideModules | End::Budget => continue,
+                End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => continue,
             };
             snapshot.sampled += 1;
             let thread = open.swap_remove(index);

@@ -1,9 +1,10 @@
-//! Counts the stacks that BPF programs capture: reads them from a ring buffer, unwinds them and resolves
-//! their symbols.
+//! Counts the stacks that BPF programs or perf events capture: reads them from a ring buffer, unwinds them and
+//! resolves their symbols.
 //!
-//! The programs of the profiles are in `programs`. Any other program that sends the records defined in
-//! probes/include/sample.h works as well.
+//! The programs of the profiles are in `programs`, and profiles without BPF in `events`. Any other program that
+//! sends the records defined in probes/include/sample.h works as well.
 
+pub mod events;
 pub mod programs;
 pub mod record;
 mod ring;
@@ -24,28 +25,29 @@ use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::{Consistency, RawThread, Registers, Source, Trust};
 use crate::symbols::DebugSearch;
 use crate::unwind::{End, Unwinder};
+use events::PerfOnCpu;
 use record::{Account, Capture, Record, parse};
 use ring::Ring;
 use stacks::Stacks;
 use waits::Waits;
 
-/// Maximum number of records read at a time, so that reading ends even if a busy server fills the ring at the
-/// same speed.
+/// Maximum number of records read at a time. Without a limit, reading would never end if a busy server fills
+/// the ring at the same rate.
 const MAX_RECORDS: usize = 50_000;
 /// Minimum time between two reads of the process's maps, which are read again if a stack leads to unknown
 /// code.
 const MAPS_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of distinct counts; beyond it, new ones are attributed to thread 0.
+/// Maximum number of distinct counts. Beyond that, new samples are attributed to thread 0.
 const MAX_COUNTS: usize = 200_000;
 
-/// The stack and system call in which a thread was sampled.
+/// The stack and the system call of a thread when it was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The stack's id, for `Samples::frames`.
     pub stack: u32,
     /// The reliability of the stack.
     pub trust: Trust,
-    /// The number of the system call that the thread was in, or -1.
+    /// The number of the thread's system call, or -1.
     pub syscall: i32,
     /// The file descriptor that is the call's first argument, for the requested system calls; otherwise -1.
     pub file: i32,
@@ -56,7 +58,7 @@ pub struct Place {
 pub struct Count {
     /// Number of records.
     pub count: u64,
-    /// Sum of their weights.
+    /// Sum of the records' weights.
     pub weight: u64,
 }
 
@@ -75,11 +77,11 @@ pub struct SymbolOptions {
 
 /// The captured stacks of one process, counted by kind, thread and place.
 pub struct Samples {
-    ring: Ring,
+    ring: Option<Ring>,
     aggregator: Aggregator,
 }
 
-/// The state that is updated by each record.
+/// The state that each record updates.
 struct Aggregator {
     modules: Modules,
     maps_read: Instant,
@@ -95,14 +97,15 @@ struct Aggregator {
 }
 
 impl Samples {
-    /// Read the samples of process `pid` from the ring with this descriptor, which may be closed afterwards.
+    /// Read the samples of process `pid` from the BPF ring buffer with this descriptor, which may be closed
+    /// afterwards. Without a ring buffer, only perf events supply samples.
     ///
     /// Errors: `Gone`, `Rights`, or `Internal` if the descriptor is not a ring buffer.
-    pub fn new(pid: u32, ring: RawFd, symbol_options: SymbolOptions) -> Result<Self> {
+    pub fn new(pid: u32, ring: Option<RawFd>, symbol_options: SymbolOptions) -> Result<Self> {
         let SymbolOptions { search, inlines, kernel, file_calls } = symbol_options;
-        let opened = Ring::open(ring);
-        let ring = opened
-            .map_err(|error| Error::new(Kind::Internal, format!("opening the ring buffer: {error}")))?;
+        let ring = ring.map(Ring::open).transpose();
+        let ring =
+            ring.map_err(|error| Error::new(Kind::Internal, format!("opening the ring buffer: {error}")))?;
         let modules = Modules::new(pid, search)?;
         if modules.all().is_empty() {
             let detail = format!("process {pid} has no code mapped: it is exiting, or it is a kernel thread");
@@ -123,13 +126,26 @@ impl Samples {
         Ok(Self { ring, aggregator })
     }
 
-    /// Process the records in the ring and return their number.
+    /// Process the records in the BPF ring buffer and return their number.
     pub fn read(&mut self) -> io::Result<usize> {
         let mut pacer = Pacer::start();
         let aggregator = &mut self.aggregator;
         aggregator.unwinder.refill();
-        self.ring.read(MAX_RECORDS, &mut |bytes| {
+        let Some(ring) = &mut self.ring else { return Ok(0) };
+        ring.read(MAX_RECORDS, &mut |bytes| {
             aggregator.add(bytes);
+            pacer.yield_if_due();
+        })
+    }
+
+    /// Process the samples of perf events and return their number.
+    pub fn read_events(&mut self, events: &mut PerfOnCpu) -> usize {
+        let mut pacer = Pacer::start();
+        let aggregator = &mut self.aggregator;
+        aggregator.unwinder.refill();
+        events.read(MAX_RECORDS, &mut |capture| {
+            aggregator.records += 1;
+            aggregator.count(capture);
             pacer.yield_if_due();
         })
     }
@@ -167,8 +183,8 @@ impl Samples {
         Ok(())
     }
 
-    /// Complete a profile of waits that ended at time `ended`, from the accounts of all threads. A snapshot
-    /// by `source` supplies the stacks of waits whose stack is not known yet.
+    /// Complete a profile of waits from the accounts of all threads; `ended` is the time at which the profile
+    /// ended. A snapshot by `source` supplies stacks that are still unknown.
     pub fn settle(
         &mut self,
         source: Option<&mut BpfSource>,
@@ -181,7 +197,7 @@ impl Samples {
         for thread in &threads {
             aggregator.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
         }
-        // A wait that began after the end would replace the wait that the thread was in at the end.
+        // A wait that began after the profile's end would replace the wait that was in progress at its end.
         let at_end: FxHashMap<u32, u64> =
             accounts.iter().map(|(tid, account)| (*tid, account.switches)).collect();
         threads.retain(|thread| at_end.get(&thread.tid) == Some(&thread.switches));
@@ -197,15 +213,7 @@ impl Aggregator {
     fn add(&mut self, bytes: &[u8]) {
         self.records += 1;
         match parse(bytes) {
-            Some(Record::Sample(capture)) => {
-                self.bytes += capture.stack.len() as u64;
-                let place = self.place(&capture, Trust::OnCpu);
-                let tid = if self.counts.len() < MAX_COUNTS { capture.tid } else { 0 };
-                let count = self.counts.entry((capture.kind, tid, place)).or_default();
-                count.count += 1;
-                count.weight = count.weight.wrapping_add(capture.weight);
-                self.comms.insert(tid, capture.comm);
-            }
+            Some(Record::Sample(capture)) => self.count(capture),
             Some(Record::WaitBegins(mut capture)) => {
                 self.bytes += capture.stack.len() as u64;
                 let scheduler = self.stacks.in_scheduler(&capture.kernel);
@@ -223,12 +231,24 @@ impl Aggregator {
         }
     }
 
+    fn count(&mut self, capture: Capture<'_>) {
+        self.bytes += capture.stack.len() as u64;
+        let place = self.place(&capture, Trust::OnCpu);
+        let tid = if self.counts.len() < MAX_COUNTS { capture.tid } else { 0 };
+        let count = self.counts.entry((capture.kind, tid, place)).or_default();
+        count.count += 1;
+        count.weight = count.weight.wrapping_add(capture.weight);
+        if !capture.comm.is_empty() {
+            self.comms.insert(tid, capture.comm);
+        }
+    }
+
     fn settle(&mut self, tid: u32, account: &Account, ended: u64) {
         let comm = self.comms.get(&tid).cloned().unwrap_or_default();
         self.waits.settle(tid, comm, account, ended);
     }
 
-    /// Record the current waits of these threads, unless they are known.
+    /// Record the current waits of these threads, except those that are already known.
     fn add_current_waits(&mut self, threads: &[RawThread]) {
         self.unwinder.refill();
         let mut pacer = Pacer::start();
@@ -265,20 +285,20 @@ impl Aggregator {
         if_complete: Trust,
     ) -> (u32, Trust) {
         let mut walk = self.unwinder.walk(&self.modules, registers, stack, returns);
-        // The code may have been mapped since the maps were read, for instance a plugin.
+        // The code, for instance a plugin, may have been mapped since the maps were read.
         if walk.end == End::OutsideModules && self.maps_changed() {
             walk = self.unwinder.walk(&self.modules, registers, stack, returns);
         }
         let trust = match walk.end {
             End::Root => if_complete,
             End::BeyondCopy => Trust::Truncated,
-            End::Lost | End::OutsideModules | End::Budget => Trust::Incomplete,
+            End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => Trust::Incomplete,
         };
         (self.stacks.number(&self.modules, &walk.addresses, kernel), trust)
     }
 
-    /// Read the maps again and return true if they changed. Returns false if they were read shortly before or
-    /// the process has exited; the modules then stay in use.
+    /// Read the maps again, and return true if they changed. Return false, and keep the modules, if the maps
+    /// were read a short time ago or the process has exited.
     fn maps_changed(&mut self) -> bool {
         if self.maps_read.elapsed() < MAPS_INTERVAL {
             return false;

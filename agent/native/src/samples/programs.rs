@@ -1,19 +1,19 @@
-//! Loads and attaches the programs of probes/profile. Dropping the objects detaches the programs. Nothing
-//! outlives this process, because the kernel detaches them when their descriptors are closed.
+//! Loads and attaches the programs of probes/profile. Dropping the objects detaches the programs. No program
+//! outlives this process, because the kernel detaches programs when their descriptors are closed.
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::Duration;
 
 use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
 use perf_event_open_sys as sys;
-use sys::bindings::perf_event_attr;
 
 use super::record::Account;
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
+use crate::perf_event;
 use crate::snapshot::bpf::visit;
 
 static ON_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oncpu.bpf.o"));
@@ -37,24 +37,26 @@ pub struct OnCpu {
     /// Dropped before the object, so that the program no longer runs when it is unloaded.
     events: Vec<OwnedFd>,
     object: libbpf_rs::Object,
+    period_ns: u64,
 }
 
 impl OnCpu {
-    /// Load the program; sampling starts with `begin`.
+    /// Load the program; sampling starts with `begin`, and takes one sample per `period_ns` on each CPU on which
+    /// the process runs.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf`.
-    pub fn new(target: Target) -> Result<Self> {
-        Ok(Self { events: Vec::new(), object: load(ON_CPU, target, None)? })
+    pub fn new(target: Target, period_ns: u64) -> Result<Self> {
+        Ok(Self { events: Vec::new(), object: load(ON_CPU, target, None)?, period_ns })
     }
 
-    /// Start to take one sample per `period_ns` on each CPU on which the process runs.
+    /// Start sampling.
     ///
     /// Errors: `Rights`, `Bpf`.
-    pub fn begin(&mut self, period_ns: u64) -> Result<()> {
+    pub fn begin(&mut self) -> Result<()> {
         let program = program(&self.object, "on_tick")?.as_fd().as_raw_fd();
         self.events = online_cpus()?
             .into_iter()
-            .map(|cpu| clock(cpu, period_ns, program))
+            .map(|cpu| clock(cpu, self.period_ns, program))
             .collect::<io::Result<Vec<_>>>()
             .map_err(|error| Error::from_os(&error, "opening the CPUs' software clocks", Kind::Bpf))?;
         Ok(())
@@ -65,7 +67,7 @@ impl OnCpu {
         descriptor(&self.object, "samples")
     }
 
-    /// Stop sampling. Samples that are in the ring stay there.
+    /// Stop sampling. Samples that are already in the ring stay there.
     pub fn end(&mut self) {
         self.events.clear();
     }
@@ -78,9 +80,9 @@ impl OnCpu {
 
 /// The value of MEMBARRIER_CMD_GLOBAL in linux/membarrier.h.
 const MEMBARRIER_CMD_GLOBAL: i32 = 1;
-/// A start time that is never reached: the programs of offcpu.bpf.c follow the threads but do not count.
+/// A start time that is never reached: the programs of offcpu.bpf.c follow the threads but count nothing.
 const NOT_STARTED: u64 = u64::MAX;
-/// Start and end times are set this far in the future, so that every CPU sees them in time.
+/// How far in the future start and end times are set, so that every CPU sees them in time.
 const AHEAD_NS: u64 = 2_000_000;
 
 /// Measures the waits of a process's threads by scheduler events.
@@ -93,10 +95,10 @@ pub struct OffCpu {
 
 impl OffCpu {
     /// Load and attach the programs. Call `follow` and then `begin` to start counting. If more than
-    /// `max_threads` threads exist at a time, the others are not counted.
+    /// `max_threads` threads exist at the same time, the excess threads are not counted.
     ///
-    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or no such
-    /// tracepoints.
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or lacks
+    /// the scheduler's tracepoints.
     pub fn new(target: Target, max_threads: u32) -> Result<Self> {
         let object = load(OFF_CPU, target, Some(max_threads))?;
         let links = ["on_switch", "on_wakeup"]
@@ -114,8 +116,8 @@ impl OffCpu {
         descriptor(&self.object, "samples")
     }
 
-    /// Register all threads and follow them, without counting yet. At most about `max_stacks` stacks per
-    /// thread are sent in 134 ms.
+    /// Register all threads and follow them, without counting yet. Each thread sends at most about
+    /// `max_stacks` stacks per window of 134 ms.
     pub fn follow(&mut self, max_stacks: u64) -> Result<()> {
         self.config = [NOT_STARTED, 0, max_stacks.max(1)];
         self.configure()?;
@@ -128,7 +130,7 @@ impl OffCpu {
         self.set_ahead(0)
     }
 
-    /// Change the approximate maximum number of stacks per thread in 134 ms.
+    /// Change the approximate maximum number of stacks per thread and window of 134 ms.
     pub fn set_max_stacks(&mut self, max_stacks: u64) -> Result<()> {
         self.config[2] = max_stacks.max(1);
         self.configure()
@@ -145,8 +147,8 @@ impl OffCpu {
         Ok(ended)
     }
 
-    /// Store a time in the configuration that is still in the future when all programs can read it, and
-    /// return the time.
+    /// Store in the configuration a time that is still in the future when all programs can see it, and return
+    /// this time.
     fn set_ahead(&mut self, word: usize) -> Result<u64> {
         loop {
             let time = now() + AHEAD_NS;
@@ -155,12 +157,12 @@ impl OffCpu {
             if now() < time {
                 return Ok(time);
             }
-            // This thread was preempted for too long: the time has passed and events were missed. Set a later
-            // time.
+            // This thread was preempted for too long: the time has passed, and events were missed. Set a
+            // later time.
         }
     }
 
-    /// Run `on_visit` for each thread. A process that has exited has no threads.
+    /// Run `on_visit` for each thread. A process that has exited counts as one without threads.
     fn visit_threads(&self) -> Result<()> {
         let program = program(&self.object, "on_visit")?.as_fd().as_raw_fd();
         visit(program, self.pid)
@@ -194,8 +196,9 @@ impl OffCpu {
     }
 }
 
-/// Wait until all programs that read an earlier configuration have returned. On kernels that do not support
-/// this (`nohz_full`), it returns immediately; the programs take only a few microseconds.
+/// Wait until all programs that read an earlier configuration have returned. With `nohz_full`, the kernel
+/// does not support this, and the call returns immediately. That is acceptable, because the programs run for
+/// only a few microseconds.
 fn finish_running_programs() {
     // SAFETY: membarrier takes numbers only. It waits for an RCU grace period.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
@@ -263,23 +266,9 @@ fn lost(object: &libbpf_rs::Object) -> Result<u64> {
     Ok(value[0][0])
 }
 
-/// Open a software clock event on one CPU, for all tasks on it, and run the program each time it fires.
+/// Open a software clock event on one CPU, for all its tasks, and run the program each time it fires.
 fn clock(cpu: i32, period_ns: u64, program: RawFd) -> io::Result<OwnedFd> {
-    let mut attributes = perf_event_attr {
-        type_: sys::bindings::PERF_TYPE_SOFTWARE,
-        size: size_of::<perf_event_attr>() as u32,
-        config: sys::bindings::PERF_COUNT_SW_CPU_CLOCK.into(),
-        ..Default::default()
-    };
-    attributes.__bindgen_anon_1.sample_period = period_ns;
-    let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: `attributes` is initialised and outlives the call.
-    let event: RawFd = unsafe { sys::perf_event_open(&raw mut attributes, -1, cpu, -1, flags) };
-    if event < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: perf_event_open just returned this descriptor; nothing else owns it.
-    let event = unsafe { OwnedFd::from_raw_fd(event) };
+    let event = perf_event::open(perf_event::clock(period_ns), -1, cpu)?;
     // SAFETY: both descriptors are open, and the ioctl takes no pointers.
     let set = unsafe { sys::ioctls::SET_BPF(event.as_raw_fd(), program.cast_unsigned()) };
     // SAFETY: the descriptor is open, and the ioctl takes a number.
@@ -289,8 +278,8 @@ fn clock(cpu: i32, period_ns: u64, program: RawFd) -> io::Result<OwnedFd> {
     Ok(event)
 }
 
-/// List the online CPUs, which /sys/devices/system/cpu/online has in the form `0-3,8`.
-fn online_cpus() -> Result<Vec<i32>> {
+/// List the online CPUs. /sys/devices/system/cpu/online lists them in the form `0-3,8`.
+pub(super) fn online_cpus() -> Result<Vec<i32>> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path)
         .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;

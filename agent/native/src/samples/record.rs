@@ -41,18 +41,18 @@ pub struct Capture<'ring> {
 /// The end of a wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitEnd {
-    /// The thread's context switches when the wait began; identifies the wait.
+    /// The thread's number of context switches when the wait began, which identifies the wait.
     pub switches: u64,
-    /// The time for which the thread was blocked, and the time for which it was runnable.
+    /// How long the thread was blocked, and how long it was runnable.
     pub ns: WaitTime,
-    /// The stack of one wait in `every` was captured; 0 if this wait's stack was not captured.
+    /// One wait in `every` was captured, including this one; 0 if this wait's stack was not captured.
     pub every: u64,
 }
 
 /// Time off the CPU in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitTime {
-    /// Blocked: waiting for something.
+    /// Blocked: waiting for something other than a CPU.
     pub blocked: u64,
     /// Runnable: waiting for a CPU.
     pub runnable: u64,
@@ -63,7 +63,7 @@ pub struct WaitTime {
 pub enum Mode {
     /// Running on a CPU.
     Running,
-    /// Blocked: waiting for something.
+    /// Blocked: waiting for something other than a CPU.
     Blocked,
     /// Runnable: waiting for a CPU.
     Runnable,
@@ -82,15 +82,15 @@ pub struct Account {
     pub waited: WaitTime,
     /// Duration of the current wait so far.
     pub wait: WaitTime,
-    /// The thread's context switches when the current wait began; identifies the wait.
+    /// The thread's number of context switches when the current wait began, which identifies the wait.
     pub switches: u64,
 }
 
 impl Account {
-    /// Number of 64-bit words of the struct.
+    /// Number of 64-bit words in the struct.
     pub const WORDS: usize = 14;
 
-    /// Convert the words of the map's value.
+    /// Parse the words of a value in the map `threads`; return None if the thread's state is unknown.
     pub fn of(words: &[u64]) -> Option<Self> {
         let [mode, since, running, blocked, runnable, wait_blocked, wait_runnable, switches, ..] = *words
         else {
@@ -127,7 +127,7 @@ impl Account {
     }
 }
 
-/// A record of the ring buffer.
+/// A record from the ring buffer.
 #[derive(Debug)]
 pub enum Record<'ring> {
     /// A stack that is counted immediately.
@@ -165,7 +165,7 @@ fn capture(bytes: &[u8]) -> Option<Capture<'_>> {
         tid: word(bytes, 0)?,
         kind: word(bytes, 4)?,
         weight: long(bytes, 8)?,
-        registers: Registers { ip: long(bytes, 16)?, sp: long(bytes, 24)?, bp: long(bytes, 32)? },
+        registers: Registers { ip: long(bytes, 16)?, sp: long(bytes, 24)?, bp: Some(long(bytes, 32)?) },
         syscall: long(bytes, 40)? as i32,
         arg0: long(bytes, 48)?,
         stack: part(STACK_AT, word(bytes, 56)? as usize)?,
@@ -218,7 +218,7 @@ mod tests {
         let bytes = sample(3, &[1, 2, 3]);
         let Some(Record::Sample(capture)) = parse(&bytes) else { panic!("no sample") };
         assert_eq!((capture.tid, capture.kind, capture.weight, capture.syscall), (7, 3, 5, -1));
-        assert_eq!(capture.registers, Registers { ip: 0x1000, sp: 0x2000, bp: 0x3000 });
+        assert_eq!(capture.registers, Registers { ip: 0x1000, sp: 0x2000, bp: Some(0x3000) });
         assert_eq!((capture.comm.as_str(), capture.stack), ("mysqld", &[1, 2, 3][..]));
         assert_eq!((capture.kernel.len(), capture.returns.len()), (1, 1));
     }

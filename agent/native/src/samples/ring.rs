@@ -10,12 +10,12 @@ type Callback = NonNull<dyn FnMut(&[u8])>;
 /// The reader of a ring buffer. The map's descriptor may be closed after `open`.
 pub struct Ring {
     inner: NonNull<libbpf_sys::ring_buffer>,
-    /// The context of `inner`: the callback for records while `read` runs. It is owned, and freed after
-    /// `inner`.
+    /// The context of `inner`: the callback for records while `read` runs. This struct owns it, and frees it
+    /// after `inner`.
     callback: *mut Option<Callback>,
 }
 
-// SAFETY: libbpf's reader is not bound to a thread, and it is used by one thread at a time because all
+// SAFETY: libbpf's reader is not bound to a thread, and only one thread at a time uses it, because all
 // methods take &mut self.
 unsafe impl Send for Ring {}
 
@@ -32,7 +32,7 @@ impl Ring {
             return Ok(Self { inner, callback });
         }
         let error = io::Error::last_os_error();
-        // SAFETY: the pointer is from Box::into_raw above, and the reader that would use it does not exist.
+        // SAFETY: the pointer is from Box::into_raw above, and no reader exists that could use it.
         drop(unsafe { Box::from_raw(callback) });
         Err(error)
     }

@@ -11,8 +11,8 @@ use crate::names::{AddressNames, Frame};
 /// Maximum number of cached addresses. To limit memory, the cache is cleared when it is full.
 const MAX_CACHED_ADDRESSES: usize = 100_000;
 
-/// Assigns a number to each distinct stack. Stacks are never dropped: because they are compared by functions,
-/// a profile has thousands of distinct stacks, not millions.
+/// Assigns a number to each distinct stack. Stacks are never dropped: compared by functions, a profile has
+/// only thousands of distinct stacks, not millions.
 pub struct Stacks {
     names: AddressNames,
     at: FxHashMap<(u64, bool), Arc<[u32]>>,
@@ -24,7 +24,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Create an empty set; for the arguments see [`AddressNames::new`].
+    /// Create an empty set; see [`AddressNames::new`] for the arguments.
     pub fn new(inlines: bool, kernel: bool) -> Self {
         Self {
             names: AddressNames::new(inlines, kernel),
@@ -37,14 +37,14 @@ impl Stacks {
         }
     }
 
-    /// Clear the cached addresses, because the modules changed and an address may belong to another function
-    /// now.
+    /// Clear the cached addresses. This is needed after the modules have changed, because an address may then
+    /// belong to another function.
     pub fn clear_addresses(&mut self) {
         self.names.clear();
         self.at.clear();
     }
 
-    /// Return the frames of a stack, innermost first; or no frames for an unknown number.
+    /// Return the frames of a stack, innermost first, or no frames if the number is unknown.
     pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Frame> {
         let numbers = self.in_order.get(stack as usize).map(|numbers| &**numbers).unwrap_or_default();
         numbers.iter().map(|number| &self.frames[*number as usize])
@@ -70,8 +70,8 @@ impl Stacks {
         number
     }
 
-    /// Count the innermost kernel addresses that belong to the scheduler or to our own program that is
-    /// attached there. A snapshot of a waiting thread does not have them.
+    /// Count the innermost kernel addresses that belong to the scheduler, or to our program attached to it. A
+    /// snapshot of a waiting thread does not contain them.
     pub fn in_scheduler(&mut self, kernel: &[u64]) -> usize {
         let is_scheduler = |function: &str| {
             ["bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "io_schedule", "preempt_schedule"]

@@ -1,9 +1,9 @@
-//! Attributes the waiting time of threads to stacks, from the stacks of some waits and the exact times of all
-//! waits.
+//! Attributes the threads' waiting time to stacks. The stacks of only some waits are known, but the total
+//! times are exact.
 //!
 //! Every long wait is reported individually. Of the short waits, one in `every` is sampled at random and
 //! represents `every` waits. The total time of a thread's short waits is known, and is distributed in
-//! proportion to the sampled ones.
+//! proportion to the sampled waits.
 
 use rustc_hash::FxHashMap;
 
@@ -12,7 +12,7 @@ use super::record::{Account, Mode, WaitEnd, WaitTime};
 
 /// `LONG_NS` of offcpu.bpf.c.
 const LONG_NS: u64 = 10_000_000;
-/// Maximum number of rows; beyond it, further threads that have exited are combined as thread 0.
+/// Maximum number of rows. Beyond that, threads that exit are combined into thread 0.
 const MAX_ROWS: usize = 50_000;
 
 /// The waits of one thread with one stack.
@@ -63,7 +63,7 @@ struct Thread {
     without_stack: WaitTime,
 }
 
-/// Collects waits and distributes the time.
+/// Collects waits and distributes the waiting time among their stacks.
 #[derive(Debug, Default)]
 pub struct Waits {
     pending: FxHashMap<u32, Pending>,
@@ -72,7 +72,7 @@ pub struct Waits {
     pub rows: FxHashMap<(u32, Option<Place>), PlaceWaits>,
     /// The times of the completed threads.
     pub times: Vec<ThreadTimes>,
-    /// Total time of waits whose own stack was captured.
+    /// Total time of the waits whose stack was captured.
     pub seen: WaitTime,
 }
 
@@ -82,7 +82,7 @@ impl Waits {
         self.pending.insert(tid, Pending { place, switches });
     }
 
-    /// Return true if this wait of the thread, or a later one, is known.
+    /// Return true if this wait of the thread or a later one is known.
     pub fn is_known(&self, tid: u32, switches: u64) -> bool {
         self.pending.get(&tid).is_some_and(|known| known.switches >= switches)
     }
@@ -169,9 +169,9 @@ impl Waits {
 
 /// The factors by which a thread's blocked or runnable time is distributed among stacks.
 struct Split {
-    /// Time of short waits per ns of sampled short waits.
+    /// Ratio of the total time of short waits to the weighted time of sampled short waits.
     short: f64,
-    /// Time of long waits without a stack per ns of sampled long waits.
+    /// Ratio of the time of long waits without a stack to the weighted time of sampled long waits.
     without_stack: f64,
 }
 

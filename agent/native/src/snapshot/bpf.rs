@@ -1,4 +1,6 @@
-//! The snapshot source that stops nothing: a sleepable BPF task iterator (kernel >= 5.18).
+//! The snapshot sources that use a BPF task iterator. The sleepable program (Linux >= 5.18) copies the
+//! stacks. The other one (Linux >= 5.8) copies only the registers. `process_vm_readv` then copies the stacks,
+//! and a second iteration shows which threads ran in between.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -6,26 +8,30 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::loader::{self, Loaded};
+use super::loader::{self, Loaded, Variant};
 use super::record::parse_all;
 use super::rotation::Rotation;
 use super::{RawThread, Source};
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
+use crate::memory;
 use crate::pacing::Pacer;
 use crate::programs::owned;
 
-/// Size of one read(). The kernel returns at most the seq_file's buffer, which has 8 pages.
+/// Size of one read(). The kernel returns at most one buffer of the seq_file, which has 8 pages.
 const READ_BYTES: usize = 64 * 1024;
 const PAGE: usize = 4096;
 /// Maximum bytes of records that are held in memory at once; enough for 1,000 threads.
 const PART_BYTES: usize = 16 << 20;
+/// Maximum bytes of records without stacks that are held in memory at once. With this limit, the stacks of
+/// these threads fit into [`PART_BYTES`].
+const NOSLEEP_PART_BYTES: usize = 2 * READ_BYTES;
 /// Maximum number of times that an iteration is started. The kernel ends an iteration early if the thread at
 /// which a read() paused exits before the next read().
 const PASSES: u32 = 3;
-/// Bounds of the number of threads that the program remembers between snapshots. Each thread takes about 100
+/// Bounds on the number of threads that the program remembers between snapshots. Each thread takes about 100
 /// bytes of kernel memory.
 const MIN_ENTRIES: u32 = 4 << 10;
 const MAX_ENTRIES: u32 = 256 << 10;
@@ -45,26 +51,27 @@ struct Config {
 const ALONE: Config =
     Config { tid: 0, stacks: true, changed_only: false, groups: 1, group: 0, budget: u64::MAX };
 
-/// Copies the threads of one process by the task iterator.
+/// Copies the threads of one process with the task iterator.
 pub struct BpfSource {
     loaded: Loaded,
     pid: u32,
-    kernel_stacks: bool,
-    /// The relocated program, from which it can be loaded again without searching the kernel's types.
+    variant: Variant,
+    /// The relocated program, which can be loaded again without searching the kernel's types.
     cached_program: Option<Vec<u8>>,
     /// Number of entries of the map that remembers threads.
     entries: u32,
     link: OwnedFd,
-    /// True if the kernel can limit a link to one process (>= 6.1). Otherwise the program filters.
+    /// True if the kernel can limit a link to one process (>= 6.1). Otherwise the program filters the
+    /// threads.
     single_process: bool,
-    /// The buffer is reused for all snapshots, because allocating 14 MB costs more than the copy itself. It
-    /// is never reallocated or freed, because the allocator would retain the old memory.
+    /// The buffer for the records. It is reused for all snapshots, because allocating 14 MB costs more than
+    /// the copy itself. It is never reallocated or freed, because the allocator would keep the old memory.
     buffer: Arc<Vec<u8>>,
     progress: Option<Progress>,
     rotation: Rotation,
     /// Number of threads in the last snapshot.
     visited: usize,
-    /// Bytes of the largest part of the last snapshot.
+    /// Size of the largest part of the last snapshot, in bytes.
     largest: usize,
     notes: Vec<String>,
 }
@@ -74,7 +81,7 @@ struct Progress {
     iterator: File,
     config: Config,
     passes: u32,
-    /// Ids of the threads that were returned so far.
+    /// Ids of the threads that have been returned so far.
     seen: Vec<u32>,
     /// Ids of the threads that earlier passes returned.
     seen_before: FxHashSet<u32>,
@@ -85,15 +92,15 @@ struct Progress {
 
 impl BpfSource {
     /// Load the program for process `pid`; see [`loader::load`].
-    pub fn new(pid: u32, kernel_stacks: bool, cached_program: Option<&[u8]>) -> Result<Self> {
+    pub fn new(pid: u32, variant: Variant, cached_program: Option<&[u8]>) -> Result<Self> {
         let entries = entries_for(thread_count(pid));
-        let loaded = loader::load(kernel_stacks, cached_program, entries)?;
+        let loaded = loader::load(variant, cached_program, entries)?;
         let (link, single_process) = attach_to_process(&loaded, pid)?;
         Ok(Self {
             cached_program: loaded.relocated.clone().or_else(|| cached_program.map(<[u8]>::to_vec)),
             loaded,
             pid,
-            kernel_stacks,
+            variant,
             entries,
             link,
             single_process,
@@ -106,7 +113,14 @@ impl BpfSource {
         })
     }
 
-    /// Load the program again with a map for this many threads, if the current map is too small. The content
+    /// Load the sleepable program if the kernel can run it, otherwise the other one. Both report the same
+    /// counts of context switches as the profiling programs; the source that reads /proc does not.
+    pub fn best(pid: u32, kernel_stacks: bool) -> Result<Self> {
+        let load = |sleepable| Self::new(pid, Variant { sleepable, kernel_stacks }, None);
+        load(true).or_else(|_| load(false))
+    }
+
+    /// If the map is too small for this many threads, load the program again with a larger map. The content
     /// of the old map is lost, so the next snapshot copies all threads.
     fn grow_map(&mut self, threads: usize) -> Result<()> {
         let entries = entries_for(threads);
@@ -114,7 +128,7 @@ impl BpfSource {
             return Ok(());
         }
         let relocated = self.loaded.relocated.take();
-        let mut loaded = loader::load(self.kernel_stacks, self.cached_program.as_deref(), entries)?;
+        let mut loaded = loader::load(self.variant, self.cached_program.as_deref(), entries)?;
         (self.link, self.single_process) = attach_to_process(&loaded, self.pid)?;
         loaded.relocated = relocated;
         (self.loaded, self.entries) = (loaded, entries);
@@ -142,10 +156,10 @@ impl BpfSource {
 
     /// Read until a part is full or the iteration has ended; return the number of bytes and whether it has
     /// ended.
-    fn fill(iterator: &mut File, bytes: &mut Vec<u8>) -> Result<(usize, bool)> {
+    fn fill(iterator: &mut File, bytes: &mut Vec<u8>, limit: usize) -> Result<(usize, bool)> {
         let mut filled = 0;
         let mut pacer = Pacer::start();
-        while filled + READ_BYTES <= PART_BYTES {
+        while filled + READ_BYTES <= limit {
             if bytes.len() < filled + READ_BYTES {
                 bytes.resize(filled + READ_BYTES, 0);
             }
@@ -162,16 +176,20 @@ impl BpfSource {
 
     /// Return the next part of the snapshot (possibly empty), and whether the pass has ended.
     fn read_part(&mut self, progress: &mut Progress) -> Result<(Vec<RawThread>, bool)> {
-        self.configure(progress.config)?; // copies of single threads may have changed the configuration
+        self.configure(progress.config)?; // copying a single thread may have changed the configuration
         if Arc::get_mut(&mut self.buffer).is_none() {
-            self.buffer = new_buffer(); // the last part is still in use
+            self.buffer = new_buffer(); // the previous part is still in use
         }
         let bytes = Arc::get_mut(&mut self.buffer).expect("the buffer has no other owner");
-        let (filled, ended) = Self::fill(&mut progress.iterator, bytes)?;
+        let limit = if self.variant.sleepable { PART_BYTES } else { NOSLEEP_PART_BYTES };
+        let (filled, ended) = Self::fill(&mut progress.iterator, bytes, limit)?;
         progress.largest = progress.largest.max(filled);
         let (mut threads, counted) = parse_all(&self.buffer, filled);
         progress.visited += threads.len() + counted;
         threads.retain(|thread| !progress.seen_before.contains(&thread.tid));
+        if !self.variant.sleepable {
+            self.copy_stacks(&mut threads)?;
+        }
         for thread in &threads {
             progress.config.budget = progress.config.budget.saturating_sub(self.rotation.count(thread));
             progress.seen.push(thread.tid);
@@ -179,8 +197,8 @@ impl BpfSource {
         Ok((threads, ended))
     }
 
-    /// Start another pass if the kernel ended the iteration early and passes are left; return true if a pass
-    /// was started.
+    /// If the kernel ended the iteration early, start another pass unless the maximum is reached. Return true
+    /// if a pass was started.
     fn start_next_pass(&mut self, progress: &mut Progress) -> Result<bool> {
         let expected = thread_count(self.pid);
         if progress.visited >= expected || progress.seen.is_empty() {
@@ -216,11 +234,43 @@ impl BpfSource {
         };
         let mut iterator = Self::start(link.as_ref().unwrap_or(&self.link).as_raw_fd())?;
         let mut bytes = Vec::new();
-        let (filled, _) = Self::fill(&mut iterator, &mut bytes)?;
+        let (filled, _) = Self::fill(&mut iterator, &mut bytes, PART_BYTES)?;
         bytes.truncate(filled);
         bytes.shrink_to_fit(); // the buffer lives as long as the thread's stack
         let (threads, _) = parse_all(&Arc::new(bytes), filled);
         Ok(threads.into_iter().find(|thread| thread.tid == tid))
+    }
+
+    /// Copy the stacks of threads whose registers were copied by the program that cannot sleep. Mark the
+    /// threads that have run since.
+    fn copy_stacks(&mut self, threads: &mut [RawThread]) -> Result<()> {
+        let mut pacer = Pacer::start();
+        for thread in threads.iter_mut().filter(|thread| thread.stack_wanted > 0) {
+            let stack = memory::read_some(self.pid, thread.registers.sp, thread.stack_wanted);
+            thread.stack = stack.unwrap_or_default().into();
+            pacer.yield_if_due();
+        }
+        let now = self.read_states()?;
+        for thread in threads.iter_mut().filter(|thread| thread.stack_wanted > 0) {
+            thread.compare(now.get(&thread.tid));
+        }
+        Ok(())
+    }
+
+    /// Read the state of all threads, without their stacks.
+    fn read_states(&mut self) -> Result<FxHashMap<u32, RawThread>> {
+        self.configure(Config { stacks: false, ..ALONE })?;
+        let mut iterator = Self::start(self.link.as_raw_fd())?;
+        let mut states = FxHashMap::default();
+        loop {
+            let mut bytes = Vec::new();
+            let (filled, ended) = Self::fill(&mut iterator, &mut bytes, PART_BYTES)?;
+            let (threads, _) = parse_all(&Arc::new(bytes), filled);
+            states.extend(threads.into_iter().map(|thread| (thread.tid, thread.without_stack())));
+            if ended {
+                return Ok(states);
+            }
+        }
     }
 }
 
@@ -259,7 +309,7 @@ impl Source for BpfSource {
                 return Ok(threads);
             }
         }
-        // The first snapshot copies all threads and needs much more memory than later ones, which copy only
+        // The first snapshot copies all threads, and needs much more memory than later ones, which copy only
         // the threads that have run.
         if let Some(bytes) = Arc::get_mut(&mut self.buffer)
             && bytes.len() > 4 * (self.largest + READ_BYTES)
@@ -274,7 +324,13 @@ impl Source for BpfSource {
     }
 
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>> {
-        self.visit_one(tid, true)
+        let mut thread = self.visit_one(tid, true)?;
+        if let Some(thread) = thread.as_mut().filter(|thread| thread.stack_wanted > 0) {
+            let stack = memory::read_some(self.pid, thread.registers.sp, thread.stack_wanted);
+            thread.stack = stack.unwrap_or_default().into();
+            thread.compare(self.visit_one(tid, false)?.as_ref());
+        }
+        Ok(thread)
     }
 
     fn read_state(&mut self, tid: u32) -> Result<Option<RawThread>> {
@@ -282,7 +338,7 @@ impl Source for BpfSource {
     }
 
     fn name(&self) -> &'static str {
-        "bpf"
+        if self.variant.sleepable { "bpf" } else { "bpf-nosleep" }
     }
 
     fn relocated_program(&self) -> Option<&[u8]> {
@@ -301,20 +357,20 @@ fn release_tail(bytes: &mut Vec<u8>, length: usize) {
     let before_page = free.as_ptr().align_offset(PAGE);
     let pages = free.len().saturating_sub(before_page) / PAGE;
     if let Some(first) = free.get_mut(before_page) {
-        // SAFETY: the range has whole pages of the vector's spare capacity, which holds no values. Private
-        // anonymous memory reads as zeros after MADV_DONTNEED.
+        // SAFETY: the range consists of whole pages of the vector's spare capacity, which holds no values.
+        // Private anonymous memory reads as zeros after MADV_DONTNEED.
         unsafe { libc::madvise(first.as_mut_ptr().cast(), pages * PAGE, libc::MADV_DONTNEED) };
     }
 }
 
-/// Return the size of the map: at least twice the threads, so that the ids of exited threads are evicted
-/// before those of live ones.
+/// Return the size of the map: at least twice the number of threads, so that the ids of exited threads are
+/// evicted before those of live ones.
 fn entries_for(threads: usize) -> u32 {
     let entries = u32::try_from(2 * threads).unwrap_or(MAX_ENTRIES);
     entries.clamp(MIN_ENTRIES, MAX_ENTRIES).next_power_of_two()
 }
 
-/// Return the kernel's count of the process's threads, or 0 if the process has ended.
+/// Return the number of the process's threads according to the kernel, or 0 if the process has ended.
 fn thread_count(pid: u32) -> usize {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
@@ -345,8 +401,8 @@ struct LinkTask {
 }
 
 /// For each thread of process `pid`, run an iterator program that writes no records. If the kernel cannot
-/// limit the link to one process, it runs for the threads of all processes. A process that has exited has no
-/// threads.
+/// limit the link to one process, the program runs for the threads of all processes. A process that has
+/// exited counts as one without threads.
 pub fn visit(program: RawFd, pid: u32) -> io::Result<()> {
     let link = match attach(program, Some(LinkTask { tid: 0, pid })) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),

@@ -1,7 +1,8 @@
-//! Loads the snapshot program: relocated by libbpf (CO-RE), or with the result of an earlier relocation.
+//! Loads the snapshot program. Either libbpf relocates it (CO-RE), or the result of an earlier relocation is
+//! reused.
 //!
-//! For the relocation libbpf searches all types of the kernel, which takes about 15 ms of CPU time. The
-//! result is the same for each kernel build, and loading it takes 3 ms.
+//! For the relocation, libbpf searches all of the kernel's types, which takes about 15 ms of CPU time. The
+//! result depends only on the kernel build, and loading it takes 3 ms.
 
 use std::ffi::CStr;
 use std::hash::Hasher;
@@ -16,12 +17,26 @@ use crate::programs::{self, Shape};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"));
 
-const PROGRAM: &str = "snapshot";
 const CONFIG: &str = "config";
 /// The map whose size depends on the number of threads.
 const COPIED: &str = "copied_at_rest";
 /// The kernel's iterator type to which the program attaches.
 const TARGET: &CStr = c"task";
+
+/// Selects one of the two programs, and its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variant {
+    /// The program copies the stacks. Otherwise, it only copies the registers.
+    pub sleepable: bool,
+    /// The program also copies the kernel's part of each stack.
+    pub kernel_stacks: bool,
+}
+
+impl Variant {
+    fn program(self) -> &'static str {
+        if self.sleepable { "snapshot" } else { "snapshot_nosleep" }
+    }
+}
 
 /// The loaded program. The kernel keeps its maps alive as long as the program.
 pub struct Loaded {
@@ -29,15 +44,15 @@ pub struct Loaded {
     pub program: OwnedFd,
     /// The descriptor of the map `config`.
     pub config: OwnedFd,
-    /// The relocated program to pass to [`load`] the next time. None if this load used a cached program
-    /// already, or if the program cannot be cached.
+    /// The relocated program, to be passed to [`load`] next time. None if this load already used a cached
+    /// program, or if the program cannot be cached.
     pub relocated: Option<Vec<u8>>,
 }
 
 /// The relocated program, which can be cached for one kernel build.
 #[derive(Clone, PartialEq, Message)]
 struct RelocatedProgram {
-    /// Hash of the object file from which it was made.
+    /// Hash of the object file that the program was extracted from.
     #[prost(fixed64, tag = "1")]
     object: u64,
     #[prost(bool, tag = "2")]
@@ -50,6 +65,8 @@ struct RelocatedProgram {
     code: Vec<u8>,
     #[prost(message, repeated, tag = "5")]
     maps: Vec<CachedMap>,
+    #[prost(bool, tag = "6")]
+    sleepable: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -71,19 +88,18 @@ struct CachedMap {
     constants: Option<Vec<u8>>,
 }
 
-/// Load the program, which remembers `threads` threads between snapshots. `kernel_stacks` also copies the
-/// kernel's part of each stack. `cached` is [`Loaded::relocated`] of an earlier load on the same kernel
-/// build.
+/// Load a program that can remember `threads` threads between snapshots. `cached` is [`Loaded::relocated`] of
+/// an earlier load on the same kernel build.
 ///
-/// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root); `Bpf`, with the verifier's last lines, if the
-/// kernel lacks sleepable iterators or BTF.
-pub fn load(kernel_stacks: bool, cached: Option<&[u8]>, threads: u32) -> Result<Loaded> {
+/// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root); `Bpf`, with the last lines of the verifier's
+/// log, if the kernel lacks BTF or iterators of this kind.
+pub fn load(variant: Variant, cached: Option<&[u8]>, threads: u32) -> Result<Loaded> {
     let program = cached
         .and_then(|bytes| RelocatedProgram::decode(bytes).ok())
-        .filter(|program| program.object == object_hash() && program.kernel_stacks == kernel_stacks);
+        .filter(|program| program.object == object_hash() && program.variant() == variant);
     match program.map(|program| load_cached(&program, threads)) {
         Some(Ok(loaded)) => Ok(loaded),
-        _ => relocate(kernel_stacks, threads), // the error of this load is reported
+        _ => relocate(variant, threads), // if this fails too, its error is reported
     }
 }
 
@@ -96,10 +112,22 @@ fn object_hash() -> u64 {
 fn load_cached(cached: &RelocatedProgram, threads: u32) -> Result<Loaded> {
     let maps = cached.maps.iter().map(|map| map.make(threads)).collect::<Result<Vec<OwnedFd>>>()?;
     let descriptors: Vec<RawFd> = maps.iter().map(AsRawFd::as_raw_fd).collect();
-    let program = programs::load_iterator(PROGRAM, &cached.code, &descriptors, cached.target)?;
+    let program = programs::load_iterator(
+        cached.variant().program(),
+        &cached.code,
+        &descriptors,
+        cached.target,
+        cached.sleepable,
+    )?;
     let config = cached.maps.iter().zip(maps).find(|(map, _)| map.name == CONFIG);
     let (_, config) = config.ok_or_else(missing_config)?;
     Ok(Loaded { program, config, relocated: None })
+}
+
+impl RelocatedProgram {
+    fn variant(&self) -> Variant {
+        Variant { sleepable: self.sleepable, kernel_stacks: self.kernel_stacks }
+    }
 }
 
 impl CachedMap {
@@ -119,12 +147,13 @@ impl CachedMap {
     }
 }
 
-fn relocate(kernel_stacks: bool, threads: u32) -> Result<Loaded> {
-    let object = load_by_libbpf(kernel_stacks, threads)?;
+fn relocate(variant: Variant, threads: u32) -> Result<Loaded> {
+    let object = load_by_libbpf(variant, threads)?;
+    let name = variant.program();
     let program = object
         .progs()
-        .find(|program| program.name() == PROGRAM)
-        .ok_or_else(|| Error::new(Kind::Internal, "the object has no program named snapshot"))?;
+        .find(|program| program.name() == name)
+        .ok_or_else(|| Error::new(Kind::Internal, format!("the object has no program named {name}")))?;
     let config = object.maps().find(|map| map.name() == CONFIG).ok_or_else(missing_config)?;
     let owned = |descriptor: BorrowedFd<'_>| {
         descriptor.try_clone_to_owned().map_err(|error| {
@@ -134,7 +163,7 @@ fn relocate(kernel_stacks: bool, threads: u32) -> Result<Loaded> {
     Ok(Loaded {
         program: owned(program.as_fd())?,
         config: owned(config.as_fd())?,
-        relocated: extract(&object, &program, kernel_stacks).map(|program| program.encode_to_vec()),
+        relocated: extract(&object, &program, variant).map(|program| program.encode_to_vec()),
     })
 }
 
@@ -142,7 +171,7 @@ fn missing_config() -> Error {
     Error::new(Kind::Internal, "the snapshot program has no map named config")
 }
 
-fn load_by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
+fn load_by_libbpf(variant: Variant, threads: u32) -> Result<libbpf_rs::Object> {
     // libbpf prints to stderr by default. The returned error contains everything that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| {
@@ -156,7 +185,11 @@ fn load_by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object
     if let Some(mut copied) = open.maps_mut().find(|map| map.name() == COPIED) {
         copied.set_max_entries(threads).map_err(failed)?;
     }
-    if kernel_stacks {
+    for mut program in open.progs_mut() {
+        let is_wanted = program.name() == variant.program();
+        program.set_autoload(is_wanted);
+    }
+    if variant.kernel_stacks {
         let mut rodata = open
             .maps_mut()
             .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
@@ -166,11 +199,11 @@ fn load_by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object
     open.load().map_err(failed)
 }
 
-/// Extract the relocated program. Returns None if it needs something that only libbpf can link.
+/// Extract the relocated program. Return None if the program needs something that only libbpf can link.
 fn extract(
     from: &libbpf_rs::Object,
     program: &libbpf_rs::Program<'_>,
-    kernel_stacks: bool,
+    variant: Variant,
 ) -> Option<RelocatedProgram> {
     // SAFETY: TARGET is a NUL-terminated string that outlives the call.
     let target =
@@ -179,7 +212,8 @@ fn extract(
     let descriptors: Vec<RawFd> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
     Some(RelocatedProgram {
         object: object_hash(),
-        kernel_stacks,
+        sleepable: variant.sleepable,
+        kernel_stacks: variant.kernel_stacks,
         target: u32::try_from(target).ok()?,
         code: programs::unlinked(program.insns(), &descriptors)?,
         maps: maps.iter().map(|map| cached_map(map)).collect::<Option<_>>()?,

@@ -1,13 +1,15 @@
-//! Copies the registers and stacks of all threads of a process. There are two sources: the BPF task iterator,
-//! which stops nothing, and ptrace, which stops one thread at a time.
+//! Copies the registers and stacks of all threads of a process. The BPF task iterator and reads of /proc stop
+//! no threads; ptrace stops one thread at a time.
 
 pub mod bpf;
 pub mod loader;
 pub mod perf;
+pub mod procfs;
 pub mod ptrace;
 mod record;
 mod result;
 mod rotation;
+pub(crate) mod task;
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -23,12 +25,12 @@ pub struct Registers {
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer.
-    pub bp: u64,
+    /// The frame pointer, or None if the source cannot read it.
+    pub bp: Option<u64>,
 }
 
-/// A slice of a buffer that the stacks of many threads share: 1,000 threads need about 14 MB, which is copied
-/// only once.
+/// A slice of a buffer that holds the stacks of many threads. Sharing the buffer avoids a second copy of
+/// these stacks, which are 14 MB for 1,000 threads.
 #[derive(Debug, Clone, Default)]
 pub struct Bytes {
     buffer: Arc<Vec<u8>>,
@@ -58,7 +60,7 @@ impl Deref for Bytes {
     }
 }
 
-/// States whether the thread ran while it was copied.
+/// Whether the thread ran while it was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
     /// The thread did not run: registers and stack are consistent.
@@ -80,15 +82,16 @@ pub struct RawThread {
     pub state: char,
     /// The thread name.
     pub comm: String,
-    /// States whether the thread ran during the copy.
+    /// Whether the thread ran during the copy.
     pub consistency: Consistency,
-    /// The number of context switches, voluntary and involuntary. It changes when the thread runs.
+    /// How often the thread was switched out or put on a CPU, depending on the source. The number changes
+    /// when the thread runs.
     pub switches: u64,
     /// The user registers.
     pub registers: Registers,
-    /// The number of the system call that the thread is in, or -1.
+    /// The number of the thread's current system call, or -1.
     pub syscall: i32,
-    /// The first argument of that call.
+    /// The first argument of that system call.
     pub arg0: u64,
     /// The stack bytes from the stack pointer upwards.
     pub stack: Bytes,
@@ -102,6 +105,9 @@ pub struct RawThread {
     pub unchanged: bool,
     /// True if the snapshot's budget was used up: `stack` is only the innermost part, or empty.
     pub shallow: bool,
+    /// The number of stack bytes that are still to be copied, because the source's BPF program could not copy
+    /// them.
+    pub stack_wanted: usize,
 }
 
 impl RawThread {
@@ -110,18 +116,28 @@ impl RawThread {
     pub fn without_stack(self) -> Self {
         Self { stack: Bytes::default(), ..self }
     }
+
+    /// Set `consistency` by comparing this copy with the thread's state `now`, after the copy (None if the
+    /// thread has exited).
+    fn compare(&mut self, now: Option<&Self>) {
+        match now {
+            Some(now) if now.consistency == Consistency::Running => self.consistency = Consistency::Running,
+            Some(now) if now.switches == self.switches => {}
+            _ => self.consistency = Consistency::Torn,
+        }
+    }
 }
 
-/// A method to copy threads.
+/// A method of copying threads.
 pub trait Source: Send {
-    /// Start a snapshot of all threads. The source copies about `stack_bytes` bytes of stacks in total, for all
-    /// threads together. Threads beyond that limit are `shallow`; these are different threads in each snapshot.
-    /// ptrace has no such limit.
+    /// Start a snapshot of all threads. In total, the source copies about `stack_bytes` bytes of their
+    /// stacks. Threads beyond that limit are `shallow`; each snapshot chooses different ones. ptrace has no
+    /// such limit.
     fn begin(&mut self, stack_bytes: u64) -> Result<()>;
 
-    /// Return the next threads of the snapshot, or an empty list at the end. Each part is small enough to be
-    /// held in memory. Threads that have not run since the last snapshot are marked `unchanged` if the source
-    /// can detect this.
+    /// Return the next part of the snapshot's threads, small enough to be held in memory, or an empty list at
+    /// the end. Threads that have not run since the last snapshot are marked `unchanged` if the source can
+    /// detect this.
     fn next(&mut self) -> Result<Vec<RawThread>>;
 
     /// Copy all threads of the process into one list, which is empty if the process has ended.
@@ -137,7 +153,7 @@ pub trait Source: Send {
         }
     }
 
-    /// Return messages about what was degraded in the last snapshot.
+    /// Return messages about the limitations of the last snapshot.
     fn notes(&self) -> &[String] {
         &[]
     }
@@ -148,11 +164,16 @@ pub trait Source: Send {
     /// Read the current state of one thread without its stack, for `consistency` and `switches`.
     fn read_state(&mut self, tid: u32) -> Result<Option<RawThread>>;
 
-    /// Return "bpf" or "ptrace".
+    /// Return the name of the method: "bpf", "bpf-nosleep", "procfs" or "ptrace".
     fn name(&self) -> &'static str;
 
-    /// Return data that makes the next start on the same kernel cheaper ([`loader::load`]), or None if there
-    /// is nothing new to cache.
+    /// Return true if a thread is stopped while it is copied.
+    fn stops_threads(&self) -> bool {
+        false
+    }
+
+    /// Return data that speeds up the next start on the same kernel ([`loader::load`]), or None if there is
+    /// nothing new to cache.
     fn relocated_program(&self) -> Option<&[u8]> {
         None
     }

@@ -1,9 +1,9 @@
-//! The method for hosts without the task iterator, if the user chooses it: the threads are stopped one at a
-//! time, each for a few microseconds.
+//! The snapshot source that stops threads, used only if the user requests it: each thread is stopped for
+//! tens of microseconds, one at a time.
 //!
-//! `PTRACE_SEIZE` sends no signal and leaves nothing behind. When the tracer dies, at any time, the kernel
-//! detaches the thread and lets it run. The tracer of a thread is a *thread*, so the copies are made by a
-//! separate thread that exits afterwards.
+//! `PTRACE_SEIZE` sends no signal and leaves nothing behind. If the tracer dies, the kernel detaches the
+//! thread and lets it run. A tracer is a *thread*, not a process, so a separate thread makes the copies and
+//! then exits.
 
 use std::fs;
 use std::io;
@@ -17,21 +17,18 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::task::{read_thread, thread_ids};
 use super::{Consistency, RawThread, Registers, Source};
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 
 /// Maximum stack bytes copied while a thread is stopped.
 const STACK_BYTES: usize = 64 * 1024;
-/// Timeout for a thread to stop. A thread in an uninterruptible sleep stops only when the sleep ends, so such
-/// a thread is skipped.
+/// Timeout for a thread to stop. A thread in an uninterruptible sleep stops only when the sleep ends, so it
+/// is skipped.
 const STOP_DEADLINE: Duration = Duration::from_millis(20);
 
-/// Task flag of io_uring's workers. They are listed as threads of the process, have no user stack, and must
-/// not be traced.
-const PF_IO_WORKER: u32 = 0x10;
-
-/// Number of stack bytes after which a call of `next` returns.
+/// Number of stack bytes after which a call to `next` returns.
 const PART_BYTES: usize = 16 << 20;
 
 /// Copies the threads of one process, one at a time.
@@ -95,16 +92,13 @@ impl Source for PtraceSource {
     fn name(&self) -> &'static str {
         "ptrace"
     }
+
+    fn stops_threads(&self) -> bool {
+        true
+    }
 }
 
-fn thread_ids(pid: u32) -> Result<Vec<u32>> {
-    let path = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&path)
-        .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
-}
-
-/// Stop and copy a thread. Returns the copy, or None if the thread has exited, and true if the thread did not
+/// Stop and copy a thread. Return the copy (None if the thread has exited), and true if the thread did not
 /// stop in time and is therefore still seized.
 fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     let Some(mut thread) = read_thread(pid, tid) else {
@@ -114,8 +108,8 @@ fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
         return Ok((None, false));
     }
     if thread.state == 'D' {
-        // The thread would stop only when its system call ends, possibly after the deadline, so do not seize
-        // it.
+        // The thread would stop only at the end of its system call, possibly after the deadline, so do not
+        // seize it.
         thread.consistency = Consistency::Running;
         return Ok((Some(thread), false));
     }
@@ -126,7 +120,7 @@ fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     let Ok(registers) = ptrace::getregs(Pid::from_raw(tid as i32)) else {
         return Ok((None, false));
     };
-    thread.registers = Registers { ip: registers.rip, sp: registers.rsp, bp: registers.rbp };
+    thread.registers = Registers { ip: registers.rip, sp: registers.rsp, bp: Some(registers.rbp) };
     thread.syscall = registers.orig_rax as i32;
     thread.arg0 = registers.rdi;
     thread.stack = memory::read_some(pid, registers.rsp, STACK_BYTES).unwrap_or_default().into();
@@ -137,13 +131,12 @@ fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
 /// A thread that this process has stopped; detached when dropped.
 struct StoppedThread {
     tid: Pid,
-    /// A signal that was about to be delivered when the thread stopped. It must be delivered when the thread
-    /// is detached.
+    /// A signal whose delivery was pending when the thread stopped. It must be delivered on detaching.
     signal: Option<Signal>,
 }
 
 impl StoppedThread {
-    /// Seize and stop a thread. Returns None if it has exited or did not stop in time.
+    /// Seize and stop a thread. Return None if it has exited or did not stop in time.
     fn seize(pid: u32, tid: u32) -> Result<Option<Self>> {
         let doing = || format!("attaching to thread {tid} of process {pid}");
         let tid = Pid::from_raw(tid as i32);
@@ -178,7 +171,7 @@ impl StoppedThread {
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        // This fails with ESRCH if the thread was killed in the meantime; then there is nothing to detach.
+        // This fails with ESRCH if the thread has been killed; there is then nothing to detach.
         let _ = ptrace::detach(self.tid, self.signal);
     }
 }
@@ -192,34 +185,4 @@ fn tracer(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
     line.trim().parse().ok().filter(|pid| *pid != 0)
-}
-
-/// Read the state of a thread from /proc; None if it does not exist or is an io_uring worker.
-fn read_thread(pid: u32, tid: u32) -> Option<RawThread> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let count = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    if fields.nth(5)?.parse::<u32>().ok()? & PF_IO_WORKER != 0 {
-        return None;
-    }
-    let ns_tid = field("NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok()).unwrap_or(tid);
-    Some(RawThread {
-        tid,
-        ns_tid,
-        state,
-        comm: field("Name:").unwrap_or_default().to_owned(),
-        consistency: if state == 'R' { Consistency::Running } else { Consistency::Consistent },
-        switches: count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:"),
-        registers: Registers::default(),
-        syscall: -1,
-        arg0: 0,
-        stack: Vec::new().into(),
-        kernel: Vec::new(),
-        returns: Vec::new(),
-        unchanged: false,
-        shallow: false,
-    })
 }

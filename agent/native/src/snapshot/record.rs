@@ -56,7 +56,7 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawT
         comm: comm(&header[88..104]),
         consistency,
         switches,
-        registers: Registers { ip: long(48), sp: long(56), bp: long(64) },
+        registers: Registers { ip: long(48), sp: long(56), bp: Some(long(64)) },
         syscall: long(72) as i32,
         arg0: long(80),
         stack: Bytes::new(Arc::clone(buffer), stack),
@@ -64,6 +64,7 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawT
         returns: words(return_bytes).chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
         unchanged: word(104) == COPY_UNCHANGED,
         shallow: word(104) == COPY_SHALLOW,
+        stack_wanted: word(108) as usize,
     };
     Some((Some(thread), returns.end))
 }

@@ -9,13 +9,17 @@ use super::RawThread;
 pub enum Trust {
     /// The thread did not run while it was copied.
     Exact,
+    /// The thread did not run while it was copied, but its frame pointer was unknown, and was inferred from
+    /// the stack.
+    Inferred,
     /// The thread was running, and a perf event sampled it.
     OnCpu,
-    /// The thread was running and no sample arrived: the stack is that of its last kernel entry.
+    /// The thread was running and no sample arrived: the stack dates from its last kernel entry, or is empty
+    /// if the source cannot read it.
     Stale,
-    /// The thread ran during the copy, at each attempt.
+    /// The thread ran during every attempt to copy it.
     Torn,
-    /// The stack is deeper than what was copied.
+    /// The stack is deeper than the part that was copied.
     Truncated,
     /// Unwinding stopped before it reached the outermost frame.
     Incomplete,
@@ -26,6 +30,7 @@ impl Trust {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exact => "exact",
+            Self::Inferred => "inferred",
             Self::OnCpu => "on_cpu",
             Self::Stale => "stale",
             Self::Torn => "torn",
@@ -63,6 +68,6 @@ pub struct Snapshot {
     pub sampled: usize,
     /// Number of threads whose stack was cut because the snapshot's budget was used up.
     pub shallow: usize,
-    /// Messages about what was degraded.
+    /// Messages about the limitations of this snapshot.
     pub notes: Vec<String>,
 }

@@ -1,22 +1,23 @@
-//! Chooses the threads that a snapshot copies completely when all stacks together exceed its budget.
+//! Chooses the threads that a snapshot copies completely if all stacks together exceed its budget.
 
 use super::RawThread;
 
-/// Assumed stack bytes of one thread, until the first one is copied.
+/// Assumed stack size per thread, in bytes, if a snapshot copied no stack completely.
 const USUAL_BYTES: u64 = 16 << 10;
 
 /// Divides the threads by their ids into groups. Each snapshot copies one group completely, and the groups
 /// rotate.
 ///
-/// The number of groups is a power of two. It changes from snapshot to snapshot, and a thread that is
+/// The number of groups is a power of two, and changes from snapshot to snapshot. A thread that would be
 /// selected with more groups is also selected with fewer. So no thread waits for more snapshots than the
-/// largest number of groups. With numbers that are not powers of two, some threads could wait forever.
+/// largest number of groups. With other numbers of groups, some threads could wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Rotation {
     budget: u64,
     groups: u64,
     snapshots: u64,
-    /// Number of threads that this snapshot copied completely, their bytes, and the number of other threads.
+    /// The number of threads that this snapshot copied completely, their bytes, and the number of other
+    /// threads.
     complete: u64,
     bytes: u64,
     shallow: u64,
@@ -32,7 +33,7 @@ impl Rotation {
         (groups as u32, (self.snapshots % groups) as u32)
     }
 
-    /// Count a thread and return how much of the budget it used.
+    /// Count a thread, and return the bytes of the budget that it used.
     pub(super) fn count(&mut self, thread: &RawThread) -> u64 {
         if thread.shallow {
             self.shallow += 1;
@@ -44,12 +45,12 @@ impl Rotation {
         0
     }
 
-    /// End a snapshot: the next one uses as many groups as this one needed. The number decreases slowly,
-    /// because many threads may run again after a quiet snapshot.
+    /// End a snapshot: the next one uses as many groups as this one would have needed. The number decreases
+    /// slowly, because many threads may run again after a quiet snapshot.
     pub(super) fn finish(&mut self) {
         let each = self.bytes.checked_div(self.complete).unwrap_or(USUAL_BYTES);
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));
-        // Groups differ in size; the margin prevents a large group from exceeding the budget each time.
+        // Groups differ in size: the margin keeps a large group from exceeding the budget each time.
         let needed = needed.saturating_add(needed / 8);
         let groups = needed.div_ceil(self.budget.max(1)).min(1 << 16);
         self.groups = groups.next_power_of_two().max(self.groups / 2);
@@ -81,6 +82,7 @@ mod tests {
             returns: Vec::new(),
             unchanged: false,
             shallow,
+            stack_wanted: 0,
         }
     }
 

@@ -45,10 +45,10 @@ impl Bytes {
     }
 
     /// Release the pages of a mapped file to the kernel, which reads them again when needed. Otherwise a scan
-    /// would charge the whole file to this process. Has no effect on a buffer.
+    /// would charge the whole file to this process. This has no effect on a buffer.
     pub fn release(&self) {
         if let Backing::Map(map) = &*self.backing {
-            let page = 4096; // a kernel with larger pages refuses the call
+            let page = 4096; // with larger pages, the kernel refuses the call
             let start = self.range.start.next_multiple_of(page).min(self.range.end);
             // SAFETY: the mapping is file-backed, private and never written, so the pages are read from the
             // file again.
@@ -85,8 +85,8 @@ impl fmt::Debug for Bytes {
     }
 }
 
-// SAFETY: the backing is immutable and behind an Arc, so moving a `Bytes` does not move the bytes it derefs
-// to.
+// SAFETY: the backing is immutable and behind an Arc, so moving a `Bytes` does not move the bytes that it
+// derefs to.
 unsafe impl gimli::StableDeref for Bytes {}
 // SAFETY: a clone has the same backing and range, so it derefs to the same bytes.
 unsafe impl gimli::CloneStableDeref for Bytes {}
@@ -94,7 +94,7 @@ unsafe impl gimli::CloneStableDeref for Bytes {}
 /// The content of an ELF file.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// An open file. Its parts are copied when they are needed. Later changes by the file's owner do not affect
+    /// An open file, whose parts are copied when needed. Later changes by the file's owner do not affect
     /// parts that are already in use.
     File { file: File, size: u64, parts: Mutex<Parts> },
     /// The complete content, in memory or mapped.
@@ -134,8 +134,8 @@ impl Content {
         }
     }
 
-    /// Return a part of the file, read once and cached. `None` if it is out of bounds or the cache would
-    /// exceed its limit.
+    /// Return a part of the file, which is read once and cached; `None` if it is out of bounds or the cache
+    /// would exceed its limit.
     pub fn part(&self, offset: u64, size: u64) -> Option<Bytes> {
         let Self::File { parts, .. } = self else { return self.read_uncached(offset, size) };
         let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ impl Content {
     }
 
     /// Read a part in pieces of `step` bytes. `visit` gets each piece, extended by the `overlap` bytes that
-    /// follow it, with its offset in the part. Ends early if the file was truncated.
+    /// follow it, with its offset in the part. The scan ends early if the file was truncated.
     pub fn scan(
         &self,
         part: Range<u64>,

@@ -31,8 +31,8 @@ fn unpack(xz: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Return the sum of the unpacked sizes of all chunks. The sum is checked before decompression, because the
-/// decompressor itself has no limit. The sizes come from the chunks and not from the index, because the
-/// decompressor does not use the index.
+/// decompressor itself has no limit. The sizes are those of the chunks, because the decompressor does not use
+/// the index.
 fn unpacked_size(xz: &[u8]) -> Option<u64> {
     let header = xz.get(..STREAM_HEADER)?;
     let check_size = match header.strip_prefix(b"\xfd7zXZ\0")?.get(1)? {
@@ -50,7 +50,8 @@ fn unpacked_size(xz: &[u8]) -> Option<u64> {
         if words == 0 {
             return Some(total);
         }
-        // A second filter could expand the output of the first, and its output size is not recorded.
+        // A second filter could expand the first one's output, and the size of its own output is not
+        // recorded.
         if xz.get(at + 1)? & 0x03 != 0 {
             return None;
         }

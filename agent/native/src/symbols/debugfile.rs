@@ -13,14 +13,14 @@ use crate::confined::ChildCommand;
 pub struct DebugSearch {
     /// Folders with the layout of `/usr/lib/debug`, in order of preference.
     pub dirs: Vec<PathBuf>,
-    /// Files that are already downloaded, by build-id (lower-case hex).
+    /// Debug files that have already been downloaded, by build-id (lower-case hex).
     pub fetched: HashMap<String, PathBuf>,
     /// The root folder of the observed process (`/proc/PID/root`), which differs from ours if the process is
     /// in another mount namespace or a chroot. It is searched after our own file system.
     pub root: Option<PathBuf>,
-    /// The folder with symbol packs; empty to use none.
+    /// The folder with symbol packs; if empty, none are used.
     pub packs: PathBuf,
-    /// The command of the child that reads debug information; empty to use none.
+    /// The command of the child that reads debug information; if empty, none is started.
     pub reader: ChildCommand,
 }
 
@@ -48,7 +48,7 @@ pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<Pat
     find_open(elf, opened_as, search, &mut Vec::new()).map(|file| file.path().to_owned())
 }
 
-/// Find and open the debug file; see [`find`]. Files that exist but cannot be used are added to `problems`
+/// Find and open the debug file; see [`find`]. Files that exist but cannot be used are added to `problems`,
 /// with the reason.
 pub(super) fn find_open(
     elf: &ElfFile,
@@ -115,7 +115,7 @@ struct Criteria<'elf> {
 }
 
 impl Criteria<'_> {
-    /// Open a candidate. `None` if it does not exist or has no additional information.
+    /// Open a candidate; return `None` if it does not exist or has no additional information.
     fn open(&self, path: &Path) -> Result<Option<Arc<ElfFile>>, String> {
         let file = match ElfFile::open(path) {
             Ok(file) => file,

@@ -8,23 +8,24 @@ use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, OwnedSymbol
 
 /// Maximum bytes of a mangled name; longer names are returned unchanged.
 const MAX_MANGLED: usize = 2048;
-/// Maximum bytes written while a name is demangled; beyond it the name is returned unchanged.
+/// Maximum bytes written while a name is demangled; beyond that, the name is returned unchanged.
 const MAX_WRITTEN: usize = 32 << 10;
 /// Maximum bytes of template arguments between `<` and `>`; longer ones become `<...>`.
 const MAX_ARGUMENTS: usize = 40;
-/// Recursion limits, tried in this order. Most names need only the first; even the last one cannot overflow
-/// the stack.
+/// Recursion limits, in the order in which they are tried. Most names need only the first; even the last one
+/// cannot overflow the stack.
 const DEPTHS: [u32; 5] = [32, 40, 48, 56, 62];
-/// If a parse fails after more CPU time (ns) than this, the name is assumed to be crafted to be expensive. It
+/// A name whose parse fails after more CPU time (ns) than this is assumed to be crafted to be expensive. It
 /// is not parsed again with a deeper limit, which could cost 16 times as much.
 const MAX_PARSE_NS: i64 = 300_000;
-/// Once such names have cost this much CPU time (ns) in total, only the first limit is tried.
+/// Once failed parses of such names have cost this much CPU time (ns) in total, only the first recursion
+/// limit is tried.
 const MAX_WASTED_NS: i64 = 10_000_000;
 static WASTED_NS: AtomicI64 = AtomicI64::new(0);
 
-/// Demangle a name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
+/// Demangle a name, without its parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
-/// Short template arguments are retained (`ut::vector<int>`); longer ones become `<...>`, innermost first.
+/// Short template arguments are kept (`ut::vector<int>`); longer ones become `<...>`, innermost first.
 /// Suffixes of functions that the compiler split or specialised are written as in `c++filt`: `foo [clone
 /// .part.3]`. Names that are not C++, malformed, longer than 2 KiB, or crafted to be expensive are returned
 /// unchanged.
@@ -100,7 +101,7 @@ fn thunk(mangled: &str) -> (&'static str, String) {
     ("", mangled.to_owned())
 }
 
-/// Skip a number, in which `n` is the minus sign, and the underscore that terminates it; return the rest.
+/// Skip a number (`n` is its minus sign) and the underscore that terminates it; return the rest.
 fn after_offset(text: &str) -> Option<&str> {
     let digits = text.strip_prefix('n').unwrap_or(text);
     digits.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('_')
@@ -135,7 +136,7 @@ impl DemangleWrite for Compact {
     }
 
     fn write_string(&mut self, text: &str) -> fmt::Result {
-        // Count calls as well, because a hostile name can cause many calls that write nothing.
+        // Count calls too, because a hostile name can cause many calls that write nothing.
         self.written += text.len() + 1;
         if self.written > MAX_WRITTEN {
             return Err(fmt::Error);
@@ -205,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Test 128 frames, each with a different name that makes the parser backtrack.
+    /// Demangle the names of 128 frames. The names differ, and each makes the parser backtrack.
     #[test]
     fn a_stack_of_hostile_names_takes_less_than_50_ms() {
         for unit in ["cvT_I", "StI"] {

@@ -1,4 +1,4 @@
-//! Reads the required parts of one ELF file. The parts are copied; see [`Content`].
+//! Reads the required parts of one ELF file into memory; see [`Content`].
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -71,13 +71,13 @@ impl LoadedSection<'_> {
     /// Read the section in pieces of `step` bytes. `visit` gets each piece, extended by the `overlap` bytes
     /// that follow it, with its offset.
     pub fn scan(&self, step: u64, overlap: u64, visit: impl FnMut(u64, &[u8])) {
-        // An error means that the file was truncated: the missing part has no references.
+        // An error means that the file was truncated. The missing part is treated as empty.
         let _ = self.content.scan(self.part.clone(), step, overlap, visit);
     }
 }
 
-/// An ELF file of any machine. All methods are safe on a malformed file, and on one that its owner truncates
-/// or rewrites at the same time: parts that cannot be read count as missing, and parts that were read do not
+/// An ELF file of any machine. All methods are safe on a malformed file, and on one that its owner is
+/// truncating or rewriting: parts that cannot be read count as missing, and parts that were read do not
 /// change.
 #[derive(Debug)]
 pub struct ElfFile {
@@ -86,13 +86,13 @@ pub struct ElfFile {
     headers: Headers,
 }
 
-/// Identifies an unchanged file: device, inode, size, and ctime.
+/// Identifies a file and its version: device, inode, size, and ctime.
 type Identity = (u64, u64, u64, i64, i64);
 
 /// Open files by identity and name.
 type OpenFiles = HashMap<(Identity, PathBuf), Weak<ElfFile>>;
 
-/// All open files, so that a file of several servers is in memory only once.
+/// All open files, shared so that a file used by several servers is in memory only once.
 static OPEN: Mutex<Option<OpenFiles>> = Mutex::new(None);
 
 impl ElfFile {
@@ -125,7 +125,8 @@ impl ElfFile {
         Ok(elf)
     }
 
-    /// Map an open file. Only for the confined child, which may be killed by SIGBUS if the file is truncated.
+    /// Map an open file. This is only for the confined child, which may be killed by SIGBUS if the file is
+    /// truncated.
     ///
     /// # Errors
     /// The errors of [`ElfFile::open`].
@@ -155,7 +156,7 @@ impl ElfFile {
         &self.path
     }
 
-    /// Return the open file, unless it was mapped or read from memory.
+    /// Return the open file; None if the content was mapped or read from memory.
     pub fn file(&self) -> Option<&File> {
         match &self.content {
             Content::File { file, .. } => Some(file),
@@ -163,7 +164,7 @@ impl ElfFile {
         }
     }
 
-    /// Read up to `size` bytes at this offset, fewer at the end of the file.
+    /// Read `size` bytes at this offset, or fewer at the end of the file.
     pub fn read(&self, offset: u64, size: u64) -> Option<Bytes> {
         self.content.read_uncached(offset, size.min(self.content.size().checked_sub(offset)?))
     }
@@ -173,7 +174,7 @@ impl ElfFile {
         self.content.memory_bytes()
     }
 
-    /// Compute the CRC32 of the whole file. Return `None` if it is larger than the limit or was truncated in
+    /// Compute the CRC32 of the whole file. Return `None` if the file exceeds the limit or was truncated in
     /// the meantime.
     pub(super) fn crc(&self) -> Option<u32> {
         const PIECE: u64 = 1 << 20;
@@ -191,7 +192,7 @@ impl ElfFile {
         self.file().is_none() && !self.content.is_confined()
     }
 
-    /// Return the machine: `x86_64`, `aarch64`, some others, or `unknown`.
+    /// Return the name of the file's machine: `x86_64`, `aarch64`, a few others, or `unknown`.
     pub fn machine(&self) -> &'static str {
         self.headers.machine
     }
@@ -201,7 +202,7 @@ impl ElfFile {
         self.headers.entry
     }
 
-    /// Return the problem with the headers, if there is one.
+    /// Return the problem with the headers, if any.
     pub fn problem(&self) -> Option<&str> {
         self.headers.problem.as_deref()
     }
@@ -220,8 +221,8 @@ impl ElfFile {
     /// debug file).
     ///
     /// The section is read once and cached; a compressed section is decompressed at each call. If the section
-    /// headers are missing or malformed, `.eh_frame_hdr`, `.eh_frame` and `.text` are found by the program
-    /// headers.
+    /// headers are missing or malformed, `.eh_frame_hdr`, `.eh_frame` and `.text` are found through the
+    /// program headers.
     pub fn section(&self, name: &str) -> Option<Section> {
         sections::by_name(&self.headers, &self.content, name)
             .or_else(|| sections::by_segment(&self.headers, &self.content, name))
@@ -246,7 +247,7 @@ impl ElfFile {
         Some((name, u32::from_le_bytes(*crc)))
     }
 
-    /// Return path and build-id (raw bytes) of the shared debug file from `.gnu_debugaltlink` (dwz).
+    /// Return the path and the build-id (raw bytes) of the shared debug file from `.gnu_debugaltlink` (dwz).
     pub fn debugaltlink(&self) -> Option<(String, Vec<u8>)> {
         let data = self.section(".gnu_debugaltlink")?.data;
         let data = &data[..data.len().min(limits::LINK)];
@@ -256,11 +257,11 @@ impl ElfFile {
     }
 
     /// Open the file to which `dwz` moved the debug information shared by several files, if its build-id
-    /// matches.
-    pub fn shared_debug_file(&self) -> Option<Arc<Self>> {
+    /// matches. `opened_as` is the path of this file. If it is below `/proc/PID/root`, the shared file is
+    /// searched only there.
+    pub fn shared_debug_file(&self, opened_as: &Path) -> Option<Arc<Self>> {
         let (path, id) = self.debugaltlink()?;
-        let folder = self.path.parent().unwrap_or(Path::new("/"));
-        let shared = Self::open(&folder.join(path)).ok()?;
+        let shared = Self::open(&opening::follow(opened_as, Path::new(&path))).ok()?;
         (shared.build_id() == Some(hex(&id))).then_some(shared)
     }
 
@@ -269,7 +270,7 @@ impl ElfFile {
         self.headers.find_kind(elf::SHT_SYMTAB).is_some()
     }
 
-    /// Return true if there is a `.dynsym` with content; that of a debug file is empty.
+    /// Return true if there is a `.dynsym` with content; the `.dynsym` of a debug file is empty.
     pub fn has_dynsym(&self) -> bool {
         self.headers.find_kind(elf::SHT_DYNSYM).is_some()
     }
@@ -285,7 +286,7 @@ impl ElfFile {
     }
 
     /// List the sections that occupy memory while the program runs, except `.dynsym`. Return `None` if their
-    /// total size is larger than that of any server.
+    /// total size exceeds the limit, which no real server reaches.
     pub fn loaded_sections(&self) -> Option<Vec<LoadedSection<'_>>> {
         let loaded = self.headers.sections.iter().filter(|section| {
             section.has_flag(elf::SHF_ALLOC)
@@ -303,7 +304,7 @@ impl ElfFile {
         (bytes <= limits::SCANNED).then_some(loaded)
     }
 
-    /// List the addresses of this file's symbols that its dynamic relocations refer to, with one entry per
+    /// List the addresses of the symbols that this file's dynamic relocations refer to, with one entry per
     /// relocation.
     pub fn relocated_symbols(&self) -> Vec<u64> {
         const ENTRY: usize = 24;

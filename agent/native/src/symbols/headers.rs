@@ -53,7 +53,7 @@ impl SectionRecord {
     }
 }
 
-/// A program header of another type that Innoscope uses: its address, file offset and size.
+/// A program header that Innoscope uses besides `PT_LOAD`: its address, file offset and size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpecialSegment {
     pub vaddr: u64,
@@ -73,7 +73,7 @@ pub(super) struct Headers {
     pub eh_frame_hdr: Option<SpecialSegment>,
     pub sections: Vec<SectionRecord>,
     pub names: Option<Bytes>,
-    /// The reason why the program or section headers that the file claims to have could not be read.
+    /// The reason why the file's program or section headers could not be read.
     pub problem: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl Headers {
         }
     }
 
-    /// Return true if the section has this name. Reads no more bytes than the length of the name.
+    /// Return true if the section has this name. Only as many bytes are compared as the name has.
     fn is_named(&self, section: &SectionRecord, name: &str) -> bool {
         let names: &[u8] = self.names.as_deref().unwrap_or_default();
         let tail = names.get(section.name as usize..).unwrap_or_default();
@@ -205,7 +205,7 @@ fn read_sections<E: FileHeader<Endian = Endianness>>(
         return Ok(());
     }
     if count == 0 {
-        // The actual number, which is above 65,279, is then stored in the first section header.
+        // The actual number, above 65,279, is then stored in the first section header.
         return Err("it has more section headers than are read".to_owned());
     }
     let bytes = table::<E::SectionHeader>(content, offset, size, count, limits::SECTIONS, "section")?;

@@ -23,7 +23,7 @@ impl Inlines {
     /// Read the list of compilation units of a file with `.debug_info`: the module itself or its debug file.
     /// `shared` is the file to which `dwz` moved the debug information shared by several files.
     ///
-    /// Takes 0.2 s and 60 MB for a server with 300 MB of debug information, more if its sections are
+    /// This takes 0.2 s and 60 MB for a server with 300 MB of debug information, or more if its sections are
     /// compressed.
     ///
     /// # Errors
@@ -42,10 +42,10 @@ impl Inlines {
 
     /// Return the demangled names of the functions inlined at an ELF virtual address, innermost first,
     /// without the function that contains them. The list is empty if nothing was inlined or the DWARF is
-    /// malformed. GCC writes no mangled name for functions that are inlined everywhere, so their names lack
-    /// class and namespace.
+    /// malformed. GCC writes no mangled names for functions that are inlined everywhere, so these lack class
+    /// and namespace.
     ///
-    /// The first address in a compilation unit takes 1 to 3 ms, further addresses about 10 µs.
+    /// The first lookup in a compilation unit takes 1 to 3 ms, and each further lookup about 10 µs.
     pub fn frames(&self, svma: u64) -> Vec<String> {
         let Ok(mut frames) = self.context.find_frames(svma).skip_all_loads() else {
             return Vec::new();

@@ -3,18 +3,19 @@
 //! Sizes measured on real servers: mysqld 9.7 has 80,000 dynamic symbols, 6 MiB of names and 3 MiB of unwind
 //! tables; mariadbd 11.4.5 has 200 MiB of DWARF entries, which only the confined child reads.
 
-/// Maximum bytes of one file that may be held in memory: four times the need of the largest server.
+/// Maximum bytes of one file that may be held in memory: four times what the largest server needs.
 pub const FILE_BYTES: u64 = 48 << 20;
 /// Maximum bytes of all files of one process that may be held in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
-/// Maximum bytes of the files of all observed processes that may be held in memory: half of the sensor's
+/// Maximum bytes of the files of all observed processes that may be held in memory: half of the sensor unit's
 /// `MemoryMax`. The files of the largest server take 16 MiB, and each further process that runs the same
 /// files takes 2 MiB.
 pub const ALL_BYTES: u64 = 384 << 20;
-/// Maximum number of files that are read per process: a server maps 10 to 60, a process can map 65,530.
+/// Maximum number of files that are read per process: a server maps 10 to 60, but a process can
+/// map 65,530.
 pub const MODULES: usize = 512;
-/// Maximum bytes read of `/proc/PID/maps`: more than 100 for each of the 65,530 mappings that the kernel
-/// allows by default.
+/// Maximum bytes read from `/proc/PID/maps`: more than 100 bytes for each of the 65,530 mappings that the
+/// kernel allows by default.
 pub const MAPS_BYTES: u64 = 8 << 20;
 /// Maximum size in bytes of files that are opened: the largest servers with DWARF have 2 GiB.
 pub const FILE_SIZE: u64 = 16 << 30;
@@ -25,7 +26,7 @@ pub const SEGMENTS: usize = 256;
 /// Maximum bytes of the section name table. A comparison reads no more bytes than the length of the wanted
 /// name.
 pub const SECTION_NAMES: u64 = 1 << 20;
-/// Maximum bytes of one note section: a note with a build-id takes 36.
+/// Maximum bytes of one note section: a note with a build-id takes 36 bytes.
 pub const NOTES: u64 = 64 << 10;
 /// Maximum number of notes that are read to find a build-id.
 pub const NOTE_COUNT: usize = 64;
@@ -33,15 +34,15 @@ pub const NOTE_COUNT: usize = 64;
 pub const LINK: usize = 8 << 10;
 /// Maximum number of symbols per table.
 pub const SYMBOLS: u64 = 1 << 20;
-/// Maximum bytes of the names per symbol table.
+/// Maximum bytes of the names in one symbol table.
 pub const STRINGS: u64 = 32 << 20;
 /// Maximum bytes of one name: C++ templates of real servers reach 3 KiB. Longer names are ignored.
 pub const NAME: usize = 4 << 10;
 /// Maximum number of names at one address that are compared to choose the best one. Identical code folding
 /// produces up to 100.
 pub const ALIASES: usize = 256;
-/// Maximum depth of nested functions that is searched for the innermost one at an address. Compilers nest at
-/// most two.
+/// Maximum depth of nested functions that are searched for the innermost one. Compilers nest at most two
+/// functions.
 pub const NESTING: usize = 64;
 /// Maximum number of symbols that one lookup by prefix may return: enough for all symbols of a server.
 pub const NAMED: usize = 256 << 10;
@@ -52,12 +53,12 @@ pub const NAMED_BYTES: usize = 16 << 20;
 pub const UNPACKED: u64 = 4 << 20;
 /// Maximum unpacked bytes of a compressed section in the confined child, whose memory is limited as well.
 pub const UNPACKED_CONFINED: u64 = 1 << 30;
-/// Maximum compression ratio of a section: compiler output reaches 20, zeros reach 1,032.
+/// Maximum compression ratio of a section: compiler output reaches a ratio of 20, and zeros 1,032.
 pub const RATIO: u64 = 100;
-/// Maximum unpacked bytes up to which the ratio is not checked.
+/// The ratio is not checked for sections of at most this many unpacked bytes.
 pub const RATIO_FREE: u64 = 64 << 10;
-/// Maximum unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount in
-/// addition.
+/// Maximum unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount
+/// again.
 pub const DEBUGDATA: u64 = 20 << 20;
 /// Maximum bytes of a file whose CRC32 is computed because it has no build-id (1 GiB takes 0.7 s).
 pub const CRC: u64 = 512 << 20;

@@ -1,5 +1,4 @@
-//! Counts the bytes of untrusted files that this process holds in memory, for all observed processes
-//! together.
+//! Counts the bytes of untrusted files that are held in memory, for all observed processes together.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,13 +25,13 @@ impl Drop for CountedBytes {
     }
 }
 
-/// Return true if this number of additional bytes may be held.
+/// Return true if this many additional bytes may be held.
 pub fn has_room(bytes: u64) -> bool {
     TOTAL.load(Relaxed).saturating_add(bytes) <= limits::ALL_BYTES
 }
 
 /// Return the reason why no further file may be read, or `None`. A file is refused unless there is room for
-/// the largest possible one, so that no file is read only partially.
+/// the largest possible one, so that no file is read partially.
 pub fn problem() -> Option<String> {
     (!has_room(limits::FILE_BYTES))
         .then(|| format!("not read: the files of all processes exceed {} bytes of memory", limits::ALL_BYTES))

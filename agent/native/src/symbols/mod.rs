@@ -1,5 +1,5 @@
-//! Resolves ELF virtual addresses to names: ELF files, symbol tables, debug files, inlined calls, the
-//! kernel's symbols.
+//! Resolves ELF virtual addresses to names, using ELF files, symbol tables, debug files, inlined calls and
+//! the kernel's symbols.
 //!
 //! All input is untrusted. A malformed file results in fewer names and a [`SymbolTable::problem`], but never
 //! in a panic.
@@ -44,7 +44,7 @@ use rawtable::RawTable;
 /// file, its symbol pack, `.gnu_debugdata` together with `.dynsym`, or `.dynsym` alone.
 ///
 /// `opened_as` is the path as the observed process sees it. A malformed source is skipped and reported in
-/// [`SymbolTable::problem`]. Takes a few ms for a server.
+/// [`SymbolTable::problem`]. This takes a few ms for a server.
 pub fn load(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> SymbolTable {
     let mut problems = Vec::new();
     problems.extend(elf.problem().map(str::to_owned));

@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::limits;
 
-/// Maximum number of symbolic links in one path; the same as the kernel's limit.
+/// Maximum number of symbolic links in one path, like the kernel's limit.
 const LINKS: usize = 40;
 
 /// Open a regular file for reading.
@@ -60,6 +60,23 @@ pub fn check(file: &File) -> io::Result<u64> {
     Ok(meta.len())
 }
 
+/// Return the path to which a link in the file at `path` leads. If the file is below `/proc/PID/root`, so is
+/// this path, even if the link is absolute.
+pub fn follow(path: &Path, link: &Path) -> PathBuf {
+    match (split_root(path), link.strip_prefix("/")) {
+        (Some((root, _)), Ok(below)) => root.join(below),
+        _ => path.parent().unwrap_or(Path::new("/")).join(link),
+    }
+}
+
+/// Return the path below a process's root folder (`/proc/PID/root`) of a file that the process maps.
+/// `mapped` is its path in /proc/PID/maps, which includes the folder of a chroot.
+pub fn in_root(root: &Path, mapped: &Path) -> PathBuf {
+    let chroot = std::fs::read_link(root).unwrap_or_default();
+    let below = mapped.strip_prefix(&chroot).unwrap_or(mapped);
+    root.join(below.strip_prefix("/").unwrap_or(below))
+}
+
 /// Split a path into `/proc/PID/root` and the rest.
 fn split_root(path: &Path) -> Option<(PathBuf, &Path)> {
     let mut parts = path.components();
@@ -73,7 +90,7 @@ fn split_root(path: &Path) -> Option<(PathBuf, &Path)> {
 /// Resolve a path as a process with this root would, never leaving the root.
 fn beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     match openat2(root, path) {
-        // ENOSYS: Linux before 5.6. EPERM: a seccomp filter that does not allow openat2.
+        // ENOSYS: Linux before 5.6. EPERM: a seccomp filter that forbids openat2.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             step_by_step(root, path)
         }
@@ -106,8 +123,8 @@ fn openat2(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Resolve a path like openat2 with `RESOLVE_IN_ROOT`: open each component without following it, and follow
-/// links in user space.
+/// Resolve a path like openat2 with `RESOLVE_IN_ROOT`: open each component without following links, and
+/// resolve links in user space.
 fn step_by_step(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let mut folders: Vec<OwnedFd> = vec![root.try_clone_to_owned()?];
     let mut open: Vec<Vec<u8>> = names(path.as_os_str().as_bytes());
@@ -139,7 +156,7 @@ fn step_by_step(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     folders.pop().ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))
 }
 
-/// Return the components of a path, last one first.
+/// Return the components of a path in reverse order.
 fn names(path: &[u8]) -> Vec<Vec<u8>> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     parts.rev().map(<[u8]>::to_vec).collect()
@@ -186,7 +203,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // Errors are ignored: the folder is in the system's folder for temporary files.
+            // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
             let _ = fs::remove_dir_all(&self.0);
         }
     }
@@ -223,6 +240,24 @@ mod tests {
         for path in [Path::new("/dev/null"), Path::new("/proc/self/root/dev/null"), &pipe, &folder.0] {
             assert_eq!(regular(path).unwrap_err().to_string(), "not a regular file", "{path:?}");
         }
+    }
+
+    #[test]
+    fn a_link_in_a_file_of_a_process_stays_in_the_root_of_the_process() {
+        let followed = |path, link| follow(Path::new(path), Path::new(link)).to_str().unwrap().to_owned();
+        assert_eq!(followed("/proc/12/root/usr/bin/d", "/usr/lib/x"), "/proc/12/root/usr/lib/x");
+        assert_eq!(followed("/proc/12/root/usr/bin/d", "../../../x"), "/proc/12/root/usr/bin/../../../x");
+        assert_eq!(followed("/usr/bin/d", "/usr/lib/x"), "/usr/lib/x");
+        assert_eq!(followed("/usr/bin/d", "x"), "/usr/bin/x");
+    }
+
+    #[test]
+    fn a_mapped_file_is_below_the_root_without_the_folder_of_a_chroot() {
+        let folder = Folder::new("chroot");
+        let root = folder.0.join("link");
+        symlink(folder.0.join("root"), &root).unwrap();
+        assert_eq!(in_root(&root, &folder.0.join("root/usr/bin/d")), root.join("usr/bin/d"));
+        assert_eq!(in_root(&root, Path::new("/usr/bin/d")), root.join("usr/bin/d"));
     }
 
     #[test]

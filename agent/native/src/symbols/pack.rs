@@ -2,7 +2,7 @@
 //! that runs the build.
 //!
 //! docs/symbols.md describes the format. Packs are read as root on production hosts. So a pack is read
-//! completely and only once, is trusted only if its owner and mode allow it, and every length in it is
+//! completely and only once, it is trusted only if its owner and mode allow it, and every length in it is
 //! checked before use.
 
 use std::fs::Metadata;
@@ -26,7 +26,8 @@ const FOLDER: &str = "/etc/innoscope/symbols.d";
 const MAGIC: [u8; 8] = *b"INNOSYM\0";
 const HEADER: usize = 96;
 const MAX_ID: usize = 64;
-/// Maximum bytes of a pack, compressed and unpacked. A server with 80,000 functions needs a quarter of it.
+/// Maximum bytes of a pack, compressed and unpacked. A server with 80,000 functions needs a quarter of these
+/// limits.
 const MAX_PACKED: u64 = 8 << 20;
 pub(super) const MAX_UNPACKED: u64 = 32 << 20;
 /// Maximum bytes of a JSON part. Parsed JSON takes many times as much memory.
@@ -74,10 +75,11 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Read a pack and check everything that can be checked without unpacking it. Takes a few ms.
+    /// Read a pack and check everything that can be checked without unpacking it. This takes a few ms.
     ///
-    /// # Errors If the pack cannot be read, is malformed, or may have been written by a user other than root
-    /// or the current user.
+    /// # Errors
+    /// If the pack cannot be read, is malformed, or may have been written by a user other than root or the
+    /// current user.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let failed = |reason: String| PackError { path: path.to_owned(), reason, remedy: None };
         let (data, meta) = read(path).map_err(|error| failed(error.to_string()))?;
@@ -93,7 +95,8 @@ impl Sealed {
     /// Open the pack of a build in this folder; return `None` if it does not exist.
     ///
     /// # Errors
-    /// The same as those of [`Sealed::open`], and if the pack is for a different build than its name says.
+    /// Those of [`Sealed::open`], and an error if the pack belongs to a different build than its file name
+    /// says.
     pub fn find(folder: &Path, build_id: &str) -> Option<Result<Self, PackError>> {
         if folder.as_os_str().is_empty() || !is_build_id(build_id) {
             return None;
@@ -122,13 +125,13 @@ impl Sealed {
 
     /// Parse a pack without checking its owner.
     pub(super) fn parse(data: Vec<u8>, path: &Path) -> Result<Self, String> {
-        let header: &[u8; HEADER] = data.first_chunk().ok_or("is no symbol pack, or was cut off")?;
+        let header: &[u8; HEADER] = data.first_chunk().ok_or("is not a symbol pack, or is truncated")?;
         if !header.starts_with(&MAGIC) {
-            return Err("is no symbol pack".to_owned());
+            return Err("is not a symbol pack".to_owned());
         }
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
         if word(8) != FORMAT {
-            return Err(format!("has format {}, and this Innoscope reads format {FORMAT}", word(8)));
+            return Err(format!("has format {}, but this Innoscope reads format {FORMAT}", word(8)));
         }
         if u64::from(word(16)) != data.len() as u64 {
             return Err(format!("has the wrong size: {} bytes instead of {}", data.len(), word(16)));
@@ -155,7 +158,7 @@ impl Sealed {
         &self.build_id
     }
 
-    /// Unpack the pack and check all of its content. Takes tens of ms for a server.
+    /// Unpack the pack and check all of its content. This takes tens of ms for a server.
     ///
     /// # Errors
     /// If the content is malformed.
@@ -222,7 +225,7 @@ impl Pack {
     }
 }
 
-/// Build the uncompressed payload of a pack of this file. `about` and `layout` are included unchanged.
+/// Build the uncompressed payload of a pack for this file. `about` and `layout` are included unchanged.
 ///
 /// # Errors
 /// The reason, if the file has no symbols or more than a pack can hold.
@@ -268,7 +271,7 @@ pub fn seal(build_id: &str, compressed: &[u8], unpacked: usize) -> Result<Vec<u8
 /// Open and unpack the pack of a build in this folder; return `None` if it does not exist.
 ///
 /// # Errors
-/// The same as those of [`Sealed::find`] and [`Sealed::unpack`].
+/// Those of [`Sealed::find`] and [`Sealed::unpack`].
 pub fn find(folder: &Path, build_id: &str) -> Option<Result<Pack, PackError>> {
     Sealed::find(folder, build_id).map(|sealed| sealed.and_then(Sealed::unpack))
 }
@@ -304,7 +307,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     Ok((data, meta))
 }
 
-/// Return the reason why a file with this owner and mode must not be trusted, and the remedy.
+/// Return why a file with this owner and mode must not be trusted, and the remedy.
 fn untrusted_because(meta: &Metadata, path: &Path) -> Option<(String, String)> {
     const OTHERS_WRITE: u32 = 0o022;
     // SAFETY: geteuid has no arguments and cannot fail.
@@ -325,8 +328,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// Return true for a well-formed build-id. It is used as part of a path, so it must not contain anything
-/// else.
+/// Return true for a well-formed build-id. The check matters because build-ids become parts of paths.
 fn is_build_id(text: &str) -> bool {
     unhex(text).is_some_and(|id| (1..=MAX_ID).contains(&id.len()))
 }

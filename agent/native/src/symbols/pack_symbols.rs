@@ -1,5 +1,4 @@
-//! Encodes the symbols of a pack: one column per field, in the order of addresses, so that they compress
-//! well.
+//! Encodes the symbols of a pack: one column per field, ordered by address, so that they compress well.
 
 use object::elf::SHT_SYMTAB;
 
@@ -11,13 +10,13 @@ use super::rawtable::{Binding, RawSymbol, RawTable};
 /// The alignment of functions in bytes. Most functions begin at the next multiple after the end of the
 /// previous function.
 const ALIGNMENT: u64 = 16;
-/// Prefixes of data that the C++ compiler generates: virtual tables, type names, guards. There are many such
-/// symbols with long names, and nothing looks them up.
+/// Prefixes of data that the C++ compiler generates: virtual tables, type names, guards. These symbols are
+/// numerous, have long names, and are never looked up.
 const GENERATED_PREFIXES: [&str; 2] = ["_ZT", "_ZGV"];
 /// The section numbers that are assigned to the symbols of a pack.
 const CODE: u16 = 1;
 const DATA: u16 = 2;
-/// Maximum number of symbols in a pack, to limit memory; more than the largest server has.
+/// Maximum number of symbols in a pack, to limit memory. The largest server has fewer.
 const MAX_SYMBOLS: usize = 1 << 20;
 
 /// The symbols of a pack in the form of a symbol table.

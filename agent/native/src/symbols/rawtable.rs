@@ -89,14 +89,15 @@ impl RawSymbol {
     }
 }
 
-/// A filter for names: the first bytes of all wanted names or prefixes, cut to the length of the shortest.
+/// A filter for names: the first bytes of all wanted names or prefixes, cut to the length of the shortest
+/// one.
 pub(super) struct PrefixFilter<'name> {
     length: usize,
     prefixes: FxHashSet<&'name [u8]>,
 }
 
 impl<'name> PrefixFilter<'name> {
-    /// Maximum number of bytes that are compared. Comparing more bytes would hardly exclude more names.
+    /// Maximum number of bytes that are compared. More bytes would exclude hardly any more names.
     const MAX_LENGTH: usize = 12;
 
     pub fn of(names: impl Iterator<Item = &'name str> + Clone) -> Self {
@@ -151,13 +152,13 @@ impl RawTable {
         }))
     }
 
-    /// Create a table that does not come from an ELF file, from `Elf64_Sym` entries, their strings, and a
-    /// list of which sections contain code.
+    /// Create a table from `Elf64_Sym` entries, their strings, and a list that states for each section
+    /// whether it contains code, without an ELF file.
     pub fn of(symbols: Bytes, strings: Bytes, code: Vec<bool>) -> Self {
         Self { symbols, strings, versions: None, code }
     }
 
-    /// Iterate over all symbols in file order, with their index.
+    /// Iterate over all symbols in file order, as (index, symbol).
     pub fn symbols(&self) -> impl Iterator<Item = (u32, RawSymbol)> {
         let (entries, _) = self.symbols.as_chunks::<ENTRY>();
         (0..).zip(entries.iter().map(RawSymbol::parse))
@@ -207,7 +208,7 @@ impl RawTable {
         (end > 0).then(|| &name[..end])
     }
 
-    /// Return the name without its version if it has at most `max` bytes. Reads no bytes beyond these.
+    /// Return the name without its version if it has at most `max` bytes. No further bytes are read.
     pub fn short_name(&self, symbol: RawSymbol, max: usize) -> Option<&str> {
         let window = self.window(symbol, max.saturating_add(1))?;
         let end = window.iter().position(|byte| matches!(byte, 0 | b'@'))?;
@@ -220,14 +221,14 @@ impl RawTable {
         CStr::from_bytes_until_nul(window).ok()?.to_str().ok()
     }
 
-    /// Return up to `max` bytes from the start of a name. The limit matters because names can overlap and
+    /// Return up to `max` bytes from the start of a name. The limit matters because names can overlap, and
     /// many symbols can share one long name.
     fn window(&self, symbol: RawSymbol, max: usize) -> Option<&[u8]> {
         let tail = self.strings.get(symbol.name as usize..)?;
         Some(&tail[..tail.len().min(max)])
     }
 
-    /// Return true if the symbol has an old version (`@`, not `@@`), to which the linker does not bind new
+    /// Return true if the symbol has an old version (`@`, not `@@`), which the linker does not use for new
     /// programs. `name` is the name without the version.
     pub fn is_old_version(&self, index: u32, symbol: RawSymbol, name: &str) -> bool {
         let version = self.versions.as_deref().and_then(|all| {

@@ -1,5 +1,5 @@
-//! Finds the bytes of a section by its header, or otherwise by the program headers, and decompresses them if
-//! needed.
+//! Finds the bytes of a section, using its section header or else the program headers, and decompresses them
+//! if needed.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::limits;
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: the only encoding that linkers use for the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
 
-/// Read the section with this name by its section header.
+/// Read the section with this name, using its section header.
 pub(super) fn by_name(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
     if let Some(record) = headers.find(name) {
         return read(record, file);
@@ -39,8 +39,8 @@ fn decompress(raw: &[u8], file: &Content) -> Option<Bytes> {
     let size = u64::from_le_bytes(*raw.get(8..)?.first_chunk()?);
     let format = match kind {
         1 => CompressionFormat::Zlib,
-        // The decompressor allocates as much memory as the data requests, so use it only in a process with
-        // limited memory.
+        // This decompressor allocates as much memory as the data requests, so use it only if the process's
+        // memory is limited.
         2 if file.is_confined() => CompressionFormat::Zstandard,
         _ => return None,
     };
@@ -67,7 +67,7 @@ fn inflate(format: CompressionFormat, data: &[u8], size: u64, file: &Content) ->
     Some(Bytes::from(data))
 }
 
-/// Find a section that unwinding needs by the program headers.
+/// Find a section that unwinding needs, using the program headers.
 ///
 /// This is not used for a debug file, whose program headers still describe the file it was split from.
 pub(super) fn by_segment(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
@@ -108,7 +108,7 @@ fn eh_frame(headers: &Headers, file: &Content) -> Option<Section> {
     })
 }
 
-/// Read the raw build-id from the note sections, otherwise from the note segments.
+/// Read the raw build-id from the note sections or, if they contain none, from the note segments.
 ///
 /// Sections are tried first, because the segments of a debug file may still describe the file it was split
 /// from.

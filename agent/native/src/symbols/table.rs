@@ -1,4 +1,4 @@
-//! The symbols of one module: finds the function that covers an address, and addresses by name.
+//! Looks up the symbols of one module: the function that covers an address, and the address of a name.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub enum Source {
     Pack,
     /// `.gnu_debugdata`, together with `.dynsym`.
     Debugdata,
-    /// `.dynsym` of the file itself, which has exported functions only.
+    /// `.dynsym` of the file itself, which contains only exported functions.
     Dynsym,
     /// `.dynsym` of the vDSO.
     Vdso,
@@ -83,7 +83,7 @@ impl Entry {
     }
 }
 
-/// The symbols of one module. Owns the parts of the files that contain the names.
+/// The symbols of one module. It owns the parts of the files that contain the names.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
     /// The source of the names.
@@ -93,8 +93,8 @@ pub struct SymbolTable {
     /// The reason why a better source could not be used.
     pub problem: Option<String>,
     tables: Vec<RawTable>,
-    /// The index of functions, built at the first lookup of an address, because many callers look up only
-    /// names.
+    /// The index of functions. It is built on the first lookup of an address, because many callers look up
+    /// only names.
     by_address: OnceLock<ByAddress>,
 }
 
@@ -128,14 +128,14 @@ impl ByAddress {
 }
 
 impl SymbolTable {
-    /// Create the symbols from at most two tables; the second supplements the first.
+    /// Create a symbol table from at most two raw tables, of which the second supplements the first.
     pub(super) fn new(source: Source, mut tables: Vec<RawTable>) -> Self {
         tables.truncate(2);
         Self { source, path: None, problem: None, tables, by_address: OnceLock::new() }
     }
 
-    /// Return the size of the names in memory, in bytes, including the index of functions that is built at
-    /// the first lookup of an address.
+    /// Return the size of the names in memory, in bytes. The index of functions is included, even before it
+    /// is built.
     pub fn memory_bytes(&self) -> u64 {
         let entry = (size_of::<Entry>() + size_of::<u32>()) as u64;
         self.tables.iter().map(|table| table.memory_bytes() + entry * table.len() as u64).sum()
@@ -158,7 +158,7 @@ impl SymbolTable {
     /// Return the innermost function that covers this ELF virtual address. A symbol that does not cover the
     /// address is never used, even if it is the nearest.
     ///
-    /// A function without a size covers its first byte only. The choice among several names at one address
+    /// A function without a size covers only its first byte. The choice among several names at one address
     /// must not depend on how the file was stripped. The order of preference is: exported before local, then
     /// fewest leading underscores, global before weak, shortest, alphabetical. So the result is `poll`, not
     /// `__poll` or `__GI___poll`.
@@ -168,7 +168,7 @@ impl SymbolTable {
         self.innermost(last, svma).or_else(|| self.sizeless(last, svma))
     }
 
-    /// Search from the inside outwards, starting at the last entry that begins at or before the address.
+    /// Search outwards, starting at the last entry that begins at or before the address.
     fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
         let functions = self.by_address();
         let mut at = last;
@@ -262,8 +262,8 @@ impl SymbolTable {
         best.into_iter().map(|(k, (_, found))| (k, found)).collect()
     }
 
-    /// Return the variable that covers each of these ELF virtual addresses. If several variables cover an
-    /// address, return the one that begins last.
+    /// Return, for each of these ELF virtual addresses, the variable that covers it. If several variables
+    /// cover an address, the one that begins last is returned.
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Named>> {
         let mut found: Vec<Option<Named>> = vec![None; addresses.len()];
         for table in &self.tables {
@@ -285,8 +285,8 @@ impl SymbolTable {
     }
 
     /// List all functions and variables whose names begin with one of these prefixes, without duplicates and
-    /// without IFUNC resolvers. Only the first [`limits::NAMED`] of them (or [`limits::NAMED_BYTES`]) are
-    /// returned.
+    /// without IFUNC resolvers. At most [`limits::NAMED`] symbols, or [`limits::NAMED_BYTES`] bytes of names,
+    /// are returned.
     pub fn named(&self, prefixes: &[String]) -> Vec<Named> {
         let filter = PrefixFilter::of(prefixes.iter().map(String::as_str));
         let wanted = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));

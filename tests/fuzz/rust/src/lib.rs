@@ -1,5 +1,5 @@
-//! The check that all fuzz targets share: an input must take less than a second of CPU time and less than 64
-//! MB.
+//! The check that all fuzz targets share: an input must take less than a second of CPU time and allocate less
+//! than 64 MB.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ pub const MAX_BYTES: usize = 64 << 20;
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system allocator, counting the allocated bytes.
+/// A wrapper around the system allocator that counts the allocated bytes.
 struct Counting;
 
 // SAFETY: every call is passed unchanged to the system allocator, which meets the contract.
@@ -50,8 +50,8 @@ pub fn within_limits(work: impl FnOnce()) {
     assert!(bytes < MAX_BYTES, "{bytes} bytes for one input");
 }
 
-/// Return the CPU time of this thread in seconds. Unlike wall-clock time it does not grow when the machine is
-/// busy.
+/// Return the CPU time of this thread in seconds. Unlike wall-clock time, it does not grow when the
+/// machine is busy.
 fn cpu_seconds() -> f64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the pointer is to a local timespec, which the call writes.

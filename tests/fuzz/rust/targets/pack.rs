@@ -12,7 +12,7 @@ use innoscope_fuzz::within_limits;
 use libfuzzer_sys::fuzz_target;
 
 const BUILD_ID: &str = "00112233445566778899aabbccddeeff00112233";
-/// The field of the header with the checksum of all bytes after the field.
+/// The bytes of the header that contain the checksum of all bytes after them.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 
 fn path() -> &'static PathBuf {

@@ -1,4 +1,4 @@
-//! Fuzzes unwinding by the unwind tables of a hostile file.
+//! Fuzzes unwinding with the unwind tables of a hostile file.
 //!
 //! The input is an ELF file. Its last bytes are registers (ip, sp, bp), a return address that a probe
 //! replaced, and a stack.
@@ -41,9 +41,9 @@ fuzz_target!(|data: &[u8]| {
             let registers = Registers {
                 ip,
                 sp: STACK_BASE.wrapping_add(word(1) & 0xff),
-                bp: STACK_BASE.wrapping_add(word(2) & 0x1ff),
+                bp: (word(2) != 0).then(|| STACK_BASE.wrapping_add(word(2) & 0x1ff)),
             };
-            // Map even words of the stack to code addresses, so that walks get further than one frame.
+            // Map even words of the stack to code addresses, so that unwinding gets beyond the first frame.
             let stack: Vec<u8> = stack
                 .chunks_exact(8)
                 .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))

@@ -5,9 +5,9 @@ import { bytes, clock, number, percent } from "./format.js";
 
 const MIN_SPAN = 600; // minimum length of the time axis in seconds
 const ZONES = [
-  [0.5, 0.75, "--zone-steady"],
-  [0.75, 0.875, "--zone-aggressive"],
-  [0.875, Infinity, "--zone-storm"],
+  [7 / 8, 15 / 16, "--zone-async"],
+  [15 / 16, 31 / 32, "--zone-sync"],
+  [31 / 32, Infinity, "--zone-checkpoint"],
 ];
 
 export class Charts {
@@ -137,7 +137,7 @@ function axis(more) {
   };
 }
 
-/** Stack the columns, the first one at the bottom. Each series is the upper edge of a column; the topmost is first. */
+/** Stack the columns, the first at the bottom. Each series is the upper edge of a column, topmost first. */
 function stacked([at, ...columns]) {
   const found = [];
   let below = new Array(at.length).fill(0);
@@ -182,7 +182,7 @@ function dirtyStyle() {
       { ...edge("--dirty"), fill: () => styled("--dirty-fill") },
       { ...edge("--limit"), dash: [5, 4] },
     ],
-    // Include the limit in the y axis only if the values come near it.
+    // Include the limit in the y axis only if the values come close to it.
     range: (plot) => {
       const [, ratios, limits] = plot.data;
       const [peak, limit] = [largest(ratios), largest(limits)];
@@ -212,7 +212,7 @@ function ageStyle() {
   };
 }
 
-/** Draw the visible part of the checkpoint age's zones. */
+/** Draw the visible part of the zones of the checkpoint age. */
 function zones(plot) {
   const most = last(plot.data[2]);
   if (!most) return;

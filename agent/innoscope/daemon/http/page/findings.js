@@ -29,8 +29,8 @@ export function findings(place, about, verdict, why) {
 }
 
 function withoutFindings(verdict) {
-  if (!verdict.nothing_wrong) return "The threads were not seen, so a stall may go unnoticed.";
-  return verdict.rules > verdict.checked ? "No problem found." : "No problems.";
+  if (!verdict.nothing_wrong) return "No snapshot of the threads was taken, so a stall may have been missed.";
+  return verdict.rules > verdict.checked ? "No problems found." : "No problems.";
 }
 
 function finding(one) {
@@ -50,7 +50,7 @@ function finding(one) {
 
 function blocked(one) {
   return one.blockers.flatMap(({ words, functions }) => [
-    el("p", {}, `Blocked by ${words}`),
+    el("p", {}, `Blocker: ${words}`),
     functions.length ? el("p", {}, el("code", {}, functions.slice(0, FUNCTIONS).join(" ‹ "))) : null,
   ]);
 }

@@ -40,7 +40,7 @@ export class Flame {
     new ResizeObserver(() => this.fit()).observe(place);
   }
 
-  /** Return whether the user is interacting with the graph. It must not be redrawn during that time. */
+  /** Return whether the user is interacting with the graph, which must not be redrawn meanwhile. */
   get used() {
     return this.zoomed || this.term !== "" || this.place.matches(":hover, :focus");
   }

@@ -10,7 +10,7 @@ export function number(value) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
-/** Format an average as 1,234 or 12.3 or 4.0, so that the values of a column are comparable. */
+/** Format an average as 1,234 or 12.3 or 4.0, so that the values in a column are comparable. */
 export function average(value) {
   if (!known(value)) return "–";
   const digits = Math.abs(value) >= 99.95 ? 0 : 1;

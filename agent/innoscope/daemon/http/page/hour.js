@@ -1,6 +1,6 @@
 // The last hour of one server: merge the agent's responses, and prepare them for the charts.
 
-/** Seconds over which the thread counts of a row are averaged. Intervals without snapshots do not have a row. */
+/** Seconds over which the thread counts of a row are averaged. Intervals without snapshots have no row. */
 export const STEP = 10;
 
 export class Hour {
@@ -24,7 +24,7 @@ export class Hour {
     return Math.max(this.waits.at.at(-1) ?? 0, this.gauges.at.at(-1) ?? 0);
   }
 
-  /** Unix time from which to request rows. Threads arrive later than gauges; duplicate rows are skipped. */
+  /** Unix time from which to request rows. Thread counts arrive later than gauges; duplicates are skipped. */
   get since() {
     const newest = [this.waits, this.gauges].map((rows) => rows.at.at(-1) ?? 1);
     return Math.min(...newest) - 1;

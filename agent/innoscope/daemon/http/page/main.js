@@ -31,7 +31,7 @@ const page = {
   timer: 0,
   again: 0,
   stacksRequests: 0,
-  lead: wanted().show === "findings", // links in alerts jump to the findings
+  lead: wanted().show === "findings", // alerts link directly to the findings
 };
 
 const flame = new Flame(by("flame"), by("details"), by("found"));
@@ -358,7 +358,7 @@ function showOwn() {
   by("links").querySelector("a").setAttribute("href", path);
 }
 
-/** Update what depends on the clock, once per second. */
+/** Update the texts that depend on the clock. Called once per second. */
 function tick() {
   const ago = page.answered ? Math.max(0, Math.round((Date.now() - page.answered) / 1000)) : 0;
   const stale = document.body.classList.contains("stale");

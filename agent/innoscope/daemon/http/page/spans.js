@@ -36,7 +36,7 @@ export class Spans {
     this.show();
   }
 
-  /** Show the last `seconds`, continuously updated. */
+  /** Show the last `seconds`, and keep updating. */
   follow(seconds) {
     [this.last, this.times, this.anchor] = [seconds, null, null];
     this.settle();
@@ -68,7 +68,7 @@ export class Spans {
     );
   }
 
-  /** Return [from, to] for a request, excluding the end, where the next step begins. */
+  /** Return [from, to] for a request. The end is excluded: the next step begins there. */
   bounds(now) {
     return this.times ? [this.times[0], this.times[1] - 0.001] : [now - this.last, now];
   }

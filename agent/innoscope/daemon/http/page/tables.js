@@ -4,7 +4,7 @@ import { IDLE, color } from "./colors.js";
 import { el, fill, table } from "./dom.js";
 import { average, moment, number, percent, span } from "./format.js";
 
-const STACKS = 20; // number of stacks shown at first, and added by each click on the button
+const STACKS = 20; // number of stacks shown initially, and added by each click on the button
 
 const swatch = (wait) => {
   const made = el("span", { class: "swatch", "aria-hidden": "true" });
@@ -203,7 +203,7 @@ export function probes(place, reports) {
   );
 }
 
-/** Show the changes made with `innoscope toggle` that are in force. */
+/** Show the `innoscope toggle` changes that are in force. */
 export function toggles(place, server, now) {
   const rows = server.toggles.map((one) => [
     one.toggle,

@@ -3,10 +3,10 @@
 import { bytes, number, percent, span } from "./format.js";
 
 const ZONES = [
-  [0.5, "calm"],
-  [0.75, "steady"],
-  [0.875, "aggressive"],
-  [Infinity, "storm"],
+  [7 / 8, "calm"],
+  [15 / 16, "async flushing"],
+  [31 / 32, "sync flushing"],
+  [Infinity, "forced checkpoints"],
 ];
 
 const joined = (...parts) => parts.filter(Boolean).join(" · ");
@@ -30,15 +30,16 @@ export function dirty(server) {
   return `${number(pages)} pages, ${percent(ratio)}; limit ${percent(limit)}`;
 }
 
-/** Describe the checkpoint age, its maximum and its zone. */
+/** Describe the checkpoint age, its maximum, and the zone, which depends on the oldest modification. */
 export function age(server) {
   const { checkpoint_age_bytes: now, checkpoint_age_max_bytes: most } = server.now;
-  const { checkpoint_age_ratio: ratio, redo_full_seconds: left } = server.now;
+  const { checkpoint_age_ratio: ratio, redo_full_seconds: left, modified_age_ratio: modified } = server.now;
   if (now === undefined) return missing(server);
   if (ratio === undefined) return bytes(now);
-  const zone = ZONES.find(([end]) => ratio <= end)[1];
+  const zone = ZONES.find(([end]) => (modified ?? ratio) <= end)[1];
+  const basis = modified === undefined ? "" : ` by the oldest modification (${percent(modified)})`;
   const soon = left !== undefined && left < 3600 ? `, full in ${span(left)} at this rate` : "";
-  return `${bytes(now)}, ${percent(ratio)} of ${bytes(most)}: ${zone}${soon}`;
+  return `${bytes(now)}, ${percent(ratio)} of ${bytes(most)}: ${zone}${basis}${soon}`;
 }
 
 /** Return the reason why a number is missing. */

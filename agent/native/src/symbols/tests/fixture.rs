@@ -1,4 +1,4 @@
-//! Compiles small programs, and strips and splits them like distributions do.
+//! Compiles small programs, and strips and splits them as distributions do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ impl Fixture {
         ElfFile::open(&self.at(name)).unwrap()
     }
 
-    /// Load the symbols of a file; debug files are searched in the subfolder `dirs/`.
+    /// Load the symbols of a file. Debug files are searched for in the subfolder `dirs/`.
     pub fn load(&self, name: &str) -> SymbolTable {
         load(&self.open(name), &self.at(name), &self.search())
     }
@@ -96,7 +96,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        // Errors are ignored: the folder is in the system's folder for temporary files.
+        // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

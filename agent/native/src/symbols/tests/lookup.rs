@@ -1,4 +1,4 @@
-//! Tests the choice of the name for an address.
+//! Tests which name is chosen for an address.
 
 use super::fixture::{COUNT, Fixture, HIDDEN};
 use crate::symbols::{ElfFile, Found, Source, SymbolTable, load_own};

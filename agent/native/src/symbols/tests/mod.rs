@@ -1,4 +1,4 @@
-//! Tests that compile programs and read the resulting files.
+//! Tests of symbol resolution, on programs that the tests compile.
 
 mod corrupt;
 mod fixture;

@@ -1,5 +1,4 @@
-//! Tests that the content of symbol packs survives a round trip, and that packs that are malformed, forged or
-//! for another build are refused.
+//! Tests that symbol packs survive a round trip, and that malformed, forged and mismatched packs are refused.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -58,7 +57,7 @@ impl Shop {
         pack::path_of(&self.fixture.at("packs"), &self.build_id)
     }
 
-    /// Write a pack to the path at which it is searched, and return the path.
+    /// Write a pack to the path at which the loader looks for it, and return the path.
     fn put(&self, data: &[u8]) -> PathBuf {
         fs::write(self.place(), data).unwrap();
         self.place()
@@ -143,9 +142,9 @@ fn malformed_packs_are_refused_with_a_reason() {
     let mut flipped = whole.clone();
     flipped[whole.len() / 2] ^= 1;
     let cases: [(&[u8], &str); 6] = [
-        (b"", "is no symbol pack, or was cut off"),
-        (&[7; 4096], "is no symbol pack"),
-        (&newer, "has format 2, and this Innoscope reads format 1"),
+        (b"", "is not a symbol pack, or is truncated"),
+        (&[7; 4096], "is not a symbol pack"),
+        (&newer, "has format 2, but this Innoscope reads format 1"),
         (&whole[..whole.len() - 1], "has the wrong size"),
         (&[&whole[..], b"x"].concat(), "has the wrong size"),
         (&flipped, "its checksum is wrong"),
@@ -227,14 +226,14 @@ fn use_everything(data: Vec<u8>, random: &mut Random) -> bool {
     opened.is_ok()
 }
 
-/// Return the data truncated, with repeated parts, or with bytes set to random or extreme values.
+/// Return a corrupted copy: truncated, with repeated parts, or with bytes set to random or extreme values.
 fn corrupted(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut data = original.to_vec();
     match random.below(5) {
         0 => data.truncate(random.below(original.len())),
         1 => data.extend_from_within(random.below(original.len())..),
         _ => {
-            // Sizes and counts are at the start of the data.
+            // The start of the data contains sizes and counts.
             let within = if random.below(2) == 0 { original.len() } else { original.len().min(160) };
             for _ in 0..=random.below(4) {
                 let at = random.below(within);

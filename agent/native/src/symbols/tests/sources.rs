@@ -101,7 +101,7 @@ fn a_fifo_in_place_of_a_debug_file_does_not_block() {
     assert_eq!(fixture.load("stripped").source, Source::Dynsym);
 }
 
-/// Add `.gnu_debugdata` to `stripped` the way distributions do.
+/// Create `with-mini` by adding `.gnu_debugdata` to `stripped`, the way distributions do.
 pub fn add_debugdata(fixture: &Fixture) {
     fixture.split();
     fs::write(fixture.at("keep"), format!("{HIDDEN}\nouter_fn\ninner_fn\n")).unwrap();

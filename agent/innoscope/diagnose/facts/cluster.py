@@ -10,25 +10,25 @@ from innoscope.diagnose.answers import snapshots
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.diagnose.evidence import Evidence, Facts, Statement
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Functions on the stack of a thread that executes DDL, in MariaDB: as a client, and as a Galera applier.
+#: MariaDB functions on the stack of a thread that executes DDL for a client or as a Galera applier.
 _DDL: Final = (
     "mysql_alter_table", "mysql_recreate_table", "mysql_rm_table", "mysql_rename_tables",
     "Sql_cmd_truncate_table::*", "Wsrep_high_priority_service::apply_toi",
 )  # fmt: skip
-#: CREATE TABLE is left out: it is short, except with a SELECT, which is replicated like other transactions.
+#: CREATE TABLE is not included: it is short, except with a SELECT, which replicates like any transaction.
 _DDL_TEXT: Final = re.compile(
     r"\s*(ALTER|OPTIMIZE|RENAME|TRUNCATE|DROP(?! TEMPORARY)|CREATE( UNIQUE| FULLTEXT| SPATIAL)? INDEX)\b",
     re.IGNORECASE,
 )
-#: Wait classes of DDL that does not execute yet.
+#: Wait classes of DDL that is not executing yet.
 _NOT_EXECUTING: Final = frozenset({"galera_wait", "metadata_lock"})
 
-#: Group Replication's delay of a commit whose member has used up its quota (flow_control_module, 5.7 to 9.x).
+#: Function in which Group Replication delays a member over its quota (flow_control_module, 5.7 to 9.x).
 _THROTTLED: Final = "Flow_control_module::do_wait"
 
 _RECEIVED: Final = "galera_flow_control_received"
@@ -41,8 +41,8 @@ _CONFLICTS: Final = ("galera_certification_failures", "galera_brute_force_aborts
 def _own_pauses_ratio(evidence: Evidence) -> float:
     """Return the share of the cluster's pauses that this node requested.
 
-    A node counts the requests of all nodes as received, including its own. If a pause lasts for the whole
-    time, nothing is counted, and the node whose receive queue is never empty has requested it.
+    A node counts the requests that it receives from all nodes, including its own. If one pause lasts for the
+    whole time, no request is counted, and the node whose receive queue is never empty requested the pause.
     """
     received, sent = _grown(evidence, _RECEIVED), _grown(evidence, _SENT)
     if received:
@@ -60,13 +60,13 @@ def _conflict_rate(evidence: Evidence) -> float:
 
 
 def _conflict_ratio(evidence: Evidence) -> float:
-    """Return the failed transactions as a share of those that were committed or failed."""
+    """Return the failed transactions as a share of all that committed or failed."""
     failed, committed = sum(_grown(evidence, name) for name in _CONFLICTS), _grown(evidence, _COMMITS)
     return failed / (failed + committed) if failed else 0.0
 
 
 def _ddl_threads(evidence: Evidence) -> float:
-    """Return the mean number of threads that execute DDL; at least those that the process list shows."""
+    """Return the mean number of threads that execute DDL, at least the number in the process list."""
     listed = float(len(ddl_statements(evidence)))
     if not evidence.snapshots or "looks" in evidence.missing:
         if not listed:
@@ -76,7 +76,7 @@ def _ddl_threads(evidence: Evidence) -> float:
 
 
 def ddl_statements(evidence: Evidence) -> list[Statement]:
-    """Return the DDL in the process list that executes, of clients and appliers."""
+    """Return the DDL statements that clients and appliers are executing, according to the process list."""
     return [
         one
         for one in evidence.statements
@@ -95,14 +95,14 @@ def ddl_stacks(evidence: Evidence) -> list[ObservedStack]:
 
 
 def _group_throttled_threads(evidence: Evidence) -> float:
-    """Return the mean number of threads that flow control of Group Replication delays."""
+    """Return the mean number of threads that Group Replication's flow control delays."""
     taken = snapshots(evidence)
     found = sum(seen.count for seen in evidence.seen if _THROTTLED in seen.functions)
     return found / len(taken)
 
 
 def group_members(evidence: Evidence) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of the question ``group_members``. Raises Unknown if there is no answer or no group."""
+    """Return the result rows of the query ``group_members``. Raises Unknown if there are none."""
     found = evidence.answers.get("group_members")
     if not found:
         raise Unknown("sql", evidence.missing.get("sql.group_members") or evidence.missing.get("sql"))
@@ -129,7 +129,7 @@ def _group_unreachable(evidence: Evidence) -> float:
 
 
 def _group_majority_lost(evidence: Evidence) -> float:
-    """Return 1 if so many members are unreachable that the group cannot agree on anything, else 0."""
+    """Return 1 if so many members are unreachable that the group has lost its majority, else 0."""
     return float(2 * len(unreachable(evidence)) >= len(group_members(evidence)))
 
 
@@ -151,7 +151,7 @@ def _no_status(evidence: Evidence) -> Unknown:
 #: The metrics that these facts use.
 METRICS: Final = frozenset({_RECEIVED, _SENT, _QUEUE, _COMMITS, *_CONFLICTS})
 
-FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
+FACTS: Final[Facts] = {
     "galera_own_pauses_ratio": _own_pauses_ratio,
     "galera_conflict_rate": _conflict_rate,
     "galera_conflict_ratio": _conflict_ratio,

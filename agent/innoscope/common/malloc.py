@@ -1,0 +1,29 @@
+"""Configure the C library's malloc for processes that run for weeks."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from typing import Final
+
+#: Parameters of mallopt() (malloc.h).
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+#: By default each thread may get an arena of its own, which keeps memory that the thread has freed.
+_ARENAS: Final = 2
+#: Bytes from which a block is mapped alone and unmapped when it is freed; also the free bytes that the end of
+#: an arena may keep. By default glibc raises both to up to 32 MiB and 64 MiB when large blocks are freed.
+_THRESHOLD: Final = 128 * 1024
+
+
+def limit_retained() -> None:
+    """Limit the freed memory that malloc keeps. Call this before any thread starts.
+
+    Does nothing if the C library has no mallopt().
+    """
+    libc = ctypes.CDLL(None)
+    with suppress(AttributeError):
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)
+        libc.mallopt(_M_MMAP_THRESHOLD, _THRESHOLD)
+        libc.mallopt(_M_TRIM_THRESHOLD, _THRESHOLD)

@@ -1,0 +1,1 @@
+"""Compute the values that rules use as ``fact.NAME``: one module per subject, combined in registry.py."""

@@ -1,0 +1,451 @@
+//! Samples the running threads of a process with perf events only, for hosts that do not permit BPF.
+//!
+//! If the kernel permits it, one clock per CPU samples all threads that run there, as the BPF program does
+//! (`programs::OnCpu`), and samples of other processes are dropped when they are read. Otherwise each thread
+//! has one clock per CPU, because the kernel does not map a ring buffer for an inherited event of all CPUs.
+//! The clocks of one CPU share a ring buffer. Threads that are created later inherit the clocks.
+//!
+//! The kernel removes all events when this process exits.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd;
+use perf_event_open_sys as sys;
+use rustc_hash::{FxHashMap, FxHashSet};
+use sys::bindings::perf_event_attr;
+
+use super::programs::online_cpus;
+use super::record::Capture;
+use crate::error::{Error, Kind, Result};
+use crate::perf_event::{self, Ring, long};
+use crate::snapshot::task::thread_ids;
+
+/// Minimum size of a ring buffer, a power-of-two number of pages; enough for two samples.
+const MIN_RING_BYTES: usize = 128 << 10;
+/// Maximum number of kernel addresses in a sample.
+const MAX_KERNEL_FRAMES: usize = 64;
+/// How often the threads are listed until no new ones are found. One pass is enough unless threads that have
+/// no clocks yet create threads at that moment.
+const MAX_PASSES: usize = 10;
+
+/// What to sample, and how often.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// CPU time between two samples.
+    pub period_ns: u64,
+    /// Also copy the kernel's part of each stack.
+    pub kernel: bool,
+    /// Maximum size of the ring buffer of each CPU, a power-of-two number of pages.
+    pub ring_bytes: usize,
+}
+
+/// What the kernel permits us to sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    /// The clocks belong to CPUs and not to threads. This needs CAP_PERFMON or perf_event_paranoid <= 0.
+    pub per_cpu: bool,
+    /// Time in the kernel is sampled. This needs CAP_PERFMON or perf_event_paranoid <= 1.
+    pub in_kernel: bool,
+}
+
+/// All modes, best first.
+const MODES: [Mode; 3] = [
+    Mode { per_cpu: true, in_kernel: true },
+    Mode { per_cpu: false, in_kernel: true },
+    Mode { per_cpu: false, in_kernel: false },
+];
+
+/// Samples the running threads of a process.
+pub struct PerfOnCpu {
+    mode: Mode,
+    rings: Vec<Ring>,
+    /// The first events, one per CPU, own the rings. The others write to the same rings.
+    events: Vec<OwnedFd>,
+    filter: Filter,
+    lost: u64,
+}
+
+impl PerfOnCpu {
+    /// Open the clocks of process `pid` in the best mode that is permitted; sampling starts with `begin`.
+    ///
+    /// Errors: `Rights`, `Gone`, `Perf`.
+    pub fn new(pid: u32, options: Options) -> Result<Self> {
+        let cpus = online_cpus()?;
+        let mut opened = Self::open(pid, options, MODES[0], &cpus);
+        for mode in &MODES[1..] {
+            if !opened.as_ref().is_err_and(|error| error.kind == Kind::Rights) {
+                break;
+            }
+            opened = Self::open(pid, options, *mode, &cpus);
+        }
+        opened
+    }
+
+    fn open(pid: u32, options: Options, mode: Mode, cpus: &[i32]) -> Result<Self> {
+        let kernel = options.kernel && mode.in_kernel;
+        let attributes = attributes(options.period_ns, mode, kernel);
+        let filter = Filter { pid, kernel, owners: FxHashMap::default(), tids: FxHashSet::default() };
+        let mut opened = Self { mode, rings: Vec::new(), events: Vec::new(), filter, lost: 0 };
+        if mode.per_cpu {
+            opened.add_clocks(attributes, -1, cpus, options.ring_bytes).map_err(|error| explain(&error))?;
+            return Ok(opened);
+        }
+        raise_descriptor_limit();
+        for _ in 0..MAX_PASSES {
+            let mut tids = thread_ids(pid)?;
+            tids.retain(|tid| opened.filter.tids.insert(*tid));
+            if tids.is_empty() {
+                break;
+            }
+            for tid in tids {
+                opened
+                    .add_clocks(attributes, tid.cast_signed(), cpus, options.ring_bytes)
+                    .map_err(|error| explain(&error))?;
+            }
+        }
+        if opened.events.is_empty() {
+            return Err(Error::new(Kind::Gone, format!("process {pid} has no threads")));
+        }
+        Ok(opened)
+    }
+
+    /// Open one clock per CPU for a thread (-1: all). A thread that has exited has no clocks.
+    fn add_clocks(
+        &mut self,
+        attributes: perf_event_attr,
+        tid: i32,
+        cpus: &[i32],
+        ring_bytes: usize,
+    ) -> io::Result<()> {
+        let opened = cpus.iter().map(|cpu| perf_event::open(attributes, tid, *cpu)).collect();
+        let events: Vec<OwnedFd> = match opened {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            opened => opened?,
+        };
+        if self.rings.is_empty() {
+            self.rings = map_rings(&events, ring_bytes)?;
+        } else {
+            for (event, owner) in events.iter().zip(&self.events) {
+                // SAFETY: both descriptors are open, and the ioctl takes no pointers.
+                check(unsafe { sys::ioctls::SET_OUTPUT(event.as_raw_fd(), owner.as_raw_fd()) })?;
+            }
+        }
+        if let Ok(tid) = u32::try_from(tid) {
+            for event in &events {
+                self.filter.owners.insert(event_id(event)?, tid);
+            }
+        }
+        self.events.extend(events);
+        Ok(())
+    }
+
+    /// Return what is sampled.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Start sampling.
+    pub fn begin(&mut self) -> Result<()> {
+        for event in &self.events {
+            // SAFETY: the descriptor is open, and the ioctl takes a number.
+            check(unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) }).map_err(|error| explain(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Stop sampling. Samples that are already in the rings stay there.
+    pub fn end(&mut self) {
+        for event in self.events.drain(..) {
+            // SAFETY: the descriptor is open, and the ioctl takes a number. It cannot fail.
+            unsafe { sys::ioctls::DISABLE(event.as_raw_fd(), 0) };
+        }
+    }
+
+    /// Return the number of records lost because a ring was full.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Pass the available samples of the process to `take`, and return their number. At most `max` records
+    /// are read from each ring.
+    pub fn read(&mut self, max: usize, take: &mut dyn FnMut(Capture<'_>)) -> usize {
+        let Self { rings, filter, lost, .. } = self;
+        let mut count = 0;
+        for ring in rings {
+            ring.read(max, &mut |kind, body| match kind {
+                perf_event::SAMPLE => {
+                    if let Some(capture) = filter.capture(body) {
+                        count += 1;
+                        take(capture);
+                    }
+                }
+                perf_event::LOST => *lost += long(body, 8).unwrap_or(0),
+                _ => {}
+            });
+        }
+        count
+    }
+}
+
+/// Parses samples, and drops those of other processes and duplicates.
+struct Filter {
+    pid: u32,
+    /// The samples contain the kernel's part of the stack.
+    kernel: bool,
+    /// The thread of each event by the event's id. Inherited events have the id of the original.
+    owners: FxHashMap<u64, u32>,
+    /// The threads that have events of their own.
+    tids: FxHashSet<u32>,
+}
+
+impl Filter {
+    /// Parse a sample: pid and tid, the event's id, the kernel's addresses if requested, user registers and
+    /// stack.
+    fn capture<'ring>(&self, body: &'ring [u8]) -> Option<Capture<'ring>> {
+        let ids = long(body, 0)?;
+        let (pid, tid) = (ids as u32, (ids >> 32) as u32);
+        if pid != self.pid || self.is_duplicate(tid, long(body, 8)?) {
+            return None;
+        }
+        let mut rest = body.get(16..)?;
+        let mut kernel = Vec::new();
+        if self.kernel {
+            let addresses = rest.get(8..)?.get(..usize::try_from(long(rest, 0)?).ok()?.checked_mul(8)?)?;
+            rest = &rest[8 + addresses.len()..];
+            let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+            // The largest numbers are markers that separate the parts of a stack.
+            let is_marker = |address: &u64| *address >= sys::bindings::PERF_CONTEXT_MAX;
+            kernel = addresses.filter(|address| !is_marker(address)).take(MAX_KERNEL_FRAMES).collect();
+        }
+        let (registers, stack) = perf_event::user_stack(rest)?;
+        Some(Capture {
+            tid,
+            kind: 0,
+            weight: 1,
+            registers,
+            syscall: -1,
+            arg0: 0,
+            comm: thread_name(pid, tid),
+            stack,
+            kernel,
+            returns: Vec::new(),
+        })
+    }
+
+    /// Return true if the thread has events of its own and this event is inherited. That happens if the
+    /// thread was created after its parent's events were opened, and before the threads were listed.
+    fn is_duplicate(&self, tid: u32, event: u64) -> bool {
+        self.owners.get(&event).is_some_and(|owner| *owner != tid) && self.tids.contains(&tid)
+    }
+}
+
+fn attributes(period_ns: u64, mode: Mode, kernel: bool) -> perf_event_attr {
+    let mut attributes = perf_event::stack_clock(period_ns);
+    attributes.sample_type |= u64::from(sys::bindings::PERF_SAMPLE_TID | sys::bindings::PERF_SAMPLE_ID);
+    attributes.read_format = sys::bindings::PERF_FORMAT_ID.into();
+    if kernel {
+        attributes.sample_type |= u64::from(sys::bindings::PERF_SAMPLE_CALLCHAIN);
+        attributes.set_exclude_callchain_user(1);
+    }
+    attributes.set_inherit(u64::from(!mode.per_cpu));
+    attributes.set_exclude_idle(1);
+    attributes.set_exclude_kernel(u64::from(!mode.in_kernel));
+    attributes.set_exclude_hv(u64::from(!mode.in_kernel));
+    attributes
+}
+
+/// Map the rings, all of the same size: `ring_bytes`, or less if the limit on locked memory does not permit
+/// that.
+fn map_rings(events: &[OwnedFd], ring_bytes: usize) -> io::Result<Vec<Ring>> {
+    let mut bytes = ring_bytes;
+    loop {
+        let mapped = events.iter().map(|event| Ring::map(event, bytes)).collect();
+        match mapped {
+            Err(_) if bytes > MIN_RING_BYTES => bytes /= 2,
+            Err(error) => {
+                let why = format!("mapping a ring buffer (see kernel.perf_event_mlock_kb): {error}");
+                return Err(io::Error::other(why));
+            }
+            mapped => return mapped,
+        }
+    }
+}
+
+/// Return the id of an event, which its samples contain. With PERF_FORMAT_ID, the value and the id are read.
+fn event_id(event: &OwnedFd) -> io::Result<u64> {
+    let mut words = [0; 16];
+    unistd::read(event, &mut words)?;
+    long(&words, 8).ok_or_else(|| io::Error::other("a short read from an event"))
+}
+
+/// Raise our limit on open files to the maximum, because each clock needs a descriptor. If that fails,
+/// opening the clocks reports it.
+fn raise_descriptor_limit() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
+/// Return the name of a thread; empty if it has exited.
+fn thread_name(pid: u32, tid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn explain(error: &io::Error) -> Error {
+    let kind = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Kind::Rights,
+        _ => Kind::Perf,
+    };
+    let why = match error.raw_os_error() {
+        Some(libc::EMFILE) => " (each thread needs one descriptor per CPU; see ulimit -n)",
+        _ => "",
+    };
+    Error::new(kind, format!("opening software clocks: {error}{why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const REGISTERS: [u64; 4] = [2, 0x30, 0x20, 0x10];
+
+    fn filter(kernel: bool) -> Filter {
+        let owners = FxHashMap::from_iter([(100, 7), (101, 8)]);
+        Filter { pid: 7, kernel, owners, tids: FxHashSet::from_iter([7, 8]) }
+    }
+
+    fn sample(pid: u64, tid: u64, event: u64, rest: &[u64]) -> Vec<u8> {
+        let words = [&[tid << 32 | pid, event], rest, &REGISTERS, &[8, 0xaa, 8]].concat();
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn parses_a_sample() {
+        let body = sample(7, 8, 101, &[]);
+        let capture = filter(false).capture(&body).expect("a sample of the process");
+        assert_eq!((capture.tid, capture.registers.ip, capture.stack.len()), (8, 0x10, 8));
+        assert_eq!((capture.kernel.len(), capture.syscall, capture.weight), (0, -1, 1));
+    }
+
+    #[test]
+    fn drops_other_processes_and_duplicates() {
+        let taken = |pid, tid, event| filter(false).capture(&sample(pid, tid, event, &[])).is_some();
+        assert!(!taken(6, 8, 101), "another process");
+        assert!(taken(7, 9, 100), "a new thread, with its parent's event");
+        assert!(!taken(7, 8, 100), "an inherited event of a thread that has its own");
+        assert!(taken(7, 8, 555), "the event of a CPU");
+    }
+
+    #[test]
+    fn parses_the_kernel_part_of_a_stack() {
+        let marker = -128_i64 as u64; // PERF_CONTEXT_KERNEL
+        let body = sample(7, 8, 101, &[3, marker, 0xffff_ffff_8100_0000, 0xffff_ffff_8100_1000]);
+        let capture = filter(true).capture(&body).expect("a sample");
+        assert_eq!(capture.kernel, [0xffff_ffff_8100_0000, 0xffff_ffff_8100_1000]);
+        assert_eq!(capture.registers.sp, 0x20);
+    }
+
+    #[test]
+    fn truncated_and_malformed_samples_do_not_panic() {
+        let body = sample(7, 8, 101, &[1, 5]);
+        for length in 0..body.len() {
+            assert!(filter(true).capture(&body[..length]).is_none());
+        }
+        for count in [100, 1 << 61, u64::MAX] {
+            assert!(filter(true).capture(&sample(7, 8, 101, &[count, 5])).is_none());
+        }
+    }
+
+    /// Numbers of samples of a thread that computes for 200 ms, if each ms is sampled once. Time in the kernel,
+    /// and time in which the hypervisor did not run this machine, may not be sampled.
+    const ONCE: std::ops::RangeInclusive<usize> = 120..=220;
+
+    /// Compute until this thread has used so much CPU time.
+    fn burn(time: Duration) {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        while Duration::new(now.tv_sec as u64, now.tv_nsec as u32) < time {
+            // SAFETY: the pointer is to a local timespec. The call cannot fail with this clock.
+            unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+            for _ in 0..10_000 {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Return the clocks of this process in the given mode; None if the kernel does not permit it here.
+    fn opened(mode: Mode) -> Option<PerfOnCpu> {
+        let options = Options { period_ns: 1_000_000, kernel: false, ring_bytes: 4 << 20 };
+        let cpus = online_cpus().expect("a list of CPUs");
+        PerfOnCpu::open(std::process::id(), options, mode, &cpus).ok()
+    }
+
+    /// Read until `computing` ends, and return the number of samples of the thread.
+    fn count(mut events: PerfOnCpu, computing: thread::JoinHandle<u32>) -> usize {
+        let mut tids = Vec::new();
+        while !computing.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+            events.read(usize::MAX, &mut |capture| tids.push(capture.tid));
+        }
+        events.end();
+        events.read(usize::MAX, &mut |capture| tids.push(capture.tid));
+        let tid = computing.join().expect("the thread's id");
+        tids.iter().filter(|sampled| **sampled == tid).count()
+    }
+
+    /// Start a thread that computes for 200 ms once it receives a message, and return its id at the end.
+    fn computing() -> (mpsc::Sender<()>, u32, thread::JoinHandle<u32>) {
+        let (send, receive) = mpsc::channel();
+        let (send_tid, receive_tid) = mpsc::channel();
+        let computing = thread::spawn(move || {
+            // SAFETY: gettid has no arguments and cannot fail.
+            let tid = unsafe { libc::gettid() } as u32;
+            send_tid.send(tid).expect("a receiver");
+            receive.recv().expect("a message");
+            burn(Duration::from_millis(200));
+            tid
+        });
+        (send, receive_tid.recv().expect("the thread's id"), computing)
+    }
+
+    #[test]
+    fn samples_existing_and_new_threads_in_each_mode() {
+        for mode in MODES {
+            for is_new in [false, true] {
+                let existing = (!is_new).then(computing);
+                let Some(mut events) = opened(mode) else { continue };
+                events.begin().expect("permitted, because opening was");
+                let (go, _, computing) = existing.unwrap_or_else(computing);
+                go.send(()).expect("a receiver");
+                let samples = count(events, computing);
+                assert!(ONCE.contains(&samples), "{mode:?}, new: {is_new}: {samples} samples");
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_with_inherited_and_own_clocks_is_sampled_once() {
+        let mode = MODES[2];
+        let Some(mut events) = opened(mode) else { return };
+        let (go, tid, computing) = computing();
+        assert!(events.filter.tids.insert(tid), "the thread is new");
+        let cpus = online_cpus().expect("a list of CPUs");
+        let own = attributes(1_000_000, mode, false);
+        events.add_clocks(own, tid.cast_signed(), &cpus, 0).expect("permitted, because opening was");
+        events.begin().expect("permitted, because opening was");
+        go.send(()).expect("a receiver");
+        let samples = count(events, computing);
+        assert!(ONCE.contains(&samples), "{samples} samples");
+    }
+}

@@ -1,0 +1,85 @@
+"""Build the core with zig, which compiles and links for an older glibc than this host's.
+
+A library that is linked by the host's compiler requires the host's glibc or a newer one. zig can link for
+any version of glibc; packaging/zig-cc.sh names it. libelf and zlib are the host's, because the core uses only
+functions that older versions of them have too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import sysconfig
+from pathlib import Path
+
+from distribution.carried import PIP
+from distribution.metadata import PACKAGING, ROOT, run
+
+LIST = PACKAGING / "zig.txt"
+_FOLDER = ROOT / "build" / "zig"
+_NATIVE = ROOT / "agent" / "native"
+_COMPILER = PACKAGING / "zig-cc.sh"
+_TARGET = f"{platform.machine()}-unknown-linux-gnu"
+#: The core's sources, and the files that describe how it is built.
+_INPUTS = (
+    *(_NATIVE / name for name in ("Cargo.toml", "Cargo.lock", "build.rs", "src")),
+    *(ROOT / "probes" / name for name in ("snapshot", "profile", "trace", "include")),
+    LIST,
+    _COMPILER,
+    Path(__file__),
+)
+
+
+def zig() -> Path:
+    """Download zig, unless that has been done. Return the folder of its program and libraries."""
+    done = _FOLDER / LIST.name
+    if not done.exists() or done.read_text() != LIST.read_text():
+        shutil.rmtree(_FOLDER, ignore_errors=True)
+        options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile"]
+        run([*PIP, "install", *options, "--target", str(_FOLDER), "--requirement", str(LIST)])
+        shutil.copyfile(LIST, done)
+    return _FOLDER / "ziglang"
+
+
+def core() -> Path:
+    """Build the core for the older glibc, and return its path."""
+    # Not the folder of `make setup`: PyO3's settings differ, so each would recompile what the other built.
+    folder = _NATIVE / "target" / "packages"
+    options = ["--release", "--locked", "--quiet", "--lib", "--crate-type=cdylib", f"--target-dir={folder}"]
+    run(
+        ["cargo", "rustc", *options, f"--manifest-path={_NATIVE / 'Cargo.toml'}"],
+        env=os.environ | _environment(),
+    )
+    return folder / _TARGET / "release" / "lib_native.so"
+
+
+def fingerprint() -> str:
+    """Return a checksum of the core's sources and compilers. If it is the same, so is the core."""
+    digest = hashlib.sha256()
+    for command in (["rustc", "--version", "--verbose"], ["clang", "--version"]):
+        digest.update(run(command).encode())
+    for given in _INPUTS:
+        for path in sorted(given.rglob("*")) if given.is_dir() else [given]:
+            if path.is_file():
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+                digest.update(f"{path.relative_to(ROOT)} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment variables with which cargo and libbpf-sys build for the older glibc."""
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    underscored = _TARGET.replace("-", "_")
+    compiler = str(_COMPILER)
+    return {
+        "ZIG": str(zig() / "zig"),
+        "ZIG_GLOBAL_CACHE_DIR": str(_FOLDER / "cache"),
+        "CARGO_BUILD_TARGET": _TARGET,
+        f"CARGO_TARGET_{underscored.upper()}_LINKER": compiler,
+        f"CC_{underscored}": compiler,
+        # libelf.h and zlib.h, after the headers of zig's glibc
+        "LIBBPF_SYS_EXTRA_CFLAGS": f"-idirafter /usr/include -idirafter /usr/include/{multiarch}",
+        f"LIBBPF_SYS_LIBRARY_PATH_{underscored}": f"/usr/lib/{multiarch}",
+    }

@@ -1,0 +1,89 @@
+"""If BPF is denied, stacks are read through procfs. No command stops a thread unless the user requests it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.common.errors import NoRights
+from safety.command import assert_one_clear_error, innoscope, run
+from safety.counter import Counter
+from safety.privileges import as_user, without_bpf
+from safety.strangers import UID, Strangers
+from servers import Server
+from workloads import Idle, Sleep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PTRACE_ONLY = ["setpriv", "--bounding-set", "-all,+sys_ptrace", "--inh-caps=-all"]
+COMMANDS = [("stacks",), ("top", "--record", "FILE", "--duration", "1"), ("diagnose", "--seconds", "2")]
+STOPPED = "each thread was stopped briefly (ptrace)"
+SLEEPERS = 10
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mariadb-10.11") as server, Idle(server, 20), Sleep(server, SLEEPERS):
+        yield server
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_work_and_stop_nothing(server: Server, command: tuple[str, ...], tmp_path: Path) -> None:
+    command = tuple(str(tmp_path / "top") if word == "FILE" else word for word in command)
+    with Counter(server.pid) as counter:
+        result = innoscope(*command, "--pid", server.pid, under=without_bpf())
+
+    assert "Traceback" not in result.stderr
+    assert result.returncode in (0, 18), result.stderr
+    assert counter.seen is not None
+    assert (counter.seen.stopped_threads, counter.seen.ptrace_calls) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [
+        pytest.param(without_bpf(), id="root without BPF"),
+        pytest.param(PTRACE_ONLY, id="CAP_SYS_PTRACE only"),
+    ],
+)
+def test_stacks_are_read_by_procfs(server: Server, rights: list[str]) -> None:
+    result = innoscope("stacks", "--pid", server.pid, "--json", "--all", under=rights)
+
+    assert result.returncode == 0, result.stderr
+    dump = json.loads(result.stdout)
+    assert dump["method"] == "procfs"
+    assert sum(thread["wait"] == "user_sleep" for thread in dump["threads"]) == SLEEPERS
+    complete = sum(thread["trust"] in ("exact", "inferred", "on_cpu") for thread in dump["threads"])
+    assert complete >= len(dump["threads"]) - 1
+
+
+def test_the_owner_of_a_server_needs_no_privileges(folder: Path) -> None:
+    with Strangers(folder) as made:
+        pid = made.start(uid=UID)
+        result = run(as_user(UID, "stacks", "--pid", pid, "--json"))
+
+    assert result.returncode == 0, result.stderr
+    dump = json.loads(result.stdout)
+    assert dump["method"] == "procfs"
+    assert [thread["trust"] for thread in dump["threads"]] == ["exact"]
+
+
+def test_a_method_that_was_chosen_is_not_replaced(server: Server) -> None:
+    with Counter(server.pid) as counter:
+        result = innoscope("stacks", "--pid", server.pid, "--method", "bpf", under=without_bpf())
+
+    assert_one_clear_error(result, NoRights.exit_code, "snapshot program")
+    assert counter.seen is not None
+    assert (counter.seen.stopped_threads, counter.seen.ptrace_calls) == (0, 0)
+
+
+def test_ptrace_is_used_only_if_it_is_chosen(server: Server) -> None:
+    result = innoscope("stacks", "--pid", server.pid, "--method", "ptrace", under=without_bpf())
+
+    assert result.returncode == 0, result.stderr
+    assert STOPPED in result.stdout.splitlines()[0]
+    assert int(result.stdout.split()[0]) > 20, "threads are missing"
