@@ -59,6 +59,7 @@ class RawSnapshot:
     copy_ns: int  # from the copy of the first thread to that of the last, including retries
     unwind_ns: int
     symbolise_ns: int
+    unchanged: int  # threads that had not run since the last snapshot, so that their stacks were not copied
     retried: int  # threads that had to be copied again
     sampled: int  # threads taken from a perf event sample because they were on a CPU
     shallow: int  # threads whose stack was cut because most_bytes were copied

@@ -237,6 +237,7 @@ impl Process {
                     self.names.intern(&self.modules, (walk.addresses, thread.kernel.clone()))
                 }
             };
+            snapshot.unchanged += usize::from(thread.unchanged);
             snapshot.shallow += usize::from(thread.shallow);
             if cacheable {
                 let switches = thread.switches;

@@ -62,6 +62,8 @@ pub struct Snapshot {
     pub unwind: Duration,
     /// Time spent on resolving symbols.
     pub symbolise: Duration,
+    /// Number of threads that had not run since the last snapshot, so that their stacks were not copied.
+    pub unchanged: usize,
     /// Number of threads that were copied again.
     pub retried: usize,
     /// Number of running threads that were sampled by perf events.
