@@ -237,19 +237,21 @@ def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
 
 
 def test_closing_a_collector_leaves_nothing_in_the_kernel(server_5_6: Server) -> None:
+    others = _loaded_programs()
     collector = ProbesCollector(find_one(server_5_6.pid))
     collector.start()
-    assert _attached()
+    assert _loaded_programs() > others
     collector.close()
     assert breakpoints(server_5_6.pid) == set()
-    until(lambda: not _attached())  # the kernel frees the programs a little later
+    until(lambda: _loaded_programs() <= others)  # the kernel frees the programs a little later
     assert orphans() == set()
 
 
-def _attached() -> int:
-    """Count our programs on this machine. A program is freed when its last descriptor is closed."""
+def _loaded_programs() -> set[int]:
+    """Return the ids of our programs in the kernel, which frees them when their last descriptor is closed."""
     shown = subprocess.run(["bpftool", "--json", "prog", "show"], capture_output=True, text=True, check=True)
-    return sum(program.get("name", "").startswith("redo_write") for program in json.loads(shown.stdout))
+    programs = json.loads(shown.stdout)
+    return {program["id"] for program in programs if program.get("name", "").startswith("redo_write")}
 
 
 def test_a_collector_survives_the_end_of_its_server() -> None:
