@@ -258,7 +258,7 @@ def trickled_refusal(handler: Handler) -> None:
 
 
 def page(handler: Handler) -> None:
-    """Send an HTML page, as Parca does for unknown paths."""
+    """Send an HTML response, as Parca does for unknown paths; the body is empty."""
     handler.body()
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\n\r\n")
 

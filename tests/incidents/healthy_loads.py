@@ -288,7 +288,7 @@ LOADS: Final = (
         "scan-1",
         "1 client scans two tables larger than the buffer pool, with read-ahead",
         lambda s: TableScan(s, 1),
-        "One thread reads as fast as it can: it computes, or waits for the disk.",
+        "One thread scans as fast as it can: it uses a CPU or waits for the disk.",
         "io_reads",
         "cpu_loop",
         options=(*_LARGE_REDO, *TableScan.server_options),

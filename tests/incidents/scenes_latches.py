@@ -111,25 +111,26 @@ INCIDENTS = (
         setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-read-ahead-threshold=0"),
         twin_options=(*_DISK, _ONE_BY_ONE, _POOL_128M, "--innodb-read-ahead-threshold=0"),
         cure=Cure(("toggle", "set", "read_ahead", "off", "--yes"), factor=1.3, seconds=4),
-        what="8 connections read short random ranges; read-ahead fetches pages that are not used",
+        what="8 connections read short random ranges; read-ahead fetches pages that no query needs",
     ),
     Incident(
         "random-read-ahead-56", "mysql-5.6.24", "random_read_ahead", _scattered, _scattered,
         setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, _YOUNG, "--innodb-random-read-ahead=ON"),
         twin_options=(*_DISK, _ONE_BY_ONE, _POOL_16M, _YOUNG),
         cure=Cure(("toggle", "set", "read_ahead_random", "off", "--yes"), factor=1.1, seconds=4),
-        what="8 connections read every second page of 40 by id; random read-ahead fetches the others",
+        what="8 connections read every other page of a 40-page range by primary key; random read-ahead"
+        " fetches the pages in between",
     ),
     Incident(
         "spinning-559", "mysql-5.5.9", "spinning", _scans, _scans,
         setup=_wide, options=(*_DISK, _POOL_16M, _LONG_SPIN),
         twin_options=(*_DISK, _POOL_128M, _LONG_SPIN),
-        what="8 connections scan one table from disk, in lockstep",
+        what="8 connections scan the same table from disk and wait for the same pages",
     ),
     Incident(
         "statistics-559", "mysql-5.5.9", "statistics", _shown, _shown,
         setup=_sampled, options=(*_DISK, _POOL_8M),
         twin_options=(*_DISK, _POOL_8M, "--innodb-stats-on-metadata=0"),
-        what="8 connections query information_schema.TABLES, which samples each index each time",
+        what="8 connections query information_schema.TABLES; each query samples every index for statistics",
     ),
 )  # fmt: skip

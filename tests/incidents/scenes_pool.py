@@ -61,7 +61,7 @@ def _resizing(name: str, server: str) -> Incident:
         _while_resizing,
         _reading,
         options=_POOL,
-        what="8 clients read rows, and another resizes the buffer pool from 1 GB to 4 GB and back",
+        what="8 clients read rows while another keeps resizing the buffer pool between 1 GB and 4 GB",
     )
 
 

@@ -163,7 +163,7 @@ def _recovery(name: str, server: str, roomy: _Options, tight: _Options, limit: i
         _recovers(tight, limit),
         _clean(tight),
         options=_roomy(roomy),
-        what="crash recovery with a lot of redo to apply, a small buffer pool and a slow device",
+        what="crash recovery has much redo to apply, with a small buffer pool on a slow device",
     )
 
 
@@ -195,7 +195,7 @@ INCIDENTS = (
         _swapping,
         _remembering,
         options=_MEAGRE,
-        what="the memory limit is smaller than the buffer pool, and the rest is swapped out",
+        what="the memory limit is smaller than the buffer pool, so part of the pool is swapped out",
     ),
     Incident(
         "network-send",
@@ -211,6 +211,6 @@ INCIDENTS = (
         "toggle_left_on",
         _toggled,
         _untoggled,
-        what="a change by innoscope toggle was not undone",
+        what="a change made by `innoscope toggle` was not undone",
     ),
 )

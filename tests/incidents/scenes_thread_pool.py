@@ -78,7 +78,7 @@ INCIDENTS = (
         setup=_database,
         options=_FULL,
         twin_options=_ROOMY,
-        what="4 SELECT SLEEP occupy the 4 threads of the thread pool, and 8 statements queue",
+        what="4 SELECT SLEEP occupy all 4 threads of the thread pool, and 8 other statements queue",
     ),
     Incident(
         "thread-pool-locks-1011",
@@ -89,6 +89,6 @@ INCIDENTS = (
         setup=_database,
         options=_FULL,
         twin_options=_ROOMY,
-        what="4 updates in all threads of the thread pool wait for a row; the COMMIT of its owner queues",
+        what="4 UPDATEs that wait for a row occupy all threads of the thread pool; its owner's COMMIT queues",
     ),
 )

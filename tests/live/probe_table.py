@@ -35,8 +35,8 @@ MariaDB 10.6 and newer include pages that were read ahead in `Innodb_buffer_pool
 here.
 """
 
-#: Last words of the reason for a probe whose function has no name in a stripped build. These probes share
-#: one row.
+#: How the reason of a failure ends (see ``endswith`` below) if a stripped build has no symbol for the probe's
+#: function. These probes share one row.
 _STRIPPED = "the name is not exported, and this build is stripped"
 
 _FOOT = """

@@ -33,7 +33,7 @@ PATIENCE_S = 60
 CHANGES = (READ_AHEAD, CONNECTIONS)
 #: With this option, switching read-ahead off needs two writes.
 BOTH = {"innodb_random_read_ahead": 1}
-#: Fault points before the intent to make the change is journaled.
+#: Fault points before the intent to make the change is journalled.
 EARLY = engine.FAULTS[: engine.FAULTS.index("intended")]
 
 

@@ -42,7 +42,7 @@ class Gaps:
 
 
 class LatencyProbe:
-    """Context manager around one client that sends ``DO 1``, waits for the reply, and repeats this.
+    """Context manager around one client that sends ``DO 1`` and waits for the reply, in a loop.
 
     With ``realtime`` (SCHED_FIFO), the client itself never waits for a CPU, as if it ran on another host. A
     nice value is not sufficient under EEVDF. The client ends by itself after ``bound`` seconds.

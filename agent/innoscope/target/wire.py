@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 4 << 20
 #: Maximum number of values in one response. Each value becomes a Python object; each row counts as two more.
 MAX_VALUES: Final = 250_000
-#: Maximum number of columns in one response. A greater first byte is the prefix of a multi-byte number.
+#: Maximum column count of a result set. A greater first byte is the prefix of a multi-byte number.
 _MAX_COLUMNS: Final = 250
-#: Maximum number of packets in a response without rows, and in a login.
+#: Maximum number of packets in a response without a result set, and in a login.
 _MAX_PACKETS: Final = 64
 _HEADER: Final = struct.Struct("<HBB")
 _MAX_GREETING: Final = 4096
@@ -101,7 +101,7 @@ class Budget:
         self.head, self.first = b"", False
 
     def _first_byte(self, columns: int) -> None:
-        """Increase the packet limit for a response with rows, which starts with the number of columns."""
+        """Raise the packet limit if the response is a result set: its first byte is the column count."""
         if self.logging_in:
             return
         if 0 < columns <= _MAX_COLUMNS:

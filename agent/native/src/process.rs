@@ -23,7 +23,7 @@ use crate::unwind::{End, Unwinder, Walk};
 /// Maximum number of threads that are retried because they ran. The others are returned as they were copied.
 const MAX_RETRIED: usize = 1_000;
 /// The cache is cleared, to limit memory, when it holds more than twice the distinct stacks of the last
-/// snapshot plus this number. Threads that compute have new stacks in each snapshot.
+/// snapshot plus this number. Threads on a CPU have new stacks in each snapshot.
 const SPARE_STACKS: usize = 64;
 
 /// How to copy the threads.

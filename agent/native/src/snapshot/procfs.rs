@@ -218,7 +218,7 @@ impl ThreadFiles {
     }
 
     /// Return where the thread is blocked, or None if it is running or runnable. The file contains `running`,
-    /// or `-1 SP PC` outside a system call, or the number, six arguments, SP and PC (fs/proc/base.c,
+    /// or `-1 SP PC` outside a system call, or the system call number, six arguments, SP and PC (fs/proc/base.c,
     /// `proc_pid_syscall`).
     fn read_syscall(&self) -> io::Result<Option<Blocked>> {
         let text = read(&self.syscall)?;
