@@ -220,7 +220,7 @@ def label_set(name: str) -> dict[str, str]:
 def status(
     code: int, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Callable[[Handler], None]:
-    """Read the whole request, then refuse it."""
+    """Read the whole request, then reject it."""
 
     def act(handler: Handler) -> None:
         handler.body()

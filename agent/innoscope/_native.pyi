@@ -14,7 +14,7 @@ class NativeError(Exception):
     Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
     debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``perf`` (this kernel cannot open
     the perf events), ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``;
-    ``pack`` (a refused symbol pack). Only ``pack`` has a remedy, which may be None.
+    ``pack`` (a rejected symbol pack). Only ``pack`` has a remedy, which may be None.
     """
 
 @final
@@ -635,7 +635,7 @@ class OnCpu:
 
 @final
 class PerfOnCpu:
-    """Samples a process's threads like ``OnCpu``, but without BPF. ``Samples.read`` takes this object.
+    """Samples the threads of a process without BPF; see ``OnCpu``. ``Samples.read`` takes this object.
 
     ``ring_bytes`` is the maximum size of the ring buffer of each CPU, a number of pages that is a power of
     two; it is less if the limit on locked memory does not permit it. The caller checks that the pid still

@@ -28,7 +28,7 @@ _POOL_128M = "--innodb-buffer-pool-size=128M"
 #: read-ahead.
 _YOUNG = "--innodb-old-blocks-time=0"
 _LONG_SPIN = "--innodb-sync-spin-loops=200"
-#: Number of rows of about 1 KB each in a table of 45 MB.
+#: Number of rows in a table of 45 MB; each row is about 1 KB in size.
 _WIDE = 40_000
 _ROWS_OF_TWO_PAGES = 30
 #: An option that makes INSERT … SELECT assign ids without gaps.
@@ -38,7 +38,7 @@ _ANY = "CONCAT(CRC32(RAND()), RAND())"
 
 
 def _wide(server: Server) -> None:
-    """Create ``lab.wide``, with rows of about 1 KB: several times as large as the small buffer pools."""
+    """Create ``lab.wide``, a 45 MB table with rows of about 1 KB. It does not fit into the small pools."""
     server.sql(
         "CREATE DATABASE lab",
         "CREATE TABLE lab.wide (a INT AUTO_INCREMENT PRIMARY KEY, pad CHAR(255), more CHAR(255),"

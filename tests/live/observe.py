@@ -195,8 +195,8 @@ def affected(server: Server, own: frozenset[int], workload: Workload) -> frozens
     """Return the threads of the load, as reported by the server and not derived from their stacks.
 
     MySQL before 5.7 reports no thread ids. Its single accepting thread numbers the connections and
-    creates a thread for each one, so the threads start in the order of the connection ids. ``own`` are the
-    server's other threads.
+    creates a thread for each one, so the threads start in the order of the connection ids. ``own`` contains
+    the ids of the server's own threads, which serve no connection.
     """
     threads = workload.os_threads()
     if threads is not None:

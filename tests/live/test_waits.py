@@ -23,7 +23,7 @@ COARSE = pytest.mark.xfail(reason="hidden names: waits for page latches look lik
 
 def _marks(subject: str, load: str) -> list[pytest.MarkDecorator]:
     quick = subject in NAMES or (load == "row_lock" and subject in ADDED)
-    marks = [] if quick else [long("like the neighbouring versions")]
+    marks = [] if quick else [long("the other versions behave in the same way")]
     return [*marks, COARSE] if subject == "mariadb-10.5" and load in ("fsync", "table_scan") else marks
 
 

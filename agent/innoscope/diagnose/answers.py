@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from innoscope.sampling.snapshot_history import SnapshotSummary
 
 
-def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
+def rows(evidence: Evidence, query: str) -> tuple[Mapping[str, str], ...]:
     """Return the result rows of a query in questions.yaml. Raises Unknown if there is no result."""
-    if question in evidence.answers:
-        return evidence.answers[question]
-    raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
+    if query in evidence.answers:
+        return evidence.answers[query]
+    raise Unknown("sql", evidence.missing.get(f"sql.{query}") or evidence.missing.get("sql"))
 
 
 def number(row: Mapping[str, str], column: str) -> float:

@@ -14,7 +14,7 @@ from innoscope.diagnose import blocking_chains, replica_applier
 from innoscope.diagnose.answers import number, rows
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
 from innoscope.diagnose.facts import cluster, cpu
-from innoscope.diagnose.sql_queries import default_questions
+from innoscope.diagnose.sql_queries import default_queries
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
 from innoscope.target.version import parse
 
@@ -120,7 +120,7 @@ def _no_holders(evidence: Evidence) -> str:
 def _enabling(evidence: Evidence) -> str:
     """Return the setting that makes this server record metadata locks from the time it is enabled."""
     server = evidence.server
-    query = default_questions()["metadata_locks"].asked_of(server["flavour"], parse(server["version"]))
+    query = default_queries()["metadata_locks"].for_server(server["flavour"], parse(server["version"]))
     return query.enable if query else "not possible on this server"
 
 

@@ -83,7 +83,7 @@ class Evidence:
     - ``answers`` holds the rows that each SQL query returned, as mappings from column to value.
     - ``host`` holds the rates and ratios that host.py measured on the host.
     - ``missing`` maps each missing source to the reason.
-      Sources are collector names, ``looks`` (the snapshots) and ``sql.QUESTION``.
+      Sources are collector names, ``looks`` (the snapshots) and ``sql.QUERY``.
 
     The metadata ``key`` of a field is its key in incident files, if it differs from the field's name.
     """
@@ -142,7 +142,7 @@ class Evidence:
         return max(0.0, after - before), last - first
 
     def histogram(self, key: str) -> tuple[Histogram, float] | None:
-        """Return ``(observations, seconds)`` of a histogram, like ``change`` for a counter."""
+        """Return ``(observations, seconds)`` for a histogram; ``change`` is the same for a counter."""
         ends = self._ends(key)
         if ends is None:
             return None

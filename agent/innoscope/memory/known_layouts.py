@@ -33,7 +33,7 @@ _SIZE: Final = 8
 #: Smallest offset that machine code can confirm. Smaller ones are encoded in one byte, which is found in
 #: any code.
 CONFIRMABLE: Final = 128
-#: Maximum size in bytes of a function that is searched; the largest in the catalog has 12 KB.
+#: Maximum size in bytes of a function that is searched; the largest in the catalog is 12 KB.
 _LARGEST: Final = 64 << 10
 #: Architectures whose instructions contain offsets as 32-bit numbers.
 _MACHINES: Final = frozenset({"x86_64"})

@@ -80,7 +80,7 @@ class Group:
 
     @property
     def marks(self) -> str:
-        """Return the marks of a doubtful stack: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``, or several."""
+        """Return the marks of an unreliable stack, such as ``[stale]`` or ``[2 of 5 torn]``, otherwise ""."""
         found = [(trust, number) for trust in DOUBTFUL if (number := self.trust[trust])]
         return " ".join(
             f"[{trust}]" if number == self.count else f"[{number} of {self.count} {trust}]"

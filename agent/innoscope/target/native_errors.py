@@ -108,6 +108,6 @@ def translating(pid: int) -> Iterator[None]:
 
 @contextmanager
 def reading_files(pid: int) -> Iterator[None]:
-    """Convert errors like ``translating``, and let only one thread at a time read symbols."""
+    """Convert errors in the same way as ``translating``, and let only one thread at a time read symbols."""
     with ONE_AT_A_TIME, translating(pid):
         yield

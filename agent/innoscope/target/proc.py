@@ -67,7 +67,7 @@ class Owner:
 
 @contextmanager
 def _gone_or_refused(pid: int) -> Iterator[None]:
-    """Convert an OSError of /proc to ProcessLookupError or PermissionError, like ``_raise``."""
+    """Convert an OSError of /proc to ProcessLookupError or PermissionError (see ``_raise``)."""
     try:
         yield
     except OSError as error:

@@ -38,7 +38,7 @@ def process_owner(proc: ProcFs, pid: int) -> str:
 
 
 def current_user(proc: ProcFs) -> str:
-    """Return the owner of this process, like ``process_owner``. SUDO_USER replaces a missing login user."""
+    """Return ``process_owner`` of this process, but use SUDO_USER if the login user is unknown."""
     owner = process_owner(proc, os.getpid())
     invoker = os.environ.get("SUDO_USER")
     return f"{owner} ({invoker})" if "(" not in owner and invoker not in (None, owner) else owner

@@ -158,7 +158,7 @@ class Wire(_Bounded):
             raise
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive data like a socket, starting with the bytes that ``check_greeting`` has read."""
+        """Receive data, starting with the bytes that ``check_greeting`` has already read."""
         if not self._again:
             return super().recv_into(buffer, nbytes, flags)
         view = memoryview(buffer)

@@ -134,7 +134,7 @@ def learn(target: Target, names: Sequence[str]) -> Symbols:
 def _describe(
     target: Target, symbols: Symbols, names: Sequence[str], gdb: str
 ) -> tuple[Mapping[str, Described], str]:
-    """Return the variables' descriptions, and their source for messages.
+    """Return the variables' descriptions, and a phrase that names their source, for use in messages.
 
     gdb reads the debug information; if gdb fails, Innoscope's own reader does. Without debug information, a
     symbol pack is used.

@@ -1,4 +1,4 @@
-"""Convert numbers to bytes of an exact width, and refuse numbers that do not fit."""
+"""Convert numbers to bytes of an exact width, and reject numbers that do not fit."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.opened.ended.wait(_PAUSE_S)
 
     def parse_request(self) -> bool:
-        """Check the request strictly, then let the library parse it. If it is refused, send an error."""
+        """Check the request strictly, then let the library parse it. If it is rejected, send an error."""
         self._reset()
         self.opened.set_deadline(_REQUEST_S)
         self.connection.settimeout(_REQUEST_S)

@@ -1,6 +1,6 @@
 """Convert dataclasses to JSON values and back using type hints, so that new fields need no code here.
 
-Files are untrusted. Decoding checks every type, requires numbers to be within limits, and refuses strings
+Files are untrusted. Decoding checks every type, requires numbers to be within limits, and rejects strings
 with characters that can control a terminal. ``encode`` escapes unprintable characters.
 """
 

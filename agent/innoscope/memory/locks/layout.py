@@ -190,10 +190,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LockLayout:
-    """The resolved parts of one process.
+    """The catalog's lock layout, resolved for one process.
 
-    If a path of a part is unknown, the part is None, and ``why`` gives the reason.
-    ``tickets`` is the address of the symbol TICKETS.
+    A part is None if one of its paths is unknown; ``why`` gives the reason. ``tickets`` is the address of the
+    symbol TICKETS.
     """
 
     sessions: Part | None = None

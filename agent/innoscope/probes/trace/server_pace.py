@@ -68,7 +68,7 @@ class ServerPace:
                 self._connection.close()
 
     def measure(self) -> dict[str, float]:
-        """Measure the throughput for ``BEFORE_S`` seconds, and return it like ``rates``."""
+        """Measure for ``BEFORE_S`` seconds, and return the throughput in the format of ``rates``."""
         self.rates()
         time.sleep(BEFORE_S)
         return self.rates()

@@ -1,7 +1,7 @@
 """Read the contents of this host's symbol packs: addresses of variables, and members of structures.
 
-The core reads the names in a pack like those of a debug file (docs/symbols.md). Packs are not trusted: the
-core checks the owner and the checksum, and each number is checked here.
+The core uses a pack's names in the same way as those of a debug file (docs/symbols.md). Packs are not trusted:
+the core checks the owner and the checksum, and each number is checked here.
 """
 
 from __future__ import annotations
