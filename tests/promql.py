@@ -51,7 +51,7 @@ class Use:
 
 
 def uses(expr: str) -> list[Use]:
-    """Return all selectors of a query. Raises ValueError if the query is malformed."""
+    """Return all selectors of a query. Raise ValueError if the query is malformed."""
     return list(_walk(parser.parse(expr), (), frozenset()))
 
 

@@ -119,13 +119,13 @@ def print_only_location_of_panics() -> None:
 def become_confined(program: str, arguments: Sequence[str]) -> None:
     """Replace this process by a confined program: as nobody if we are root, without capabilities or network.
 
-    Raises OSError.
+    Raise OSError.
     """
 
 def open_regular(path: str) -> int:
     """Open a regular file and return its descriptor. A path below /proc/PID/root cannot leave that root.
 
-    Raises OSError.
+    Raise OSError.
     """
 
 def elf_info(path: str) -> ElfInfo: ...
@@ -161,7 +161,7 @@ class Classifier:
     def __init__(
         self, rules: Sequence[WaitRule], class_states: Mapping[str, str], libraries: Sequence[str]
     ) -> None:
-        """Compile the rules. Raises ValueError for a malformed pattern.
+        """Compile the rules. Raise ValueError for a malformed pattern.
 
         ``class_states`` maps a class to the state of those of its rules that do not set one. ``libraries``
         are patterns of files that are not the server's own.
@@ -207,7 +207,7 @@ class ThreadKinds:
     """Assigns kinds to threads by the functions at the root of a stack, else by the thread's name."""
 
     def __init__(self, kinds: Mapping[Any, KindPatterns], pool: Sequence[str]) -> None:
-        """Compile ``kinds`` and ``pool`` of threads.yaml. Raises ValueError for a malformed pattern."""
+        """Compile ``kinds`` and ``pool`` of threads.yaml. Raise ValueError for a malformed pattern."""
 
     def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
         """Return the kind of a thread with this stack (innermost first) and this name."""
@@ -217,7 +217,7 @@ class Patterns:
     """Patterns for whole names: names with ``*`` and ``?``, or ``/a regular expression/``."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Compile the patterns. Raises ValueError for a malformed pattern."""
+        """Compile the patterns. Raise ValueError for a malformed pattern."""
 
     def matches(self, name: str) -> bool:
         """Return whether one of the patterns matches the name."""
@@ -246,7 +246,7 @@ def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, Symbol]:
     """Return the named symbols of the main executable, with addresses in the process."""
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """Read memory with process_vm_readv. Raises OSError; short reads raise OSError(EFAULT)."""
+    """Read memory with process_vm_readv. Raise OSError; short reads raise OSError(EFAULT)."""
 
 def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """Return the bytes at each ``(address, size)``, or None if it is not mapped.
@@ -317,7 +317,7 @@ PACK_FORMAT: int
 class Pack:
     """A symbol pack, read in full. Its owner, its checksum and every length are checked.
 
-    Raises NativeError (``pack``) if the pack is refused.
+    Raises NativeError (``pack``) if the pack is rejected.
     """
 
     def __init__(self, path: str) -> None: ...

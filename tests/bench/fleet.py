@@ -90,7 +90,7 @@ def _farm(number: int, folder: Path, settings: Settings) -> Record:
     home = folder / str(number)
     home.mkdir()
     with Helper("fake_agents", str(folder / "bodies.json")) as helper:
-        port = helper.order("port")
+        port = helper.command("port")
         targets = home / "targets.json"
         targets.write_text(json.dumps([_target(place, port) for place in range(1, number)]))
         files = f"file_sd_configs: [{{files: ['{targets}']}}]"

@@ -57,8 +57,8 @@ class Helper:
     def pid(self) -> int:
         return self._process.pid
 
-    def order(self, line: str, patience: float = _PATIENCE) -> Any:
-        """Send an order; return the reply."""
+    def command(self, line: str, patience: float = _PATIENCE) -> Any:
+        """Send a command; return the reply."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n".encode())
@@ -80,10 +80,10 @@ class Helper:
         return json.loads(line)
 
 
-def next_order(timeout: float | None) -> list[str] | None:
-    """In a helper: return the words of the next order, [] after ``timeout``, None if the parent has exited.
+def next_command(timeout: float | None) -> list[str] | None:
+    """In a helper: return the words of the next command, [] after ``timeout``, None if the parent has exited.
 
-    The parent sends the next order only after the reply, so one read returns exactly one line.
+    The parent sends the next command only after the reply, so one read returns exactly one line.
     """
     ready, _, _ = select.select([0], [], [], timeout)
     if not ready:
@@ -93,5 +93,5 @@ def next_order(timeout: float | None) -> list[str] | None:
 
 
 def reply(value: object) -> None:
-    """In a helper: print the reply to an order as one line of JSON."""
+    """In a helper: print the reply to a command as one line of JSON."""
     print(json.dumps(value), flush=True)

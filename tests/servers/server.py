@@ -67,7 +67,7 @@ class Server:
 
     @property
     def folder(self) -> Folder:
-        """Return the server's folder. Raises ServerError before the first start."""
+        """Return the server's folder. Raise ServerError before the first start."""
         if self._folder is None:
             raise ServerError(f"{self.name} was not started")
         return self._folder

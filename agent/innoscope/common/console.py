@@ -96,12 +96,12 @@ def clear_progress() -> None:
 
 
 def ask_yes_no(question: str) -> bool:
-    """Ask on standard error and return whether the answer is y or yes. Raises click.Abort at end of input."""
+    """Ask on standard error and return whether the answer is y or yes. Raise click.Abort at end of input."""
     return click.confirm(sanitize.line(question), err=True)
 
 
 def ask_text(question: str) -> str:
-    """Ask on standard error and return the typed answer. Raises click.Abort at end of input."""
+    """Ask on standard error and return the typed answer. Raise click.Abort at end of input."""
     return str(click.prompt(sanitize.line(question), default="", show_default=False, err=True))
 
 

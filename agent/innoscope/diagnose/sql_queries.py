@@ -84,7 +84,7 @@ def default_queries() -> dict[str, DiagnosticQuery]:
 
 
 def load(path: Path | None = None) -> dict[str, DiagnosticQuery]:
-    """Return the queries in the file by name. Raises BadFile."""
+    """Return the queries in the file by name. Raise BadFile."""
     return read_yaml(path or catalog_path("questions.yaml"), File).questions
 
 
@@ -106,7 +106,7 @@ class SqlAnswers:
 
 
 def _statement(row: Mapping[str, str]) -> Statement:
-    """Parse a row of the process list. Raises ValueError or OverflowError if a number is malformed."""
+    """Parse a row of the process list. Raise ValueError or OverflowError if a number is malformed."""
     return Statement(
         int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
         row["state"], int(float(row["seconds"] or 0)), row["text"],

@@ -113,7 +113,7 @@ def _apply(
 
 
 def _holds(rule: Rule, signals: Signals) -> bool:
-    """Return whether all conditions hold. Raises Unknown if this depends on a signal without a value."""
+    """Return whether all conditions hold. Raise Unknown if this depends on a signal without a value."""
     undecided: Unknown | None = None
     for condition in rule.when:
         try:

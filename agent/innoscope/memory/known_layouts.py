@@ -76,7 +76,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
     witnesses: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that each variable can be confirmed. Raises ValueError."""
+        """Check that each variable can be confirmed. Raise ValueError."""
         if self.machine not in _MACHINES:
             raise ValueError(f"offsets in the code of {self.machine} cannot be confirmed")
         for group in self.members:
@@ -169,7 +169,7 @@ class Check:
 
 
 def load(path: Path | None = None) -> File:
-    """Read and check the catalog. Raises BadFile."""
+    """Read and check the catalog. Raise BadFile."""
     return read_yaml(path or catalog_path("layouts.yaml"), File)
 
 
@@ -185,7 +185,7 @@ def describe(
 ) -> Layout:
     """Return the layout with the members of ``known`` that the running build confirms.
 
-    ``status`` searches the server's table of status variables. Raises NoSuchProcess and NoRights.
+    ``status`` searches the server's table of status variables. Raise NoSuchProcess and NoRights.
     """
     symbols = {**layout.symbols, **_anchored(known, status)}
     refused = _refused(pid, known, symbols)

@@ -78,9 +78,9 @@ def learn(
     cache: Cache,
     types: Sequence[str] = (),
 ) -> Layout:
-    """Return the layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
+    """Return the layout of a running server. Raise NoSuchProcess, NoRights or BadFile.
 
-    Raises NotRead if reading the server's debug information failed recently; it is retried later.
+    Raise NotRead if reading the server's debug information failed recently; it is retried later.
 
     ``paths`` begin with a variable, ``types`` with a type. Paths whose variable the server does not have are
     ignored. All others are looked up in the cache, then in the debug information.

@@ -105,7 +105,7 @@ class _Planner:
     terms: dict[str, Term] = field(default_factory=dict)
 
     def reading(self, value: str, source: Source) -> PlannedValue:
-        """Return a plan for reading the value from this source. Raises _SourceMissing."""
+        """Return a plan for reading the value from this source. Raise _SourceMissing."""
         when = least = flags = reserve = None
         if source.paths:
             terms = tuple(self._member(path, pointers=bool(source.least)) for path in source.paths)

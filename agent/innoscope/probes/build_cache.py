@@ -41,7 +41,7 @@ class BccMissing(InnoscopeError):
 def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compiled:
     """Return the code of these programs and the maps that the code uses, from the cache if possible.
 
-    Raises BccMissing, NoRights (to create the maps, bcc needs CAP_BPF and CAP_PERFMON, or root) or
+    Raise BccMissing, NoRights (to create the maps, bcc needs CAP_BPF and CAP_PERFMON, or root) or
     KernelUnable with the compiler's message.
     """
     key = _key(text, programs, maps)

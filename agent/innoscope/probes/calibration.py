@@ -79,7 +79,7 @@ def known_cost(attachment: Programs) -> HitCost:
 def calibrate(attachment: Programs) -> HitCost:
     """Measure the cost with the loaded programs. Takes about 50 ms of CPU time.
 
-    Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
+    Raise NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
     """
     enter, leave = attachment.calibration_programs
     probes: list[_native.Uprobe] = []
@@ -109,7 +109,7 @@ def ns_per_call(*, stepped: bool) -> float:
 
 
 def probe_own_function(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
-    """Attach the program to one of our own functions. Raises KernelUnable or NativeError."""
+    """Attach the program to one of our own functions. Raise KernelUnable or NativeError."""
     file = _native.CodeFile(os.getpid(), "_native.")
     own = next((found for found in file.functions([function]) if found.symbol == function), None)
     if own is None:

@@ -30,7 +30,7 @@ class Slot:
     labels: tuple[str, ...] | None
 
     def index(self, label: str) -> int:
-        """Return the index of a label value, from 0. Raises ValueError if it is unknown."""
+        """Return the index of a label value, from 0. Raise ValueError if it is unknown."""
         return (self.labels or ()).index(label)
 
 

@@ -40,7 +40,7 @@ def default_activities() -> dict[str, Activity]:
 
 
 def load(path: Path | None = None) -> dict[str, Activity]:
-    """Return the activities in the file, by default the installed catalog. Raises BadFile."""
+    """Return the activities in the file, by default the installed catalog. Raise BadFile."""
     return read_yaml(path or catalog_path("activities.yaml"), File).activities
 
 

@@ -74,12 +74,12 @@ class Recorder:
         self._write_line(_JSON.encode(header))
 
     def write(self, snapshot: Snapshot) -> None:
-        """Append one snapshot and flush. Raises CannotWrite, for example if the disk is full."""
+        """Append one snapshot and flush. Raise CannotWrite, for example if the disk is full."""
         self._write_line(_line(document(snapshot)))
         self.snapshots += 1
 
     def close(self) -> None:
-        """Close the file. All lines were already flushed. Raises CannotWrite."""
+        """Close the file. All lines were already flushed. Raise CannotWrite."""
         try:
             self._file.close()
         except OSError as error:
@@ -125,7 +125,7 @@ class Recording:
     def __init__(
         self, path: Path, *, allow_headerless: bool = False, progress: Callable[[int], None] | None = None
     ) -> None:
-        """Read ``path``; call ``progress`` with the number of snapshots found so far. Raises BadFile.
+        """Read ``path``; call ``progress`` with the number of snapshots found so far. Raise BadFile.
 
         ``allow_headerless`` also accepts a file without a header: the output of ``innoscope stacks --json``.
         """
@@ -152,7 +152,7 @@ class Recording:
         return len(self.times)
 
     def snapshot(self, index: int) -> Snapshot:
-        """Return snapshot number ``index``, from 0. Raises BadFile with the line number."""
+        """Return snapshot number ``index``, from 0. Raise BadFile with the line number."""
         try:
             value = json.loads(zlib.decompress(self._lines[index]))
             return self._parser.snapshot(value)

@@ -39,7 +39,7 @@ def in_container(proc: ProcFs, target: Target) -> bool:
     """Return whether the server is in a container.
 
     Such a server has a pid or user namespace that differs from ours, or is in the cgroup of a container that
-    we are not in. Raises SqlFailed if the server has ended.
+    we are not in. Raise SqlFailed if the server has ended.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
         return True

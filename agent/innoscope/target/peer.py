@@ -72,7 +72,7 @@ def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -
 
 
 def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
-    """Return the target's user ids. Raises SqlFailed if it has ended."""
+    """Return the target's user ids. Raise SqlFailed if it has ended."""
     try:
         uids = proc.owner(target.pid).uids
         if proc.stat(target.pid).start_time != target.start_time:

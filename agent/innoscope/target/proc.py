@@ -158,7 +158,7 @@ class ProcFs:
         return raw.rstrip("\0").split("\0") if raw else []
 
     def exe(self, pid: int) -> tuple[str, bool]:
-        """Return ``(path, deleted)`` of the executable. Raises ProcessLookupError for a kernel thread."""
+        """Return ``(path, deleted)`` of the executable. Raise ProcessLookupError for a kernel thread."""
         path = self._link(pid, "exe")
         return path.removesuffix(" (deleted)"), path.endswith(" (deleted)")
 

@@ -62,14 +62,14 @@ class Budget:
         self.skip, self.head, self.first = 0, b"", True
 
     def rest(self) -> float:
-        """Return the remaining seconds. Raises TimeoutError if none remain."""
+        """Return the remaining seconds. Raise TimeoutError if none remain."""
         rest = self.until - time.monotonic()
         if rest <= 0:
             raise TimeoutError("timed out")
         return rest
 
     def take(self, data: memoryview) -> None:
-        """Count data that has arrived. Raises SqlFailed if a limit is exceeded."""
+        """Count data that has arrived. Raise SqlFailed if a limit is exceeded."""
         self.bytes_left -= len(data)
         position = 0
         while position < len(data):
@@ -169,7 +169,7 @@ class Wire(_Bounded):
     def check_greeting(self) -> None:
         """Read and check the server's greeting before anything is sent. PyMySQL reads it afterwards.
 
-        Raises OSError, or SqlFailed if the packet is neither a greeting nor an error.
+        Raise OSError, or SqlFailed if the packet is neither a greeting nor an error.
         """
         if self._greeted:
             return

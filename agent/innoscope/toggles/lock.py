@@ -23,7 +23,7 @@ class AlreadyLocked(Refused):
 
 @contextmanager
 def held(folder: Path, server: ServerId) -> Iterator[None]:
-    """Hold the server's lock. Raises AlreadyLocked if another process holds it.
+    """Hold the server's lock. Raise AlreadyLocked if another process holds it.
 
     ``folder`` is the state folder. The name of the lock file contains the server's pid, start time and boot
     id. If this process is killed, the kernel releases the lock.

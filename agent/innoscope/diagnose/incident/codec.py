@@ -52,12 +52,12 @@ class _Codec:
 
 
 def encode(value: Any) -> Any:
-    """Return the JSON value of a dataclass. Raises TypeError for a type that is not supported."""
+    """Return the JSON value of a dataclass. Raise TypeError for a type that is not supported."""
     return _codec(type(value)).encode(value)
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return the dataclass that the JSON value represents, with tuples instead of lists. Raises Damaged."""
+    """Return the dataclass that the JSON value represents, with tuples instead of lists. Raise Damaged."""
     return cast("T", _checked(_codec(kind), kind.__name__)(value))
 
 

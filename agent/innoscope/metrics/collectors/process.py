@@ -63,7 +63,7 @@ class ProcessCollector:
     def collect(self) -> Iterable[Sample]:
         """Return all samples.
 
-        Raises CollectorFailed (``gone``) if the process ended or its pid was reused.
+        Raise CollectorFailed (``gone``) if the process ended or its pid was reused.
         """
         pid = self._target.pid
         try:

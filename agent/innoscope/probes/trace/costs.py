@@ -63,7 +63,7 @@ class Cost:
 def measure(session: Session, chosen: TracedFunction, *, timed: bool) -> Cost:
     """Measure the cost of the loaded programs on our own functions.
 
-    The measurement takes 50 ms of CPU time. Raises NoRights or KernelUnable.
+    The measurement takes 50 ms of CPU time. Raise NoRights or KernelUnable.
     """
     cost = calibrate(session)
     at = (ENTER, LEAVE) if timed else (ENTER,)

@@ -34,7 +34,7 @@ class File(Entry, frozen=True):
 
 @cache
 def default_hot() -> tuple[Hot, ...]:
-    """Return the installed list. Raises BadFile."""
+    """Return the installed list. Raise BadFile."""
     return read_yaml(catalog_path("hot.yaml"), File).hot
 
 

@@ -47,7 +47,7 @@ def run(
 
     ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if one is needed.
     Ctrl-C and the end of the server end the trace early; the end of the server sets ``TraceResult.error``.
-    Raises TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
+    Raise TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """
     require_host_pids("trace a function")
     progress("looking for the function")
@@ -96,7 +96,7 @@ class Tracer:
         self.callers = Callers(session.target, session.ring) if options.callers else None
 
     def trace(self, progress: Progress, pace: ServerPace | None) -> TraceResult:
-        """Attach, watch and detach. Raises TooHot, and the errors of attaching."""
+        """Attach, watch and detach. Raise TooHot, and the errors of attaching."""
         if pace:
             pace.rates()
         if self._options.callers:

@@ -47,7 +47,7 @@ def run(
     """Run the profiler for ``seconds``. Return the profile, and whether the server is still running.
 
     Ctrl-C and the end of the server end the profile early, and ``Profile.ended`` contains the reason.
-    ``on_progress`` is called once a second with the elapsed seconds and a message. Raises
+    ``on_progress`` is called once a second with the elapsed seconds and a message. Raise
     NoSuchProcess if the server is not running at the start.
     """
     alive, ended = True, None
