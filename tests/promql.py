@@ -26,7 +26,7 @@ OF_COUNTERS = ("rate", "irate", "increase", "resets")
 class Use:
     """A selector of a query.
 
-    ``matchers`` map labels to (operator, value); ``around`` are the functions around it, outermost first.
+    ``matchers`` map labels to (operator, value); ``around`` lists the functions around it, outermost first.
     """
 
     name: str

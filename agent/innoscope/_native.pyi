@@ -577,8 +577,8 @@ class Samples:
     """Stacks of one process that a BPF program sends through a ring buffer, or that perf events sample.
 
     ``ring`` is the map's descriptor; None if only perf events are read. probes/include/sample.h defines the
-    records in the ring buffer. ``file_calls`` are numbers of system calls whose first argument, a file
-    descriptor, is recorded. NativeError kinds: gone, rights, internal (not a ring buffer).
+    records in the ring buffer. ``file_calls`` lists the numbers of the system calls whose first argument,
+    a file descriptor, is recorded. NativeError kinds: gone, rights, internal (not a ring buffer).
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def _options(self, number: int, ports: Sequence[int]) -> list[str]:
-        """Return all options of node ``number``; ``ports`` are the ports on which the nodes communicate."""
+        """Return all options of node ``number``; ``ports`` lists the ports on which the nodes communicate."""
 
     @abstractmethod
     def _join(self) -> None:

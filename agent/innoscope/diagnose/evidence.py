@@ -77,9 +77,9 @@ class Evidence:
     """All observations of one server.
 
     - ``server`` describes the server (version, pid, …).
-    - ``readings`` are the metric values over time.
-    - ``snapshots`` summarise the snapshots of all threads, and ``seen`` are the distinct stacks in them.
-    - ``owners`` are the lock owners.
+    - ``readings`` holds the metric values over time.
+    - ``snapshots`` holds summaries of the snapshots, and ``seen`` the distinct stacks in them.
+    - ``owners`` holds the lock owners.
     - ``answers`` holds the rows that each SQL query returned, as mappings from column to value.
     - ``host`` holds the rates and ratios that host.py measured on the host.
     - ``missing`` maps each missing source to the reason.

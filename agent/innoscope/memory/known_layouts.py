@@ -55,7 +55,7 @@ class Elements(Entry, frozen=True):
 class Members(Entry, frozen=True):
     """Members whose offsets occur in the code of one function; without ``code``, anchors confirm them.
 
-    ``instructions`` are those of the function that use the members, for offsets below CONFIRMABLE.
+    ``instructions`` lists the function's instructions that use the members, for offsets below CONFIRMABLE.
     """
 
     of: dict[str, _Offsets]

@@ -46,7 +46,7 @@ class Layout:
     ``symbols`` have addresses in the process and were read from ``symbols_from``. ``missing`` maps each
     member that was not found to the reason. ``described`` is true if there is debug information or a symbol
     pack (``from_pack``), or if the members are from the catalog (``from_catalog``). ``cached`` is true if
-    the members came from the cache. ``witnesses`` are paths that are read only for checks. ``problem`` is
+    the members came from the cache. ``witnesses`` lists paths that are read only for checks. ``problem`` is
     the reason why an existing pack was not used.
     """
 

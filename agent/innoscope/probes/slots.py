@@ -21,7 +21,7 @@ _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 class Slot:
     """The map entries of one metric: ``count`` entries from index ``first``, one per value of its only label.
 
-    ``labels`` are the label values: () for a metric without a label, None if they are assigned at run time.
+    ``labels`` contains the label values: () for a metric without a label, None if assigned at run time.
     """
 
     metric: str

@@ -63,7 +63,7 @@ THREADS: Final = Unit("threads", SampleType("threads", "count"))
 class Group:
     """Threads with the same stack, wait class, latch or id.
 
-    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` are the first thread's frames,
+    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` has the first thread's frames,
     innermost first. A group by wait class or latch has no frames; its stacks are in ``parts``. In a group by
     thread, ``thread`` is the thread's last record. ``latch`` is set only in a group by latch.
     """

@@ -119,7 +119,7 @@ class Recording:
     """A recording opened for reading. Each snapshot is parsed on demand.
 
     Opening reads the file once to build an index, and checks each line superficially.
-    ``times`` are the snapshots' times in Unix seconds.
+    ``times`` lists the snapshots' times in Unix seconds.
     """
 
     def __init__(

@@ -40,8 +40,8 @@ def is_server(proc: ProcFs, pid: int) -> bool:
 class Scan:
     """The result of ``scan``.
 
-    ``servers`` are the pids of all servers, including those in containers, in ascending order.
-    ``ignored`` are processes that have a server's name but are not accepted as servers.
+    ``servers`` lists the pids of all servers, including those in containers, in ascending order.
+    ``ignored`` lists processes that have a server's name but are not accepted as servers.
     """
 
     servers: tuple[int, ...]

@@ -36,7 +36,7 @@ NEEDED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class JournalContents:
-    """The entries of the journal. ``notes`` are messages about ignored lines."""
+    """The entries of the journal. ``notes`` contains messages about ignored lines."""
 
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()

@@ -37,8 +37,8 @@ class _Source:
 class Accumulator:
     """Adds the values of earlier epochs to each counter, so that the counter never decreases.
 
-    ``counters`` are the names of all counters. ``persistent`` are the names of counters that the source
-    itself continues after a restart (log sequence numbers), so earlier epochs are not added to them.
+    ``counters`` contains the names of all counters. ``persistent`` contains the names of counters that the
+    source itself continues after a restart (log sequence numbers), so earlier epochs are not added to them.
     """
 
     def __init__(self, counters: Collection[str], persistent: Collection[str] = ()) -> None:

@@ -166,8 +166,8 @@ class File(Entry, frozen=True):
 class Part:
     """One part of a generation, resolved for a process.
 
-    ``options`` are the catalog's values that are not paths. ``roots`` has the addresses of the global
-    variables.
+    ``options`` contains the catalog's values that are not paths. ``roots`` contains the addresses of the
+    global variables.
     """
 
     options: Mapping[str, Any]

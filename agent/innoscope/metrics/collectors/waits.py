@@ -257,7 +257,7 @@ class _Tally:
         seconds: float,
         longest_gap: float,
     ) -> None:
-        """Add one snapshot, which took ``seconds``. ``threads`` are counted by ``(wait class, kind)``.
+        """Add one snapshot, which took ``seconds``. ``threads`` counts the threads by ``(wait class, kind)``.
 
         The seconds since the previous snapshot, at most ``longest_gap``, are attributed to each thread of the
         new one.

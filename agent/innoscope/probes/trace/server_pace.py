@@ -28,7 +28,7 @@ BEFORE_S: Final = 1.0
 class Loss:
     """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, from hits and their calibrated cost.
 
-    ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` is
+    ``before`` and ``during`` contain the server's throughput per second, by kind of work. ``why_no_sql`` is
     the reason why SQL provided no numbers.
     """
 

@@ -76,7 +76,7 @@ def _number(text: str | None) -> float | None:
 class Fetched:
     """The results of ``fetch``.
 
-    ``files`` maps build-ids to paths of debug files. ``notes`` are messages about failed downloads.
+    ``files`` maps build-ids to paths of debug files. ``notes`` contains messages about failed downloads.
     """
 
     files: dict[str, str]
