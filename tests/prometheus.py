@@ -24,8 +24,9 @@ _PATIENCE_S = 30
 class Prometheus:
     """A Prometheus on a free loopback port, with its data in ``folder``, as a context manager.
 
-    ``options`` contains further lines of the scrape configuration. ``rules`` lists rule files; the rules are
-    evaluated at the same interval. The block begins after three scrapes. Data already present in ``folder``/data are served, too.
+    ``options`` contains further lines of the scrape configuration. ``rules`` lists rule files, which are
+    evaluated at the same interval. The block begins after three scrapes. Data already present in
+    ``folder``/data are served, too.
     """
 
     def __init__(

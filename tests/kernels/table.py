@@ -152,7 +152,7 @@ _CELLS = {
 
 
 def _stacks(run: Iterable[tuple[str, Result]]) -> Iterator[str]:
-    yield "| kernel | variant | server | method | complete | trust | waits right |"
+    yield "| kernel | variant | server | method | complete | trust | wait class correct |"
     yield "|---|---|---|---|---|---|---|"
     for variant, result in run:
         for name, server in _servers(result):

@@ -242,7 +242,7 @@ class ProcFs:
     def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
         """Return ``(uid, inode)`` of the other end of a connection; None if that end is not on this host.
 
-        ``ours`` and ``theirs`` are the addresses as our socket sees them; the other end's socket has them swapped.
+        ``ours`` and ``theirs`` are the addresses as our socket reports them; the other end swaps them.
         """
         wanted = _address(theirs), _address(ours)
         for name in ("net/tcp", "net/tcp6"):
