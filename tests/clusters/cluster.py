@@ -49,7 +49,7 @@ class Cluster(ABC):
         self._stack.close()
 
     def wait_for_rows(self, database: str, table: str, rows: int) -> None:
-        """Return once each node has the table with this number of rows."""
+        """Return once the table has ``rows`` rows on each node."""
         until(lambda: all(_has_rows(node, database, table, rows) for node in self.nodes))
 
     @abstractmethod

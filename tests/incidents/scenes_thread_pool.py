@@ -38,7 +38,7 @@ def _sleeping(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(server: Server) -> Iterator[None]:
-    """Make all threads of the small pool wait for a row lock; its owner then sends COMMIT in vain."""
+    """Make all threads of the small pool wait for a row lock; the COMMIT of its owner then queues."""
     server.sql(
         f"CREATE TABLE {_DATABASE}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
         f"INSERT INTO {_DATABASE}.t1 VALUES (1, 0)",

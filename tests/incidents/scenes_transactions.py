@@ -75,7 +75,7 @@ def _rolls_back(server: Server) -> Iterator[None]:
 
 
 def _has(server: Server, state: str, count: int) -> bool:
-    """Return whether exactly ``count`` transactions are in this state."""
+    """Return whether exactly ``count`` transactions are in ``state``."""
     transactions = "information_schema.INNODB_TRX"
     return server.sql(f"SELECT COUNT(*) FROM {transactions} WHERE trx_state = '{state}'") == [(count,)]
 

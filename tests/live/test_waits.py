@@ -1,4 +1,4 @@
-"""Test that threads get the right wait class under loads whose waits are known."""
+"""Test that threads get the correct wait class under loads whose waits are known."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _SITE = Path(click.__file__).parents[1]
 
 
 def without(*capabilities: str) -> list[str]:
-    """Return the prefix of a command that root runs without these capabilities."""
+    """Return the prefix of a command that root runs without the given capabilities."""
     less = ",".join(f"-{name}" for name in capabilities)
     return ["setpriv", "--bounding-set", less, "--inh-caps", less]
 
@@ -26,7 +26,7 @@ def without_bpf() -> list[str]:
 
 
 def denying(*calls: str) -> list[str]:
-    """Return the prefix of a command for which these system calls fail with EPERM."""
+    """Return the prefix of a command for which the given system calls fail with EPERM."""
     return ["/usr/bin/python3", str(Path(__file__).with_name("denying_main.py")), ",".join(calls)]
 
 

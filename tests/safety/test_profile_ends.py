@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 KILLS = count(quick=2, full=8)
 _HERE = Path(__file__).parent
 _KINDS = {"on-cpu": [], "off-cpu": ["--off-cpu"]}
-#: Prefixes of commands that profile CPU time by BPF, and by perf events of CPUs and of threads.
+#: Command prefixes for CPU profiles with BPF, with perf events per CPU, and with perf events per thread.
 _UNDER = {"on-cpu": [], "off-cpu": [], "perf": denying("bpf"), "perf-threads": without_bpf()}
 
 

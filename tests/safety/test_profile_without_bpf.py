@@ -1,4 +1,4 @@
-"""Without BPF, CPU profiles are taken by perf events. They agree with profiles by BPF, and stop nothing."""
+"""Without BPF, CPU profiles are taken with perf events. They agree with BPF's profiles, and stop nothing."""
 
 from __future__ import annotations
 

@@ -193,5 +193,5 @@ def command_line(prefix: list[str]) -> list[str]:
 
 
 def python(prefix: list[str], name: str, *arguments: object) -> list[str]:
-    """Return the command that runs a script of this folder with this prefix."""
+    """Return the command that runs the script ``name`` of this folder with ``prefix``."""
     return [*prefix, _PYTHON, "-B", str(_MAIN.with_name(name)), *map(str, arguments)]

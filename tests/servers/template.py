@@ -60,7 +60,7 @@ def keep(installation: Installation, folder: Folder) -> None:
 
 
 def copy(installation: Installation, folder: Folder, arguments: list[str]) -> None:
-    """Copy the template for a server that will be started with these options."""
+    """Copy the template for a server that will be started with ``arguments``."""
     _copy(str(installation.template), folder.data)
     if installation.spec.version.startswith("5.5") and "innodb-log-file-size" in " ".join(arguments):
         for log in folder.data.glob("ib_logfile*"):

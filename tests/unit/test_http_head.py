@@ -1,4 +1,4 @@
-"""Request heads that a proxy could interpret differently are refused."""
+"""Request heads that a proxy could interpret differently are rejected."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ LATCH = {
 
 
 def _rw_lock(word: int) -> tuple[FakeMemory, Part]:
-    """Return an rw-lock with this word: thread 78 waits for it, and thread 77 wrote it last."""
+    """Return an rw-lock whose lock_word is ``word``; thread 78 waits, and thread 77 was the last writer."""
     memory = FakeMemory()
     memory.put(0x100, 0x1000)
     memory.put(0x1000, 1, 2, 0x2000)
