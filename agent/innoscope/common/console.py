@@ -36,7 +36,7 @@ class Coloured(str):
     colour: Colour
 
     def __new__(cls, text: str, colour: Colour) -> Coloured:
-        """Create a line with this colour."""
+        """Create a line that is shown in ``colour``."""
         made = super().__new__(cls, text)
         made.colour = colour
         return made

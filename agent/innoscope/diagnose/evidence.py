@@ -131,7 +131,7 @@ class Evidence:
     def change(self, key: str) -> tuple[float, float] | None:
         """Return ``(growth, seconds)`` of a counter between the first and the last reading that contain it.
 
-        Returns None if fewer than two readings contain it.
+        Return None if fewer than two readings contain it.
         """
         ends = self._ends(key)
         if ends is None:

@@ -165,7 +165,7 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
 
 
 def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
-    """Return the names of the metrics that these rules need."""
+    """Return the names of the metrics that ``rules`` need."""
     found = set(METRICS)
     for rule in rules:
         found.update(rule.series)

@@ -111,7 +111,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
         return {code for code in codes if code} | {one.code for one in self.elements.values()}
 
     def evidence(self, root: str) -> Iterator[tuple[int | bytes, str]]:
-        """Yield ``(number or instructions, function)``, which a right layout's function contains."""
+        """Yield ``(number or instructions, function)``: what the function contains if the layout is correct."""
         yield from ((offset, code) for offset, code in self._offsets(root) if offset >= CONFIRMABLE)
         for group in self.members:
             if group.code is not None and any(layouts.root(path) == root for path in group.of):
@@ -126,7 +126,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
                     yield from ((offset, group.code) for offset in offsets)
 
     def found(self, refused: Iterable[str]) -> dict[str, Member]:
-        """Return the members of all variables except the refused ones."""
+        """Return the members of all variables that are not in ``refused``."""
         return {
             path: Member(offsets, _SIZE, group.kind, *self._array(path))
             for group in self.members
@@ -158,9 +158,9 @@ class File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A relation between ``values`` that holds if the layout is right.
+    """A relation between ``values`` that holds if the layout is correct.
 
-    ``judge`` returns ``undecided`` if the relation holds but would also hold for a wrong layout.
+    ``judge`` returns ``undecided`` if the relation holds but would also hold for an incorrect layout.
     """
 
     text: str

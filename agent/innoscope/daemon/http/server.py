@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that the library could not parse. The response does not quote the request."""
+        """Reject a request that the library could not parse. The response does not quote the request."""
         self._reset()
         self._send(plain(HTTPStatus(code).phrase, HTTPStatus(code)))
 

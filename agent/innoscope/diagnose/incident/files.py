@@ -80,7 +80,7 @@ def check_free(path: Path) -> None:
 
 
 def save(path: Path, capture: Capture) -> None:
-    """Write an incident file atomically with mode 0600. Raise CannotWrite, also if ``path`` exists."""
+    """Write an incident file atomically with mode 0600. Raise CannotWrite, even if ``path`` exists."""
     data = _packed(capture)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
