@@ -111,7 +111,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
         return {code for code in codes if code} | {one.code for one in self.elements.values()}
 
     def evidence(self, root: str) -> Iterator[tuple[int | bytes, str]]:
-        """Yield ``(number or instructions, function)``: what the function contains if the layout is correct."""
+        """Yield ``(number or instructions, function)``: what a function contains if the layout is correct."""
         yield from ((offset, code) for offset, code in self._offsets(root) if offset >= CONFIRMABLE)
         for group in self.members:
             if group.code is not None and any(layouts.root(path) == root for path in group.of):

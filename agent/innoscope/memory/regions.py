@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of bytes per read.
 _PIECE: Final = 1 << 20
-#: Maximum bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file has
-#: 250 KB.
+#: Maximum bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file is
+#: 250 KB in size.
 _MAPS: Final = 8 << 20
 #: Maximum number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024

@@ -60,7 +60,7 @@ class Texts:
         self._texts: dict[str, tuple[bytes, str]] = {}
 
     def of(self, series: tuple[Series, ...], accept: str) -> tuple[bytes, str]:
-        """Return the result of ``expose`` for these series, from the cache if possible."""
+        """Return the result of ``expose`` for ``series``, from the cache if possible."""
         form = _encoder(accept)[1]
         with self._lock:
             if series is not self._series or len(self._texts) > _FORMATS:

@@ -42,7 +42,7 @@ class Programs(Protocol):
         """Return the descriptors of the entry program and the return program."""
 
     def count_in(self, pid: int) -> None:
-        """Restrict counting to this process."""
+        """Restrict counting to the process ``pid``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class HitCost:
     return_ns: float
 
     def of(self, at: Sequence[str], places: Sequence[Function]) -> float:
-        """Return the seconds that these probes add to each call to the function's most expensive copy."""
+        """Return the seconds that probes at ``at`` add to each call of the most expensive of ``places``."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
         # A return probe also needs a breakpoint at the entry, which an entry probe shares.
         on_return = self.return_ns if LEAVE in at else 0.0

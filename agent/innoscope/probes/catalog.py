@@ -147,12 +147,12 @@ class Catalog(Entry, frozen=True):
         return not version or version in self.known[flavour]
 
     def of(self, families: frozenset[str] | None = None) -> list[Probe]:
-        """Return the probes of these families; None selects the families that are on by default."""
+        """Return the probes of ``families``; None selects the families that are on by default."""
         wanted = families or frozenset(name for name, family in self.families.items() if family.default)
         return [probe for probe in self.probes.values() if probe.family in wanted]
 
     def feeding(self, metrics: frozenset[str], flavour: str, version: tuple[int, ...]) -> list[Probe]:
-        """Return the default probes that feed these metrics on a server, and the probes in their ``asks``."""
+        """Return the default probes that feed ``metrics`` on a server, and the probes in their ``asks``."""
         default = self.of()
         feeding = {probe.name for probe in default if metrics & probe.fed(flavour, version)}
         asked = {name for name in feeding for name in self.probes[name].asks}

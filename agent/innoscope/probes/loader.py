@@ -32,7 +32,7 @@ class Loaded:
 
 
 def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) -> Loaded:
-    """Compile these programs unless they are cached, and load them as uprobe programs, with their maps.
+    """Compile ``programs`` unless they are cached, and load them as uprobe programs, with their maps.
 
     Raise BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable
     with the message of the compiler or verifier.

@@ -66,7 +66,7 @@ class Placement:
 
 
 def place(target: Target, probes: Iterable[Probe]) -> Placement:
-    """Find the functions of these probes in the server's mapped files.
+    """Find the functions of ``probes`` in the server's mapped files.
 
     Raise NoSuchProcess, NoRights or BadFile if the executable cannot be read. If a library is not mapped,
     its probes are in ``missing``.

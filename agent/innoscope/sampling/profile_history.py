@@ -38,7 +38,7 @@ class Stack:
 
     @classmethod
     def of(cls, wait: str, trust: Trust, frames: tuple[Frame, ...]) -> Stack:
-        """Return the stack with the labels of these frames."""
+        """Return the stack with the labels of ``frames``."""
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 

@@ -81,7 +81,7 @@ def _missing(missing: Missing) -> NotTraceable:
 
 
 def _named(file: _native.CodeFile, function: str) -> list[Function]:
-    """Return the functions with this exact symbol or qualified name, including copies."""
+    """Return the functions whose symbol or qualified name is exactly ``function``, including copies."""
     matching = (
         found
         for found in file.functions([*symbol_prefixes(function), function])
@@ -177,7 +177,7 @@ def _chosen(
 
 
 def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Function]) -> list[tuple[Probe, Site]]:
-    """Return the catalog's probes that cover all of these copies of a function on this server."""
+    """Return the catalog's probes that cover all copies of a function, ``places``, on this server."""
     found = []
     for probe in catalog.probes.values():
         site = probe.site(target.flavour, target.version)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def compact(report: Report) -> dict[str, Any]:
     """Return the report as plain values. A stack is ``[class, threads, mark, frame, …]``, innermost first.
 
-    Classes are indexes of ``waits``, and frames are indexes of ``names``. ``mark`` is the trust level of a
+    Classes are indexes of ``waits``, and frames are indexes of ``names``. ``mark`` is the trust level of an
     unreliable stack, or "" for a reliable one. ``threads`` is the sum over all snapshots.
     """
     names: dict[str, int] = {}
