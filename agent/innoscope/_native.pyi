@@ -210,7 +210,7 @@ class ThreadKinds:
         """Compile ``kinds`` and ``pool`` of threads.yaml. Raise ValueError for a malformed pattern."""
 
     def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
-        """Return the kind of a thread with this stack (innermost first) and this name."""
+        """Return the kind of a thread with the stack ``frames`` (innermost first) and the name ``comm``."""
 
 @final
 class Patterns:
@@ -308,7 +308,7 @@ def members_in_process(
     sum of its slots. Return None if there is no DWARF."""
 
 def members_in_file(path: str, members: Sequence[str]) -> Members | None:
-    """Find members like members_in_process, in a file with debug information."""
+    """Find members in the same way as members_in_process, but in a file with debug information."""
 
 #: Version of the format of symbol packs that are written and read.
 PACK_FORMAT: int
@@ -453,10 +453,10 @@ class CodeFile:
     problem: str | None  # why a better source of symbols could not be used
     bias: int  # the address in the process minus the ELF virtual address
     def functions(self, beginnings: Sequence[str]) -> list[Function]:
-        """Return the functions whose symbol begins with one of these prefixes."""
+        """Return the functions whose symbol begins with one of ``beginnings``."""
 
     def variables(self, beginnings: Sequence[str]) -> list[Variable]:
-        """Return the variables whose symbol begins with one of these prefixes."""
+        """Return the variables whose symbol begins with one of ``beginnings``."""
 
     def variables_at(self, addresses: Sequence[int]) -> list[Variable | None]:
         """Return, for each address in the process, the variable that covers it, or None."""
@@ -537,7 +537,7 @@ def load_uprobe_program(name: str, code: bytes, maps: Sequence[int]) -> int:
     """
 
 def detach_all(probes: Sequence[Uprobe]) -> None:
-    """Detach all these probes at the same time."""
+    """Detach all ``probes`` at the same time."""
 
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
     """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) ``calls`` times, and return the median in ns.

@@ -350,7 +350,7 @@ fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dy
     Err(Error::new(kind, reasons.join("; ")))
 }
 
-/// Refuse a process of another architecture: registers, unwind rules and system call numbers are those of
+/// Reject a process of another architecture: registers, unwind rules and system call numbers are those of
 /// this build's architecture.
 fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
     let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
