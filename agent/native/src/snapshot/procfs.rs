@@ -21,7 +21,7 @@ use super::{Consistency, RawThread, Registers, Source};
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 
-/// Maximum stack bytes copied per thread. Deeper stacks are read when they are unwound.
+/// Maximum stack bytes copied per thread. The rest of a larger stack is read when it is unwound.
 const STACK_BYTES: usize = 20 << 10;
 /// Stack bytes copied per thread if the budget of the snapshot is used up.
 const SHALLOW_BYTES: usize = 1024;
