@@ -62,7 +62,7 @@ class RawSnapshot:
     unchanged: int  # threads that had not run since the last snapshot, so that their stacks were not copied
     retried: int  # threads that had to be copied again
     sampled: int  # threads taken from a perf event sample because they were on a CPU
-    shallow: int  # threads whose stack was cut because most_bytes were copied
+    shallow: int  # threads whose stack was cut because ``most_bytes`` was reached
     notes: list[str]  # what was degraded, as messages for the user
 
 @final
@@ -292,7 +292,7 @@ class Member:
 
 @final
 class Members:
-    """Members by path: ``found`` has their locations, and ``missing`` the reasons for the others."""
+    """Members by path: ``found`` contains their locations, ``missing`` the reasons for the others."""
 
     found: dict[str, Member]
     missing: dict[str, str]
