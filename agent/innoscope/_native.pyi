@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 class NativeError(Exception):
     """A failure of the core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
 
-    Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
+    Kinds: ``gone`` (the process exited), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
     debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``perf`` (this kernel cannot open
     the perf events), ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``;
     ``pack`` (a rejected symbol pack). Only ``pack`` has a remedy, which may be None.
@@ -52,8 +52,8 @@ class RawSnapshot:
     """One snapshot of all threads of a process."""
 
     threads: list[RawThread]
-    #: Frames, innermost first, by stack id. The same stack is the same object in the next snapshot, and
-    #: equal frames are one object.
+    #: Frames, innermost first, by stack id. A stack that occurs again in the next snapshot is the same tuple
+    #: object, and equal frames share one object.
     stacks: dict[int, tuple[Frame, ...]]
     method: str  # bpf, bpf-nosleep, procfs or ptrace
     copy_ns: int  # from the copy of the first thread to that of the last, including retries
@@ -180,7 +180,8 @@ class Classifier:
         """Return the wait class of one thread.
 
         ``syscall`` and ``file`` are names (descriptors.py). ``running`` is true for a thread that is on a
-        CPU or runnable. ``stale`` is true if its stack is from an earlier time, which does not prove a wait.
+        CPU or runnable. ``stale`` is true if the thread ran but was not sampled: its stack is from its last
+        kernel entry, so it does not prove that the thread is waiting.
         """
 
     def server_frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -63,7 +63,7 @@ class Helper:
         try:
             self._process.stdin.write(f"{line}\n".encode())
         except BrokenPipeError as error:
-            raise HelperError(f"bench.{self._module} has ended") from error
+            raise HelperError(f"bench.{self._module} has exited") from error
         return self._reply(patience)
 
     def _reply(self, patience: float) -> Any:
@@ -74,7 +74,7 @@ class Helper:
             if not ready:
                 raise HelperError(f"no answer from bench.{self._module} within {patience:.0f} s")
             if not (piece := os.read(self._process.stdout.fileno(), 1 << 16)):
-                raise HelperError(f"bench.{self._module} ended with {self._process.wait()}")
+                raise HelperError(f"bench.{self._module} exited with {self._process.wait()}")
             self._pending += piece
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)

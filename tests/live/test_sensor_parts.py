@@ -199,7 +199,7 @@ def test_ended_servers_are_reported_down_up_to_a_limit(
         sensor.close()
 
     assert found["process"].samples == (Sample("mysqld_up", 0),)
-    assert found["process"].reason == f"gone: process {ended[-1]} has ended"
+    assert found["process"].reason == f"gone: process {ended[-1]} has exited"
     assert left == set(ended[-MAX_ENDED:])
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Maximum seconds that a scrape may take, even if the server or the sensor fails.
 SCRAPE_S = 1.0
 _READY_S = 30
-#: Maximum time in seconds until the agent has ended.
+#: Maximum time in seconds until the agent has exited.
 _END_S = 10
 _PATIENCE_S = 20
 _TEST_NAME = "under test"

@@ -286,7 +286,7 @@ def test_a_server_that_ends_while_probes_are_prepared_is_reported(monkeypatch: p
         collector = ProbesCollector(find_one(server.pid), attach_soon=True)
         until(lambda: not _why(collector).startswith("timeout"))
 
-    assert "has ended" in _why(collector)
+    assert "has exited" in _why(collector)
     assert not orphans()
 
 

@@ -65,7 +65,7 @@ def _chosen(found: list[str]) -> list[str]:
 
 
 def died(process: subprocess.Popen[bytes]) -> bool:
-    """Wait for the process and return whether it was killed. Fail if it ended with any other error."""
+    """Wait for the process and return whether it was killed. Fail if it exited with any other error."""
     errors = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode in (0, -signal.SIGKILL), errors.decode()
     return process.returncode == -signal.SIGKILL

@@ -28,7 +28,7 @@ def wait_ready(
     while True:
         code = process.poll()
         if code is not None:
-            raise ServerError(f"the server ended with {code} while starting:\n{tail(log)}")
+            raise ServerError(f"the server exited with {code} while starting:\n{tail(log)}")
         try:
             connect().close()
         except (pymysql.err.MySQLError, OSError) as error:

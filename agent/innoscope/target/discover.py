@@ -59,7 +59,7 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
                     servers.append(pid)
                 else:
                     ignored.append(refused)
-        except (ProcessLookupError, PermissionError):  # the process has ended, or is a kernel thread
+        except (ProcessLookupError, PermissionError):  # the process has exited, or is a kernel thread
             continue
     return Scan(tuple(servers), tuple(ignored))
 
@@ -175,7 +175,7 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
         if leader != pid:
             raise NotAServer(f"{pid} is a thread of process {leader}", remedy=f"--pid {leader}")
         if proc.stat(pid).state in "ZX":
-            raise NoSuchProcess(f"process {pid} has ended (zombie)", remedy=_LIST_REMEDY)
+            raise NoSuchProcess(f"process {pid} has exited (zombie)", remedy=_LIST_REMEDY)
         if not is_server(proc, pid):
             raise _not_a_server(proc, pid)
         refused = None if os.geteuid() == 0 else allowed_users.ignored(allowed_users.load(), proc, pid)

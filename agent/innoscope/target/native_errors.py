@@ -45,7 +45,7 @@ def no_rights(pid: int, detail: str) -> NoRights:
 
 def gone(pid: int) -> NoSuchProcess:
     """Return the error for a process that no longer exists."""
-    return NoSuchProcess(f"process {pid} does not exist or has ended", remedy="innoscope targets")
+    return NoSuchProcess(f"process {pid} does not exist or has exited", remedy="innoscope targets")
 
 
 def explain(pid: int, kind: str, detail: str) -> InnoscopeError:

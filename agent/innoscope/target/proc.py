@@ -1,7 +1,7 @@
 """Read /proc: processes, their executables, users and listening sockets.
 
 The root is a parameter, so that tests can use an artificial tree. Methods that read files of a
-process raise ProcessLookupError if it has ended, and PermissionError if the kernel denies access.
+process raise ProcessLookupError if it has exited, and PermissionError if the kernel denies access.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ impl Process {
 
     /// Copy, unwind and symbolise the stacks of all threads.
     ///
-    /// Errors: `Gone` if the process ended before the copy; otherwise the errors of the method.
+    /// Errors: `Gone` if the process exited before the copy; otherwise the errors of the method.
     pub fn snapshot(&mut self) -> Result<Snapshot> {
         if self.names.len() > 2 * self.distinct_stacks + SPARE_STACKS {
             self.names.clear_stacks();

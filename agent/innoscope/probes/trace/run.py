@@ -46,7 +46,7 @@ def run(
     """Trace a function.
 
     ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if one is needed.
-    Ctrl-C and the end of the server end the trace early; the end of the server sets ``TraceResult.error``.
+    Ctrl-C ends the trace early, and so does the server's exit, which also sets ``TraceResult.error``.
     Raise TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """
     require_host_pids("trace a function")
@@ -160,7 +160,7 @@ class Tracer:
             time.sleep(min(INTERVAL_S, left))
             if not still_same(self._session.target):
                 result.error = gone(self._session.target.pid)
-                result.ended = f"the server ended after {time.monotonic() - began:.1f} s"
+                result.ended = f"the server exited after {time.monotonic() - began:.1f} s"
                 return
             now = time.monotonic(), self._session.hits()
             self._read_stacks(last, now)

@@ -133,7 +133,7 @@ class OnCpuProfiler:
         )
 
     def _cpu_seconds(self) -> float:
-        """Return the server's CPU time so far in seconds; 0 if it has ended."""
+        """Return the server's CPU time so far in seconds; 0 if it has exited."""
         try:
             return ProcFs().cpu_ticks(self.target.pid) / _TICKS
         except OSError:
