@@ -1,6 +1,6 @@
 """Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
 
-All text is sanitized here. The only control characters written are those of ``progress``, ``clear_progress``
+All text is sanitised here. The only control characters written are those of ``progress``, ``clear_progress``
 and ``Coloured`` lines.
 """
 

@@ -122,7 +122,7 @@ class Catalog(Entry, frozen=True):
         for path in self.paths:
             root, star, _ = path.partition("[*]")
             if star and root.isidentifier() and root not in self.lengths:
-                raise ValueError(f"{path}: the number of elements of {root} is missing in lengths")
+                raise ValueError(f"{path}: the number of elements of {root} is missing from lengths")
 
     @property
     def _sources(self) -> Iterator[Source]:

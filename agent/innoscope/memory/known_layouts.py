@@ -85,14 +85,14 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
                 if group.code is None and len(self.anchors.get(root, ())) < 2:
                     raise ValueError(f"{path}: needs code, or two anchors of {root}")
                 if group.code is not None and root not in self.sizes:
-                    raise ValueError(f"{path}: the size of {root} is missing in sizes")
+                    raise ValueError(f"{path}: the size of {root} is missing from sizes")
                 if ("[*]" in path) != (root in self.elements and len(offsets) > 1):
                     raise ValueError(f"{path}: elements of {root} do not match")
         for root in self.roots - self.anchors.keys():
             if not any(True for _ in self.evidence(root)):
                 raise ValueError(f"no offset in {root} can be confirmed")
         if missing := set(self.numbers) - self.sizes.keys():
-            raise ValueError(f"the size of {min(missing)} is missing in sizes")
+            raise ValueError(f"the size of {min(missing)} is missing from sizes")
 
     @property
     def roots(self) -> set[str]:

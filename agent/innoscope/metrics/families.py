@@ -80,7 +80,7 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 def families(series: Iterable[Series]) -> list[Family]:
     """Return one family per metric, in the order of their first series.
 
-    All label values are sanitized here: a single value that is not valid UTF-8 would make the whole
+    All label values are sanitised here: a single value that is not valid UTF-8 would make the whole
     exposition fail.
     """
     found: dict[str, Family] = {}

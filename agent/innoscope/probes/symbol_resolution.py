@@ -91,7 +91,7 @@ _MAIN: Final = ""
 
 
 class _Files:
-    """The mapped files of several sites. Each is opened once, and searched once for all its sites."""
+    """The mapped files that contain the sites. Each is opened once, and searched once for all its sites."""
 
     def __init__(self, pid: int, sites: Sequence[Site]) -> None:
         self._pid, self._sites = pid, sites

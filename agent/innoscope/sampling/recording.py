@@ -297,7 +297,7 @@ def _query(item: dict[str, Any] | None) -> Query | None:
 
 
 def _target(item: dict[str, Any]) -> Target:
-    """Return the target. Fields that are missing in the document get the value for "unknown"."""
+    """Return the target. Fields missing from the document get the value for "unknown"."""
     return Target(
         pid=int(item["pid"]),
         start_time=int(item.get("start_time") or 0),

@@ -209,7 +209,10 @@ def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, t
 
 
 def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Target) -> Resolved:
-    """Return a variable's location from the server's own table. Raise NotOnThisServer or Refused."""
+    """Return a variable's location from the server's table of system variables.
+
+    Raise NotOnThisServer or Refused.
+    """
     name = setting.variable or setting.name
     variable = table.get(name)
     if variable is None:
@@ -220,7 +223,8 @@ def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Tar
     kind, size = _TABLE_TYPES.get(variable.type, ("other", 0))
     if kind != setting.kind:
         raise Refused(
-            f"{name} is {variable.type} in the server's table, but {setting.kind} in the catalog",
+            f"{name} is {variable.type} in the server's table of system variables, "
+            f"but {setting.kind} in the catalog",
             remedy=_NOT_SAFE,
         )
     return _agreed(setting, Resolved(variable.address, size, kind, "the server's table of system variables"))

@@ -25,7 +25,7 @@ _RECOVERED_SHARE: Final = 0.9
 class _Source:
     """State of one source: the sums over its earlier epochs, and the last values of the current one.
 
-    ``reached`` holds the maximum reported so far of each persistent counter.
+    ``reached`` holds each persistent counter's maximum so far.
     """
 
     epoch: Hashable
