@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bench.settings import Settings
 
-#: The scrape interval of the sample configurations for service discovery.
+#: The scrape interval of the example configurations for service discovery.
 INTERVAL_S = 15
 _FLEET = 10_000
 #: Maximum seconds until all fake agents have been scraped.

@@ -1,8 +1,9 @@
 """Define healthy loads, and the findings that are true for them.
 
-Under a healthy load, the server does what its clients request, as fast as the host permits. If the load uses
-up a CPU or the disk, a finding that says so is right. ``TRUTHS`` defines when each such finding is true, by
-counts that do not come from Innoscope (counted.py). Any other finding is a false alarm.
+Under a healthy load, the server does what its clients request, as fast as the host permits. If the load
+saturates a CPU or the disk, a finding that says so is correct. ``TRUTHS`` defines when each such finding is
+true. It uses only counts measured independently of Innoscope (counted.py). Any other finding is a false
+alarm.
 """
 
 from __future__ import annotations

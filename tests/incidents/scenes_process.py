@@ -34,7 +34,10 @@ _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
 
 def _recovers(tight: _Options, limit: int) -> Scene:
-    """Crash with a large amount of redo, and restart on a slow device with a small buffer pool."""
+    """Return a scene that crashes the server with a large amount of redo.
+
+    It restarts the server on a slow device with a small buffer pool.
+    """
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -49,7 +52,7 @@ def _recovers(tight: _Options, limit: int) -> Scene:
 
 
 def _clean(tight: _Options) -> Scene:
-    """Make the same changes as ``_recovers``, but shut down cleanly before the restart."""
+    """Return a scene like ``_recovers``, except that the server is shut down cleanly before the restart."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:

@@ -43,7 +43,7 @@ _FOOT = """
 ## Stripped builds
 
 MySQL 5.7.22 and 8.0.31 are stripped too, but they export InnoDB's functions. In the stripped builds of
-MariaDB (here 10.5 and 10.11), InnoDB's functions have no names. Only probes on exported functions are
+MariaDB (here 10.5 and 10.11), InnoDB's functions have no symbols. Only probes on exported functions are
 attached: fsync and reads by kind of file, waits for exported mutexes (these are functions of the C library),
 and exported functions of the SQL layer. Metrics then come from memory and SQL. Install the server's debug
 symbol package (`innoscope probes list` names it) or a [symbol pack](symbols.md) made from it; no restart is

@@ -1,4 +1,4 @@
-"""Test that the sample configurations for service discovery are valid.
+"""Test that the example configurations for service discovery are valid.
 
 The samples give agents the labels that the dashboards need. Debian's Prometheus is built without Consul and
 Kubernetes, so promtool checks these samples with file_sd_configs instead of their own discovery block.

@@ -36,7 +36,7 @@ class Host:
 
     @property
     def prefix(self) -> list[str]:
-        """Return the prefix of a command that is to run on this host."""
+        """Return a command prefix that runs a command on this host."""
         return ["nsenter", f"--target={self.holder}", "--net", "--"]
 
     @contextmanager

@@ -147,7 +147,7 @@ def confined(
     unit: Unit, accounts: Accounts, *, writable: Path,
     less: tuple[str, ...] = (), more: tuple[str, ...] = (), filtered: bool = True,
 ) -> list[str]:  # fmt: skip
-    """Return the prefix of a command that runs with the restrictions of the unit.
+    """Return a command prefix that applies the restrictions of the unit.
 
     The command may write only below ``writable``. It has the unit's capabilities without ``less`` and with
     ``more``. Our packages are mounted at /mnt, because the unit's user may have no access to the source tree.
