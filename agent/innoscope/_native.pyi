@@ -614,7 +614,7 @@ class Samples:
 
 @final
 class OnCpu:
-    """Samples a process's threads while they run, by the software clock of each CPU. Kind 0, weight 1.
+    """Samples a process's threads while they run, by the software clock of each CPU.
 
     Sampling stops when the object is dropped or the agent dies. ``ring_bytes`` is a number of pages that is a
     power of two. NativeError kinds: rights, bpf.

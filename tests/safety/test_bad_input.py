@@ -114,7 +114,7 @@ def test_snapshots_before_the_servers_end_are_printed() -> None:
 
 @pytest.mark.parametrize("method", snapshot_methods.ALL)
 def test_a_process_that_ends_during_a_snapshot_is_reported(tmp_path: Path, method: str) -> None:
-    """Take snapshots without a pause, so that each process ends during a snapshot.
+    """Take snapshots without a pause, so that each process exits during a snapshot.
 
     Half of the processes become zombies.
     """

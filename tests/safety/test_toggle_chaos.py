@@ -112,7 +112,7 @@ def test_an_undo_can_be_killed_at_every_boundary(subject: Subject, change: Chang
 
 
 def begun(process: subprocess.Popen[bytes]) -> bool:
-    """Wait until the process is about to lock the server. Return False if it ends earlier."""
+    """Wait until the process is about to lock the server. Return False if it exits earlier."""
     assert process.stdout is not None
     return process.stdout.readline() == b"begins\n"
 

@@ -1,4 +1,4 @@
-"""Traces leave nothing behind if the server ends or the tool is killed, and hot functions are refused."""
+"""Traces leave nothing behind if the server exits or the tool is killed, and hot functions are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait until a server accepts connections, ends, or exceeds a timeout."""
+"""Wait until a server accepts connections, exits, or exceeds a timeout."""
 
 from __future__ import annotations
 

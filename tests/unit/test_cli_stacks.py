@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """A fake engine that returns the same six threads; the server ends after ``ends_after`` snapshots."""
+    """A fake engine that returns the same six threads; the server exits after ``ends_after`` snapshots."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99

@@ -65,7 +65,7 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
 
 
 def identify(proc: ProcFs, pid: int) -> Target:
-    """Return the properties of one server, without SQL. Raise ProcessLookupError if the server ends.
+    """Return the properties of one server, without SQL. Raise ProcessLookupError if the server exits.
 
     Fields that we may not read stay empty, so that an unprivileged user still gets a list.
     """

@@ -165,7 +165,7 @@ class WebServer:
                 self._stopping.wait(0.01)
 
     def stop(self) -> None:
-        """Stop listening, which ends ``serve``, and end all connections."""
+        """Stop listening, which ends ``serve``, and close all connections."""
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()

@@ -69,12 +69,12 @@ pub enum Mode {
     Runnable,
 }
 
-/// The time account of a thread: `struct thread` of offcpu.bpf.c. Times are in ns of CLOCK_MONOTONIC.
+/// A thread's times in each state, from `struct thread` of offcpu.bpf.c. Times are in ns of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Account {
     /// The current state.
     pub mode: Mode,
-    /// The end of the interval that the account covers.
+    /// The time up to which the durations below are complete.
     pub since: u64,
     /// Time on a CPU.
     pub running: u64,
