@@ -616,8 +616,8 @@ class Samples:
 class OnCpu:
     """Samples a process's threads while they run, by the software clock of each CPU.
 
-    Sampling stops when the object is dropped or the agent dies. ``ring_bytes`` is a number of pages that is a
-    power of two. NativeError kinds: rights, bpf.
+    All samples have kind 0 and weight 1. Sampling stops when the object is dropped or the process dies.
+    ``ring_bytes`` must be the page size times a power of two. NativeError kinds: rights, bpf.
     """
 
     def __init__(
