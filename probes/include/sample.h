@@ -25,7 +25,7 @@ struct sample_header {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u64 syscall; /* -1 if the thread entered the kernel by an interrupt or a fault */
+	__u64 syscall; /* -1 if the thread entered the kernel through an interrupt or a fault */
 	__u64 arg0;
 	__u32 stack_len;
 	__u32 kernel_len; /* bytes used in `kernel` */
