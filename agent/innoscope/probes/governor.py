@@ -340,7 +340,7 @@ class Governor:
             "duty": round(duty, 3),
             "duty_before": round(state.duty, 3),
         }
-        _LOG.log(level, "duty of probe changed", extra=extra)
+        _LOG.log(level, "duty cycle of probe changed", extra=extra)
         always, state.duty = state.duty >= 1, duty
         if duty >= 1:
             if state.attached_since is None:
