@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 IDLERS = 40
 WAITERS = 25
 PATIENCE_S = 30
-#: Maximum seconds from the end of a server to the first values of its successor.
+#: Maximum seconds from the exit of a server to the first values of its successor.
 FOLLOWED_S = 5
 
 

@@ -136,7 +136,7 @@ pub enum Record<'ring> {
     WaitBegins(Capture<'ring>),
     /// The end of a wait: thread id and duration.
     WaitEnds(u32, WaitEnd),
-    /// The end of a thread: its id, time of exit, account and name.
+    /// The exit of a thread: its id, time of exit, `Account` and name.
     ThreadEnds(u32, u64, Account, String),
 }
 
