@@ -261,7 +261,7 @@ _ABOUT: Final = (
             Query(f"max by (toggle) ({series('toggle_until_timestamp_seconds')}) * 1000", ""),
         ),
         "Settings of this server that `innoscope toggle` changed.",
-        "A change without an end whose reason is unknown.",
+        "A change without a time limit, whose reason is unknown.",
         (run("innoscope toggle history"), run("innoscope toggle undo"), read("toggles.md")),
         width=10, height=5,
         columns=(
