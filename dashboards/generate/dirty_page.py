@@ -164,8 +164,8 @@ _CHECKPOINTS: Final = (
             ),
         ),
         "Share of the time in each zone: calm to 7/8 of the maximum, async to 15/16, sync to 31/32, "
-        "checkpoint above. The age is that of the oldest modification where it can be read (MySQL), otherwise "
-        "the checkpoint age.",
+        "checkpoint above. The age is that of the oldest modification where it can be read (MySQL), "
+        "otherwise the checkpoint age.",
         "*sync*, *checkpoint*: writers wait until pages are flushed.",
         (board("server"), run("innoscope toggle show redo_size")),
         stacked=True, most=1,
