@@ -155,7 +155,7 @@ _WORST: Final = (
     _worst("Row-lock waits", "row_lock_waits:rate5m", "ops", "As many as statements.", "contention"),
     _worst("Deadlock search", "deadlock_search_seconds:rate5m", "percentunit", "Above 10 %.", "contention"),
     _worst("Spin rounds", "spin_rounds:rate5m", "ops", "Millions.", "contention"),
-    _worst("Spinning threads", "spin_thread_seconds:rate5m", "short", "As many threads as CPUs.", "contention"),
+    _worst("Spinning threads", "spin_thread_seconds:rate5m", "short", "One thread per CPU.", "contention"),
 )  # fmt: skip
 
 _STORAGE: Final = (
