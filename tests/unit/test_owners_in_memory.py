@@ -251,7 +251,7 @@ class ShiftingMemory(FakeMemory):
 
 
 def test_a_thd_that_moves_while_the_array_is_read_is_found_once() -> None:
-    """Another connection ends: the first read finds its THD, and not the one that takes its place."""
+    """Another connection ends after the front has been read, and the last element moves to the front."""
     found = _stripped((5, 7, 22)).sessions
     assert found is not None
     memory = ShiftingMemory()
