@@ -189,7 +189,7 @@ def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) 
     what = "a change" if which is None else f"a change of {which!r}"
     raise Refused(
         f"cannot undo {what}: none is in force" + ("" if target is None else " on this server"),
-        remedy="innoscope toggle history; changes end with the server's process",
+        remedy="innoscope toggle history; changes are lost when the server exits",
     )
 
 
@@ -219,7 +219,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
     if not lives(*server.life):
         raise Overtaken(
             f"the changed server, pid {server.pid}, has exited; {entry.id} changed no other process",
-            remedy="nothing to do: the change ended with the process",
+            remedy="nothing to do: the change was lost when the process exited",
         )
     if target is not None and (target.pid, target.start_time, boot) != server.life:
         raise Refused(
