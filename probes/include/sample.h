@@ -11,7 +11,8 @@
 #include "task.h"
 
 #define SAMPLE_PAGE_BYTES 4096
-/* Maximum stack bytes in samples of each size. In MySQL 9.7, a thread that reads a page uses 40 KB of stack. */
+/* Maximum stack bytes in samples of each size. In MySQL 9.7, a thread that reads a page uses 40 KB of
+ * stack. */
 #define SAMPLE_SMALL (8 * 1024)
 #define SAMPLE_MIDDLE (20 * 1024)
 #define SAMPLE_LARGE (60 * 1024)
