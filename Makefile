@@ -53,7 +53,7 @@ fuzz: .venv/.ready-dev ## fuzz all code that reads untrusted input: make fuzz SE
 asan: ## the Rust core's tests under AddressSanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --manifest-path agent/native/Cargo.toml \
 		--target $(TRIPLE) --target-dir agent/native/target/asan --release --no-default-features --quiet -- \
-		--skip less_than_50_ms  # its subject is time, of which ASan takes several times as much
+		--skip less_than_50_ms  # it measures time, and ASan makes the code several times slower
 
 bench: .venv/.ready ## measure the tables of docs/performance.md on this machine
 	PYTHONPATH=tests $(PYTHON) -m bench

@@ -131,7 +131,7 @@ class Notified:
 
 
 class Alertmanager:
-    """Debian's Alertmanager with the scaled sample configuration. It sends notifications to ``notified``."""
+    """Debian's Alertmanager with the scaled example configuration. It sends notifications to ``notified``."""
 
     def __init__(self, folder: Path, notified: Notified) -> None:
         self.port = free_port()

@@ -87,7 +87,7 @@ def _agent(stack: contextlib.ExitStack) -> int:
     while not _is_ready(address):
         if process.poll() is not None:
             raise InnoscopeError(
-                f"the agent ended with {process.returncode}", remedy=" ".join(("sudo", *command))
+                f"the agent exited with {process.returncode}", remedy=" ".join(("sudo", *command))
             )
         if time.monotonic() > deadline:
             raise InnoscopeError(

@@ -1,4 +1,4 @@
-"""Provide npm packages in the tests' cache, verified by the registry's integrity string."""
+"""Download npm packages into the tests' cache and verify them against pinned integrity strings."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Profile:
 
 
 def parse(data: bytes) -> Profile:
-    """Parse a profile. Raises AssertionError or ValueError if it is malformed."""
+    """Parse a profile. Raise AssertionError or ValueError if it is malformed."""
     top = _fields(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     strings = [item.decode() for item in top[6]]
     assert strings[0] == "", "the first string is not empty"

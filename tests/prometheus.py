@@ -24,8 +24,9 @@ _PATIENCE_S = 30
 class Prometheus:
     """A Prometheus on a free loopback port, with its data in ``folder``, as a context manager.
 
-    ``options`` are further lines of the scrape configuration; ``rules`` are rule files, evaluated at the same
-    interval. The block begins after three scrapes. Data already present in ``folder``/data are served, too.
+    ``options`` contains further lines of the scrape configuration. ``rules`` lists rule files, which are
+    evaluated at the same interval. The block begins after three scrapes. It also serves the data that
+    ``folder``/data already contains.
     """
 
     def __init__(

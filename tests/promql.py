@@ -26,7 +26,7 @@ OF_COUNTERS = ("rate", "irate", "increase", "resets")
 class Use:
     """A selector of a query.
 
-    ``matchers`` map labels to (operator, value); ``around`` are the functions around it, outermost first.
+    ``matchers`` map labels to (operator, value); ``around`` lists the functions around it, outermost first.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Use:
 
 
 def uses(expr: str) -> list[Use]:
-    """Return all selectors of a query. Raises ValueError if the query is malformed."""
+    """Return all selectors of a query. Raise ValueError if the query is malformed."""
     return list(_walk(parser.parse(expr), (), frozenset()))
 
 

@@ -220,7 +220,7 @@ def label_set(name: str) -> dict[str, str]:
 def status(
     code: int, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Callable[[Handler], None]:
-    """Read the whole request, then refuse it."""
+    """Read the whole request, then reject it."""
 
     def act(handler: Handler) -> None:
         handler.body()
@@ -258,7 +258,7 @@ def trickled_refusal(handler: Handler) -> None:
 
 
 def page(handler: Handler) -> None:
-    """Send an HTML page, as Parca does for unknown paths."""
+    """Send an HTML response, as Parca does for unknown paths; the body is empty."""
     handler.body()
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\n\r\n")
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol, final
 class NativeError(Exception):
     """A failure of the core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
 
-    Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
+    Kinds: ``gone`` (the process exited), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
     debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``perf`` (this kernel cannot open
     the perf events), ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``;
-    ``pack`` (a refused symbol pack). Only ``pack`` has a remedy, which may be None.
+    ``pack`` (a rejected symbol pack). Only ``pack`` has a remedy, which may be None.
     """
 
 @final
@@ -52,8 +52,8 @@ class RawSnapshot:
     """One snapshot of all threads of a process."""
 
     threads: list[RawThread]
-    #: Frames, innermost first, by stack id. The same stack is the same object in the next snapshot, and
-    #: equal frames are one object.
+    #: Frames, innermost first, by stack id. A stack that occurs again in the next snapshot is the same tuple
+    #: object, and equal frames share one object.
     stacks: dict[int, tuple[Frame, ...]]
     method: str  # bpf, bpf-nosleep, procfs or ptrace
     copy_ns: int  # from the copy of the first thread to that of the last, including retries
@@ -62,7 +62,7 @@ class RawSnapshot:
     unchanged: int  # threads that had not run since the last snapshot, so that their stacks were not copied
     retried: int  # threads that had to be copied again
     sampled: int  # threads taken from a perf event sample because they were on a CPU
-    shallow: int  # threads whose stack was cut because most_bytes were copied
+    shallow: int  # threads whose stack was cut because ``most_bytes`` was reached
     notes: list[str]  # what was degraded, as messages for the user
 
 @final
@@ -119,13 +119,13 @@ def print_only_location_of_panics() -> None:
 def become_confined(program: str, arguments: Sequence[str]) -> None:
     """Replace this process by a confined program: as nobody if we are root, without capabilities or network.
 
-    Raises OSError.
+    Raise OSError.
     """
 
 def open_regular(path: str) -> int:
     """Open a regular file and return its descriptor. A path below /proc/PID/root cannot leave that root.
 
-    Raises OSError.
+    Raise OSError.
     """
 
 def elf_info(path: str) -> ElfInfo: ...
@@ -161,7 +161,7 @@ class Classifier:
     def __init__(
         self, rules: Sequence[WaitRule], class_states: Mapping[str, str], libraries: Sequence[str]
     ) -> None:
-        """Compile the rules. Raises ValueError for a malformed pattern.
+        """Compile the rules. Raise ValueError for a malformed pattern.
 
         ``class_states`` maps a class to the state of those of its rules that do not set one. ``libraries``
         are patterns of files that are not the server's own.
@@ -180,7 +180,8 @@ class Classifier:
         """Return the wait class of one thread.
 
         ``syscall`` and ``file`` are names (descriptors.py). ``running`` is true for a thread that is on a
-        CPU or runnable. ``stale`` is true if its stack is from an earlier time, which does not prove a wait.
+        CPU or runnable. ``stale`` is true if the thread ran but was not sampled: its stack is from its last
+        kernel entry, so it does not prove that the thread is waiting.
         """
 
     def server_frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -207,17 +208,17 @@ class ThreadKinds:
     """Assigns kinds to threads by the functions at the root of a stack, else by the thread's name."""
 
     def __init__(self, kinds: Mapping[Any, KindPatterns], pool: Sequence[str]) -> None:
-        """Compile ``kinds`` and ``pool`` of threads.yaml. Raises ValueError for a malformed pattern."""
+        """Compile ``kinds`` and ``pool`` of threads.yaml. Raise ValueError for a malformed pattern."""
 
     def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
-        """Return the kind of a thread with this stack (innermost first) and this name."""
+        """Return the kind of a thread with the stack ``frames`` (innermost first) and the name ``comm``."""
 
 @final
 class Patterns:
     """Patterns for whole names: names with ``*`` and ``?``, or ``/a regular expression/``."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Compile the patterns. Raises ValueError for a malformed pattern."""
+        """Compile the patterns. Raise ValueError for a malformed pattern."""
 
     def matches(self, name: str) -> bool:
         """Return whether one of the patterns matches the name."""
@@ -246,7 +247,7 @@ def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, Symbol]:
     """Return the named symbols of the main executable, with addresses in the process."""
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """Read memory with process_vm_readv. Raises OSError; short reads raise OSError(EFAULT)."""
+    """Read memory with process_vm_readv. Raise OSError; short reads raise OSError(EFAULT)."""
 
 def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """Return the bytes at each ``(address, size)``, or None if it is not mapped.
@@ -292,7 +293,7 @@ class Member:
 
 @final
 class Members:
-    """Members by path: ``found`` has their locations, and ``missing`` the reasons for the others."""
+    """Members by path: ``found`` contains their locations, ``missing`` the reasons for the others."""
 
     found: dict[str, Member]
     missing: dict[str, str]
@@ -308,7 +309,7 @@ def members_in_process(
     sum of its slots. Return None if there is no DWARF."""
 
 def members_in_file(path: str, members: Sequence[str]) -> Members | None:
-    """Find members like members_in_process, in a file with debug information."""
+    """Find members in the same way as members_in_process, but in a file with debug information."""
 
 #: Version of the format of symbol packs that are written and read.
 PACK_FORMAT: int
@@ -317,7 +318,7 @@ PACK_FORMAT: int
 class Pack:
     """A symbol pack, read in full. Its owner, its checksum and every length are checked.
 
-    Raises NativeError (``pack``) if the pack is refused.
+    Raises NativeError (``pack``) if the pack is rejected.
     """
 
     def __init__(self, path: str) -> None: ...
@@ -453,10 +454,10 @@ class CodeFile:
     problem: str | None  # why a better source of symbols could not be used
     bias: int  # the address in the process minus the ELF virtual address
     def functions(self, beginnings: Sequence[str]) -> list[Function]:
-        """Return the functions whose symbol begins with one of these prefixes."""
+        """Return the functions whose symbol begins with one of ``beginnings``."""
 
     def variables(self, beginnings: Sequence[str]) -> list[Variable]:
-        """Return the variables whose symbol begins with one of these prefixes."""
+        """Return the variables whose symbol begins with one of ``beginnings``."""
 
     def variables_at(self, addresses: Sequence[int]) -> list[Variable | None]:
         """Return, for each address in the process, the variable that covers it, or None."""
@@ -537,7 +538,7 @@ def load_uprobe_program(name: str, code: bytes, maps: Sequence[int]) -> int:
     """
 
 def detach_all(probes: Sequence[Uprobe]) -> None:
-    """Detach all these probes at the same time."""
+    """Detach all ``probes`` at the same time."""
 
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
     """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) ``calls`` times, and return the median in ns.
@@ -577,8 +578,8 @@ class Samples:
     """Stacks of one process that a BPF program sends through a ring buffer, or that perf events sample.
 
     ``ring`` is the map's descriptor; None if only perf events are read. probes/include/sample.h defines the
-    records in the ring buffer. ``file_calls`` are numbers of system calls whose first argument, a file
-    descriptor, is recorded. NativeError kinds: gone, rights, internal (not a ring buffer).
+    records in the ring buffer. ``file_calls`` lists the numbers of the system calls whose first argument,
+    a file descriptor, is recorded. NativeError kinds: gone, rights, internal (not a ring buffer).
     """
 
     def __init__(
@@ -613,10 +614,10 @@ class Samples:
 
 @final
 class OnCpu:
-    """Samples a process's threads while they run, by the software clock of each CPU. Kind 0, weight 1.
+    """Samples a process's threads while they run, by the software clock of each CPU.
 
-    Sampling stops when the object is dropped or the agent dies. ``ring_bytes`` is a number of pages that is a
-    power of two. NativeError kinds: rights, bpf.
+    All samples have kind 0 and weight 1. Sampling stops when the object is dropped or the process dies.
+    ``ring_bytes`` must be the page size times a power of two. NativeError kinds: rights, bpf.
     """
 
     def __init__(
@@ -635,7 +636,7 @@ class OnCpu:
 
 @final
 class PerfOnCpu:
-    """Samples a process's threads like ``OnCpu``, but without BPF. ``Samples.read`` takes this object.
+    """Samples the threads of a process without BPF; see ``OnCpu``. ``Samples.read`` takes this object.
 
     ``ring_bytes`` is the maximum size of the ring buffer of each CPU, a number of pages that is a power of
     two; it is less if the limit on locked memory does not permit it. The caller checks that the pid still

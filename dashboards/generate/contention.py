@@ -227,7 +227,7 @@ _TABLES: Final = (
         "ops",
         (Query(calls("statistics_update_seconds"), "collected"),),
         "Collections of index statistics per second.",
-        "As often as tables are opened: each open reads pages.",
+        "About as many as table opens: each open reads pages.",
         (run("innoscope stacks --wait statistics"), run("innoscope trace statistics_update --callers")),
     ),
     Panel(

@@ -164,8 +164,8 @@ _CHECKPOINTS: Final = (
             ),
         ),
         "Share of the time in each zone: calm to 7/8 of the maximum, async to 15/16, sync to 31/32, "
-        "checkpoint above. Of the age of the oldest modification where it can be read (MySQL), else of the "
-        "checkpoint age.",
+        "checkpoint above. The age is that of the oldest modification where it can be read (MySQL), "
+        "otherwise the checkpoint age.",
         "*sync*, *checkpoint*: writers wait until pages are flushed.",
         (board("server"), run("innoscope toggle show redo_size")),
         stacked=True, most=1,
@@ -230,7 +230,7 @@ _LATENCY: Final = (
         "s",
         tuple(Query(quantile(0.99, metric, *matchers), name) for metric, matchers, name in _PATHS),
         "p99 of the duration of each stage.",
-        "Batches of seconds; *redo write* far above the fsync of the redo log: a queue before the log.",
+        "Batches that take seconds; *redo write* far above the redo log's fsync: writes queue for the log.",
         (board("contention"), run("innoscope profile --off-cpu")),
         width=12,
         height=9,

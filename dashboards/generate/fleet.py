@@ -155,7 +155,7 @@ _WORST: Final = (
     _worst("Row-lock waits", "row_lock_waits:rate5m", "ops", "As many as statements.", "contention"),
     _worst("Deadlock search", "deadlock_search_seconds:rate5m", "percentunit", "Above 10 %.", "contention"),
     _worst("Spin rounds", "spin_rounds:rate5m", "ops", "Millions.", "contention"),
-    _worst("Spinning threads", "spin_thread_seconds:rate5m", "short", "As many as CPUs.", "contention"),
+    _worst("Spinning threads", "spin_thread_seconds:rate5m", "short", "One thread per CPU.", "contention"),
 )  # fmt: skip
 
 _STORAGE: Final = (
@@ -188,7 +188,7 @@ _STORAGE: Final = (
 _LOAD: Final = (
     _worst("Statements", "statements:rate5m", "ops", "One server with most of the load."),
     _worst("CPUs in use", "mysqld_cpu_seconds:rate5m", "short", "As many as the host has."),
-    _worst("Busy threads", "busy_threads:rate5m", "short", "Many times the CPUs.", "contention"),
+    _worst("Busy threads", "busy_threads:rate5m", "short", "Many times the number of CPUs.", "contention"),
     _worst("Connections", "connections:ratio", "percentunit", "Above 95 %: soon no client can connect."),
 )
 

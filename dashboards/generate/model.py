@@ -49,8 +49,8 @@ class Column:
 class Panel:
     """A panel, whose description is composed of ``shows``, ``bad`` and ``then``.
 
-    ``columns`` are for tables. ``lines`` names the series that are limits, drawn dashed and not stacked.
-    ``colors`` are (series, color) pairs. ``names`` are (value, label, color) triples.
+    ``columns`` is only for tables. ``lines`` names the series that are limits, drawn dashed and not stacked.
+    ``colors`` contains (series, color) pairs. ``names`` contains (value, label, color) triples.
     """
 
     title: str

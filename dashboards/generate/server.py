@@ -261,7 +261,7 @@ _ABOUT: Final = (
             Query(f"max by (toggle) ({series('toggle_until_timestamp_seconds')}) * 1000", ""),
         ),
         "Settings of this server that `innoscope toggle` changed.",
-        "A change without an end whose reason is unknown.",
+        "A change without a time limit, whose reason is unknown.",
         (run("innoscope toggle history"), run("innoscope toggle undo"), read("toggles.md")),
         width=10, height=5,
         columns=(
@@ -288,7 +288,7 @@ _ABOUT: Final = (
             Query(f"time() - max by (instance, server) ({series('mysqld_start_time_seconds')})", ""),
         ),
         "The server's version, and the source of its symbols.",
-        "*symbols* none or dynsym: few functions have names. Install a debug package or a symbol pack.",
+        "*symbols* none or dynsym: few functions have symbols. Install a debug package or a symbol pack.",
         (run("innoscope doctor"), read("symbols.md")),
         width=9, height=5,
         columns=(

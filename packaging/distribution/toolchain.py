@@ -1,8 +1,8 @@
-"""Build the core with zig, which compiles and links for an older glibc than this host's.
+"""Build the core with zig, which can target an older glibc than this host's.
 
-A library that is linked by the host's compiler requires the host's glibc or a newer one. zig can link for
-any version of glibc; packaging/zig-cc.sh names it. libelf and zlib are the host's, because the core uses only
-functions that older versions of them have too.
+A library that is linked by the host's compiler requires the host's glibc or a newer one. zig can target any
+glibc version; packaging/zig-cc.sh sets the one we use. libelf and zlib are the host's, because the core uses
+only functions that older versions of them have too.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@
 #include "task.h"
 
 #define SAMPLE_PAGE_BYTES 4096
-/* Maximum stack bytes in samples of each size. In MySQL 9.7, the stack is 40 KB deep when a thread reads a
- * page. */
+/* Maximum stack bytes in samples of each size. In MySQL 9.7, a thread that reads a page uses 40 KB of
+ * stack. */
 #define SAMPLE_SMALL (8 * 1024)
 #define SAMPLE_MIDDLE (20 * 1024)
 #define SAMPLE_LARGE (60 * 1024)
@@ -26,7 +26,7 @@ struct sample_header {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u64 syscall; /* -1 if the thread entered the kernel by an interrupt or a fault */
+	__u64 syscall; /* -1 if the thread entered the kernel through an interrupt or a fault */
 	__u64 arg0;
 	__u32 stack_len;
 	__u32 kernel_len; /* bytes used in `kernel` */

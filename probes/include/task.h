@@ -11,7 +11,8 @@
 /* THREAD_SIZE of x86-64 without KASAN (arch/x86/include/asm/page_64_types.h). */
 #define KERNEL_STACK_BYTES (16 * 1024)
 
-/* The kernel keeps at most 64 replaced return addresses per thread (MAX_URETPROBE_DEPTH). */
+/* The kernel keeps at most 64 replaced return addresses per thread (MAX_URETPROBE_DEPTH). We copy one fewer,
+ * because the length of 64 entries (0x400 bytes) does not fit into RETURNS_MASK (snapshot.bpf.c). */
 #define MAX_RETURNS 63
 
 /* A return address that a return probe replaced on the stack. */

@@ -24,7 +24,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define TASK_DEAD 0x80
 /* Length of the window in which a thread's rate of waits is measured: 134 ms. */
 #define WINDOW_NS (1ULL << 27)
-/* The end of every wait that lasts at least this long is sent. */
+/* Every wait of at least this duration is reported when it ends. */
 #define LONG_NS 10000000ULL
 #define BPF_NOEXIST 1
 
@@ -44,7 +44,7 @@ struct wait_end {
 /* samples/record.rs reads these words. */
 struct thread {
 	__u64 mode;
-	__u64 since; /* the time up to which the account is complete, ns of CLOCK_MONOTONIC */
+	__u64 since; /* the time up to which the durations below are complete, ns of CLOCK_MONOTONIC */
 	__u64 running_ns;
 	__u64 blocked_ns;
 	__u64 runnable_ns;

@@ -47,7 +47,7 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> Run:
         code, text = cost.pop("exit"), output.read_text(errors="replace")
         if code < 0 or not text:
             messages = errors.read_text(errors="replace").strip()[-500:]
-            ended = f"ended with {code} and {len(text)} bytes of output"
+            ended = f"exited with {code} and {len(text)} bytes of output"
             raise HelperError(f"{' '.join(command)} {ended}: {messages}")
     return Run(output=text, **cost)
 
@@ -67,6 +67,6 @@ def _measured(command: list[str], environment: dict[str, str]) -> dict[str, Any]
             runner.wait(_PATIENCE)
             raise
     if not line:
-        raise HelperError(f"{' '.join(command)} ended with {runner.returncode}")
+        raise HelperError(f"{' '.join(command)} exited with {runner.returncode}")
     cost: dict[str, Any] = json.loads(line)
     return cost

@@ -2,7 +2,7 @@
 
 This process is small (``python -I -S``, standard library only), because a command's ru_maxrss includes the
 size of the process that forked it. Arguments: output file, error file, maximum seconds, command. If its
-standard input closes, this process ends the command; otherwise gdb would keep the server stopped.
+standard input closes, this process terminates it; otherwise gdb would keep the server stopped.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
         arguments = (str(server.pid), str(settings.diagnose_seconds))
         helper = stack.enter_context(Helper("diagnose_process", *arguments))
         say(f"{name}: {load.describe}; one run before, so that the caches are filled")
-        cells: list[Record] = [helper.order("run")]
+        cells: list[Record] = [helper.command("run")]
         trials = alternate(
             (CONTROL, ARM),
             settings.pair_rounds,
@@ -61,7 +61,7 @@ def _window(server: Server, load: Workload, helper: Helper, cells: list[Record])
     def window(arm: str) -> Window:
         if arm == CONTROL:
             return pairs.window(server, load, cells[-1]["seconds"])
-        return pairs.during(server, load, lambda: cells.append(helper.order("run")))
+        return pairs.during(server, load, lambda: cells.append(helper.command("run")))
 
     return window
 

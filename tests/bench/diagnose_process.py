@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.helper_process import next_order, reply
+from bench.helper_process import next_command, reply
 
 _INNOSCOPE = Path(sys.executable).with_name("innoscope")
 _ENDS = (0, 18)  # exit codes: no findings, findings
@@ -23,7 +23,7 @@ _ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTH
 
 
 def run(pid: str, seconds: str) -> dict[str, Any]:
-    """Run the command; return its duration, CPU time, findings and missing sources. Raises RuntimeError."""
+    """Run the command, which must succeed; return its duration, CPU time, findings and missing sources."""
     command = [
         str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
     ]  # fmt: skip
@@ -48,10 +48,10 @@ def _cpu_seconds() -> float:
 
 
 def main() -> None:
-    """Execute orders until standard input closes."""
+    """Execute commands until standard input closes."""
     pid, seconds = sys.argv[1:]
     reply("ready")
-    while next_order(None):
+    while next_command(None):
         reply(run(pid, seconds))
 
 

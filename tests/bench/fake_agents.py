@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from bench.helper_process import next_order, reply
+from bench.helper_process import next_command, reply
 
 _TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -50,7 +50,7 @@ async def _main(bodies: list[str]) -> None:
     port = server.sockets[0].getsockname()[1]
     reply("ready")
     loop = asyncio.get_running_loop()
-    while await loop.run_in_executor(None, next_order, None) is not None:
+    while await loop.run_in_executor(None, next_command, None) is not None:
         reply(port)
 
 

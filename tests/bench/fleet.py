@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bench.settings import Settings
 
-#: The scrape interval of the sample configurations for service discovery.
+#: The scrape interval of the example configurations for service discovery.
 INTERVAL_S = 15
 _FLEET = 10_000
 #: Maximum seconds until all fake agents have been scraped.
@@ -90,7 +90,7 @@ def _farm(number: int, folder: Path, settings: Settings) -> Record:
     home = folder / str(number)
     home.mkdir()
     with Helper("fake_agents", str(folder / "bodies.json")) as helper:
-        port = helper.order("port")
+        port = helper.command("port")
         targets = home / "targets.json"
         targets.write_text(json.dumps([_target(place, port) for place in range(1, number)]))
         files = f"file_sd_configs: [{{files: ['{targets}']}}]"

@@ -39,10 +39,10 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
         Helper("snapshot_process", str(server.pid), "auto") as snapshots,
         LatencyProbe(server, realtime=True) as probe,
     ):
-        snapshots.order(f"rest {settings.pause}")
+        snapshots.command(f"rest {settings.pause}")
         time.sleep(settings.gap_window)
-        snapshots.order("pause")
-        busy_s = median(cost["cpu_ms"] for cost in snapshots.order("take")) / 1000
+        snapshots.command("pause")
+        busy_s = median(cost["cpu_ms"] for cost in snapshots.command("take")) / 1000
         trials = alternate(
             _ARMS,
             settings.gap_rounds,
@@ -61,21 +61,21 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 def _window(
     snapshots: Helper, probe: LatencyProbe, settings: Settings, busy_s: float
 ) -> Callable[[str], Window]:
-    orders = {
+    commands = {
         CONTROL: "pause",
         SNAPSHOTS: f"rest {settings.pause}",
         BURN: f"burn {settings.pause} {busy_s}",
     }
 
     def window(arm: str) -> Window:
-        snapshots.order(orders[arm])
+        snapshots.command(commands[arm])
         probe.take()
         time.sleep(settings.gap_window)
         gaps = probe.take()
-        snapshots.order("pause")
+        snapshots.command("pause")
         return {
             **gap_times(gaps),
-            "snapshots": len(snapshots.order("take")),
+            "snapshots": len(snapshots.command("take")),
         }
 
     return window

@@ -57,13 +57,13 @@ class Helper:
     def pid(self) -> int:
         return self._process.pid
 
-    def order(self, line: str, patience: float = _PATIENCE) -> Any:
-        """Send an order; return the reply."""
+    def command(self, line: str, patience: float = _PATIENCE) -> Any:
+        """Send a command; return the reply."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n".encode())
         except BrokenPipeError as error:
-            raise HelperError(f"bench.{self._module} has ended") from error
+            raise HelperError(f"bench.{self._module} has exited") from error
         return self._reply(patience)
 
     def _reply(self, patience: float) -> Any:
@@ -74,16 +74,16 @@ class Helper:
             if not ready:
                 raise HelperError(f"no answer from bench.{self._module} within {patience:.0f} s")
             if not (piece := os.read(self._process.stdout.fileno(), 1 << 16)):
-                raise HelperError(f"bench.{self._module} ended with {self._process.wait()}")
+                raise HelperError(f"bench.{self._module} exited with {self._process.wait()}")
             self._pending += piece
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
 
 
-def next_order(timeout: float | None) -> list[str] | None:
-    """In a helper: return the words of the next order, [] after ``timeout``, None if the parent has exited.
+def next_command(timeout: float | None) -> list[str] | None:
+    """In a helper: return the words of the next command, [] after ``timeout``, None if the parent has exited.
 
-    The parent sends the next order only after the reply, so one read returns exactly one line.
+    The parent sends the next command only after the reply, so one read returns exactly one line.
     """
     ready, _, _ = select.select([0], [], [], timeout)
     if not ready:
@@ -93,5 +93,5 @@ def next_order(timeout: float | None) -> list[str] | None:
 
 
 def reply(value: object) -> None:
-    """In a helper: print the reply to an order as one line of JSON."""
+    """In a helper: print the reply to a command as one line of JSON."""
     print(json.dumps(value), flush=True)

@@ -105,7 +105,7 @@ def _ended(server: Server) -> ExitStack:
 
 
 def configured(servers: list[Server]) -> list[str]:
-    """Return the configuration entries of these servers. The agent observes only configured servers."""
+    """Return the configuration entries of ``servers``. The agent observes only configured servers."""
     return [
         f"[[server]]\nname = 's{number}'\nsocket = '{server.folder.inside}/s.sock'\n"
         for number, server in enumerate(servers, 2)

@@ -18,7 +18,7 @@ _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 
 
 class Measured(Prometheus):
-    """Context manager that runs and measures a Prometheus; ``options`` are those of tests/prometheus.py."""
+    """Context manager that runs and measures a Prometheus; ``options``: see tests/prometheus.py."""
 
     def __init__(self, folder: Path, target: int, *options: str, interval_s: int) -> None:
         super().__init__(folder, target, *options, interval_s=interval_s)

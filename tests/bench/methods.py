@@ -60,7 +60,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
                 for method in STOPPING_NOTHING
             }
             for helper in helpers.values():
-                helper.order("pause")
+                helper.command("pause")
             trials = alternate(
                 (CONTROL, *helpers),
                 settings.pair_rounds,
@@ -132,9 +132,9 @@ def _window(server: Server, load: Cpu, helpers: dict[str, Helper], seconds: floa
     def window(arm: str) -> Window:
         if arm == CONTROL:
             return pairs.window(server, load, seconds)
-        helpers[arm].order("every 1")
+        helpers[arm].command("every 1")
         seen = pairs.window(server, load, seconds)
-        helpers[arm].order("pause")
+        helpers[arm].command("pause")
         return seen
 
     return window

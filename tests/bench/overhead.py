@@ -42,9 +42,9 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
         Helper("snapshot_process", str(server.pid), "auto") as snapshots,
     ):
         assert load is not None
-        snapshots.order("every 1")  # from here on, take one snapshot a second
+        snapshots.command("every 1")  # from here on, take one snapshot a second
         own = _long_run(name, snapshots, settings.seconds)
-        snapshots.order("pause")
+        snapshots.command("pause")
         trials = alternate(
             (CONTROL, SNAPSHOTS),
             settings.pair_rounds,
@@ -62,7 +62,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 def _long_run(name: str, snapshots: Helper, seconds: float) -> dict[str, Any]:
     """Measure for ``seconds``, with one snapshot a second; report the CPU time of start-up separately."""
     say(f"{name}: one snapshot a second for {seconds:.0f} s")
-    snapshots.order("take")
+    snapshots.command("take")
     start_cpu = cpu_seconds(snapshots.pid)
     begun = time.monotonic()
     readings: list[dict[str, float]] = []
@@ -70,7 +70,7 @@ def _long_run(name: str, snapshots: Helper, seconds: float) -> dict[str, Any]:
     while True:
         elapsed = time.monotonic() - begun
         readings.append({"at_s": elapsed, "cpu_s": cpu_seconds(snapshots.pid), **memory_mb(snapshots.pid)})
-        costs += snapshots.order("take")
+        costs += snapshots.command("take")
         if elapsed >= seconds:
             break
         time.sleep(min(_READING, max(0.01, seconds - elapsed)))
@@ -78,13 +78,13 @@ def _long_run(name: str, snapshots: Helper, seconds: float) -> dict[str, Any]:
 
 
 def _window(server: Server, load: Cpu, snapshots: Helper, seconds: float) -> Callable[[str], Window]:
-    orders = {CONTROL: "pause", SNAPSHOTS: "every 1"}
+    commands = {CONTROL: "pause", SNAPSHOTS: "every 1"}
 
     def window(arm: str) -> Window:
-        snapshots.order(orders[arm])
+        snapshots.command(commands[arm])
         seen = pairs.window(server, load, seconds)
-        snapshots.order("pause")
-        return {**seen, "snapshots": len(snapshots.order("take"))}
+        snapshots.command("pause")
+        return {**seen, "snapshots": len(snapshots.command("take"))}
 
     return window
 

@@ -1,6 +1,6 @@
 """Helper process: compile the probes of one server once, and let their governor attach and detach them.
 
-Arguments: pid, budget, families. Each line of input is an order, and each reply is one line of JSON:
+Arguments: pid, budget, families. Each line of input is a command, and each reply is one line of JSON:
 
 - ``points``: return the names of the probes whose functions were found.
 - ``settle``: let the governor measure the cost of each probe.
@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bench.helper_process import next_order, reply
+from bench.helper_process import next_command, reply
 from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 
@@ -67,14 +67,14 @@ def _await_decisions(governor: Governor, count: int) -> None:
         time.sleep(_STEP_S)
 
 
-def _obey(order: str, governor: Governor, meter: _Meter) -> Any:
-    match order:
+def _execute(command: str, governor: Governor, meter: _Meter) -> Any:
+    match command:
         case "points":
             return [point.name for point in governor.attachment.points]
         case "settle" | "on":
             governor.start()
-            _await_decisions(governor, _SETTLED if order == "settle" else _READY)
-            if order == "settle":
+            _await_decisions(governor, _SETTLED if command == "settle" else _READY)
+            if command == "settle":
                 governor.stop()
         case "off":
             governor.stop()
@@ -83,12 +83,12 @@ def _obey(order: str, governor: Governor, meter: _Meter) -> Any:
         case "end":
             return meter.end()
         case _:
-            raise SystemExit(f"no such order: {order}")
+            raise SystemExit(f"no such command: {command}")
     return "done"
 
 
 def main() -> None:
-    """Execute orders until the input ends."""
+    """Execute commands until the input ends."""
     pid, budget, *families = sys.argv[1:]
     collector = ProbesCollector(find_one(int(pid)), families=frozenset(families), budget=float(budget))
     governor = collector.start()
@@ -96,8 +96,8 @@ def main() -> None:
     meter = _Meter(governor)
     reply("ready")
     try:
-        while (order := next_order(None)) is not None:
-            reply(_obey(order[0], governor, meter))
+        while (command := next_command(None)) is not None:
+            reply(_execute(command[0], governor, meter))
     finally:
         collector.close()
 

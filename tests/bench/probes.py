@@ -56,7 +56,7 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
             say(f"{name}: {arm}: no place here")
             del probers[arm]
         for probes_of in probers.values():
-            probes_of.order("settle")
+            probes_of.command("settle")
         cells: list[Record] = []
         trials = alternate(
             (CONTROL, *probers),
@@ -83,7 +83,7 @@ def _arms(settings: Settings) -> dict[str, list[str]]:
 
 def _placeless(probers: Mapping[str, Helper]) -> list[str]:
     """Return the arms to skip: those without probes, and ``spin`` if it has only the default probes."""
-    points = {arm: probes_of.order("points") for arm, probes_of in probers.items()}
+    points = {arm: probes_of.command("points") for arm, probes_of in probers.items()}
     return [arm for arm, own in points.items() if not own or (arm == SPIN and own == points[DEFAULTS])]
 
 
@@ -94,11 +94,11 @@ def _window(
         probes_of = probers.get(arm)
         if probes_of is None:
             return pairs.window(server, load, seconds)
-        probes_of.order("on")
-        probes_of.order("begin")
+        probes_of.command("on")
+        probes_of.command("begin")
         seen = pairs.window(server, load, seconds)
-        cells.append({"arm": arm, "per_second": seen["per_second"], **probes_of.order("end")})
-        probes_of.order("off")
+        cells.append({"arm": arm, "per_second": seen["per_second"], **probes_of.command("end")})
+        probes_of.command("off")
         return seen
 
     return window

@@ -68,9 +68,9 @@ def _window(
         helper = helpers.get(arm)
         if helper is None:
             return pairs.window(server, load, settings.profile_window)
-        helper.order("on")
+        helper.command("on")
         seen = pairs.window(server, load, settings.profile_window)
-        cells.append({"arm": arm, **helper.order("off")})
+        cells.append({"arm": arm, **helper.command("off")})
         return seen
 
     return window

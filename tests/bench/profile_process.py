@@ -1,6 +1,6 @@
 """Helper process: start and stop profiles of one server.
 
-Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Orders on its input: ``on`` starts a profile; ``off``
+Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Commands on its input: ``on`` starts a profile; ``off``
 ends the profile and returns its size and cost. Each reply is one line of JSON.
 """
 
@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from bench.helper_process import next_order, reply
+from bench.helper_process import next_command, reply
 from innoscope.sampling.profile.offcpu import OffCpuProfiler
 from innoscope.sampling.profile.oncpu import OnCpuProfiler
 from innoscope.sampling.profile.run import POLL_S
@@ -26,14 +26,14 @@ def _profiler(pid: str, kind: str, frequency: str) -> Profiler:
 
 
 def _until_off(profiler: Profiler) -> dict[str, float]:
-    """Take a profile until the order ``off``, and return its size and cost.
+    """Take a profile until the command ``off``, and return its size and cost.
 
     The CPU time excludes the symbolisation at the end, which does not affect the server.
     """
     profiler.begin()
     reply("on")
     began, ran = time.monotonic(), time.process_time()
-    while not next_order(POLL_S):
+    while not next_command(POLL_S):
         profiler.poll()
     seconds, ran = time.monotonic() - began, time.process_time() - ran
     profile = profiler.finish()
@@ -47,10 +47,10 @@ def _until_off(profiler: Profiler) -> dict[str, float]:
 
 
 def main() -> None:
-    """Execute orders; load the next profiler while no profile is being taken."""
+    """Execute commands; load the next profiler while no profile is being taken."""
     profiler = _profiler(*sys.argv[1:])
     reply("ready")
-    while next_order(None):
+    while next_command(None):
         reply(_until_off(profiler))
         profiler = _profiler(*sys.argv[1:])
 

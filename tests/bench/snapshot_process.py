@@ -1,7 +1,7 @@
 """Helper process: take snapshots of one server with a warm engine.
 
-Without orders, ``python -m bench.snapshot_process PID METHOD`` takes one snapshot a second until its input
-closes. Each reply is one line of JSON. Orders:
+Without commands, ``python -m bench.snapshot_process PID METHOD`` takes one snapshot a second until its input
+closes. Each reply is one line of JSON. Commands:
 
 - ``every S``, ``rest S``: take snapshots at intervals of S seconds, measured from start to start, or from end
   to start.
@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.helper_process import next_order, reply
+from bench.helper_process import next_command, reply
 from innoscope._native import Process
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import Engine
@@ -99,8 +99,8 @@ def _burn(seconds: float) -> None:
         pass
 
 
-def _plan(order: list[str], snapshots: _Snapshots) -> _Plan | None:
-    match order:
+def _plan(command: list[str], snapshots: _Snapshots) -> _Plan | None:
+    match command:
         case ["every", interval]:
             return _Plan(snapshots.take_one, float(interval), rate=True)
         case ["rest", interval]:
@@ -109,18 +109,18 @@ def _plan(order: list[str], snapshots: _Snapshots) -> _Plan | None:
             return _Plan(lambda: _burn(float(busy)), float(interval), rate=False)
         case ["pause"]:
             return None
-    raise SystemExit(f"no such order: {' '.join(order)}")
+    raise SystemExit(f"no such command: {' '.join(command)}")
 
 
 def main() -> None:
-    """Execute orders; the arguments are the server's pid and the method."""
+    """Execute commands; the arguments are the server's pid and the method."""
     snapshots = _Snapshots(int(sys.argv[1]), sys.argv[2])
     snapshots.take_one()
     reply("ready")
     plan: _Plan | None = _plan(["every", "1"], snapshots)
     due = time.monotonic()
-    while (order := next_order(None if plan is None else max(0.0, due - time.monotonic()))) is not None:
-        match order:
+    while (command := next_command(None if plan is None else max(0.0, due - time.monotonic()))) is not None:
+        match command:
             case []:
                 assert plan is not None
                 plan.act()
@@ -132,7 +132,7 @@ def main() -> None:
             case ["take"]:
                 reply(snapshots.take())
             case _:
-                plan, due = _plan(order, snapshots), time.monotonic()
+                plan, due = _plan(command, snapshots), time.monotonic()
                 reply("done")
 
 

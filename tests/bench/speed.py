@@ -59,8 +59,8 @@ class _Stage:
         """Measure snapshots by a process that has already taken one, so that its caches are filled."""
         for _ in range(count):
             self._begin()
-            self._snapshots.order("snapshots 1")
-            cost = self._snapshots.order("take")[-1]
+            self._snapshots.command("snapshots 1")
+            cost = self._snapshots.command("take")[-1]
             memory = memory_mb(self._snapshots.pid)
             self._end("innoscope, warm", cost | {"rss_mb": memory["rss_peak"], "anon_mb": memory["anon"]})
 
@@ -76,13 +76,13 @@ class _Stage:
 
     def _begin(self) -> None:
         time.sleep(_REST)
-        self._stops.order("take")
+        self._stops.command("take")
         self._probe.take()
 
     def _end(self, tool: str, record: Record) -> None:
         time.sleep(_DUE)
         gaps = self._probe.take()
-        stopped = self._stops.order("take")
+        stopped = self._stops.command("take")
         self.records.append(
             {"tool": tool, **record, "stopped_ms": stopped, "longest_gap_ms": gaps.longest_us / 1000}
         )
@@ -96,7 +96,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
         Helper("snapshot_process", str(server.pid), "auto") as snapshots,
         Helper("stop_process", str(server.pid)) as stops,
     ):
-        snapshots.order("pause")
+        snapshots.command("pause")
         quiet = _quiet(server, snapshots, settings)
         with busy(server, settings.load), LatencyProbe(server, realtime=True) as probe:
             stage = _Stage(server, snapshots, stops, probe)
@@ -107,12 +107,12 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 def _quiet(server: Server, snapshots: Helper, settings: Settings) -> list[Record]:
     """Measure Innoscope on a server without load."""
     say(f"{server.name}: innoscope without a load")
-    snapshots.order("take")
-    snapshots.order(f"snapshots {settings.rounds * settings.snapshots}")
+    snapshots.command("take")
+    snapshots.command(f"snapshots {settings.rounds * settings.snapshots}")
     memory = memory_mb(snapshots.pid)
     records = [
         cost | {"tool": "innoscope, warm", "rss_mb": memory["rss_peak"], "anon_mb": memory["anon"]}
-        for cost in snapshots.order("take")
+        for cost in snapshots.command("take")
     ]
     tool = ours()
     for _ in range(settings.rounds):

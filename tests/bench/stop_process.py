@@ -10,14 +10,14 @@ import os
 import sys
 import time
 
-from bench.helper_process import next_order, reply
+from bench.helper_process import next_command, reply
 
 _STEP_S = 0.001
 _NICE = -10  # at normal priority, this process would sample too rarely on two busy cores
 
 
 def main() -> None:
-    """Sample the main thread's state and reply to orders. The command-line argument is the pid."""
+    """Sample the main thread's state and reply to commands. The command-line argument is the pid."""
     pid = int(sys.argv[1])
     with contextlib.suppress(PermissionError):
         os.nice(_NICE)
@@ -25,7 +25,7 @@ def main() -> None:
     reply("ready")
     stopped = 0.0
     before, was_stopped = time.monotonic(), False
-    while (order := next_order(_STEP_S)) is not None:
+    while (command := next_command(_STEP_S)) is not None:
         state = os.pread(file, 512, 0).rpartition(b") ")[2][:1]
         now = time.monotonic()
         is_stopped = state in b"tT"
@@ -34,7 +34,7 @@ def main() -> None:
         elif is_stopped or was_stopped:
             stopped += (now - before) / 2
         before, was_stopped = now, is_stopped
-        if order:
+        if command:
             reply(stopped * 1000)
             stopped = 0.0
 

@@ -62,7 +62,7 @@ class _Stage:
 
     def window(self, arm: str, seconds: float) -> Window:
         """Run the arm's action. Measure for ``seconds``, or until the action is done if it takes longer."""
-        self._stops.order("take")
+        self._stops.command("take")
         self._probe.take()
         ends = time.monotonic() + seconds
         done = self._actions[arm]()
@@ -70,7 +70,7 @@ class _Stage:
         gaps = self._probe.take()
         return {
             **gap_times(gaps),
-            "stopped_ms": self._stops.order("take"),
+            "stopped_ms": self._stops.command("take"),
             **done,
         }
 

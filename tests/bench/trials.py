@@ -3,7 +3,7 @@
 On a small shared machine, two equal windows can differ by a fifth. So each active window is compared with the
 mean of the two empty windows around it, which are subject to the same drift. One arm is the control, whose
 active windows are also empty. The result of any other arm is its difference from the control. Changes are
-logarithms, and means are geometric, so that doubling and halving have the same weight.
+log ratios, and means are geometric, so that doubling and halving have the same weight.
 """
 
 from __future__ import annotations

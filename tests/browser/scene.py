@@ -128,7 +128,7 @@ class Seen:
 
 @contextmanager
 def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> Iterator[tuple[Page, Seen]]:
-    """Open a page in a new browser context and yield it; ``options`` are arguments of ``new_context``."""
+    """Open a page in a new browser context and yield it; ``options`` are passed to ``new_context``."""
     common = {"viewport": {"width": 1280, "height": 900}, "service_workers": "block"}
     with browser.new_context(**common | options) as one:
         page, seen = one.new_page(), Seen()

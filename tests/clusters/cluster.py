@@ -49,12 +49,12 @@ class Cluster(ABC):
         self._stack.close()
 
     def wait_for_rows(self, database: str, table: str, rows: int) -> None:
-        """Return once each node has the table with this number of rows."""
+        """Return once the table has ``rows`` rows on each node."""
         until(lambda: all(_has_rows(node, database, table, rows) for node in self.nodes))
 
     @abstractmethod
     def _options(self, number: int, ports: Sequence[int]) -> list[str]:
-        """Return all options of node ``number``; ``ports`` are the ports on which the nodes communicate."""
+        """Return all options of node ``number``; ``ports`` lists the ports on which the nodes communicate."""
 
     @abstractmethod
     def _join(self) -> None:

@@ -1,6 +1,6 @@
 """Start three MariaDB servers as a Galera cluster.
 
-The servers start from the same template, and their data folders look like those of a cluster after a power
+The servers start from the same template. Their data directories look like those of a cluster after a power
 failure. Galera restores the cluster once all members are connected (pc.recovery), without copying data.
 """
 
@@ -59,7 +59,7 @@ class _Node(Server):
 
 
 def _mark(server: Server, number: int) -> None:
-    """Write files into a stopped server's data folder that make the server a member of the cluster."""
+    """Write files into a stopped server's data directory that make the server a member of the cluster."""
     members = "\n".join(f"member: {uuid} 0" for uuid in _UUIDS)
     view = _VIEW.format(own=_UUIDS[number], first=_UUIDS[0], members=members)
     data = server.folder.data

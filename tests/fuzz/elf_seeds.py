@@ -37,7 +37,7 @@ class Part:
 
 
 def build(parts: list[Part], code: range) -> bytes:
-    """Build an ELF file from these sections. Its only segment covers ``code`` and contains no bytes."""
+    """Build an ELF file from ``parts``. Its only segment covers ``code`` and contains no bytes."""
     names = bytes(1) + b"".join(part.name.encode() + b"\0" for part in parts) + b".shstrtab\0"
     everything = [*parts, Part(".shstrtab", _STRTAB, names)]
     body = bytearray(_HEADER.size + _SEGMENT.size)

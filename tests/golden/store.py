@@ -1,6 +1,6 @@
 """Read and write the golden files: one per server, one stack per line, so that a diff is readable.
 
-Frames are written innermost first, as ``module!function``, or ``module!`` if the function has no name.
+Frames are written innermost first, as ``module!function``, or ``module!`` if the function has no symbol.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _RATES: Final = (
 
 @dataclass(slots=True)
 class Counted:
-    """The counts over ``seconds``. ``rates`` are the increases of status counters per second.
+    """The counts over ``seconds``. ``rates`` contains the increase per second of each status counter.
 
     ``host_busy`` is the share of the host's CPU time that was used, and ``load`` the host's load average at
     the start. ``runnable`` is the mean number of runnable threads, ``reading`` that of threads in pread64,

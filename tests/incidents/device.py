@@ -1,4 +1,4 @@
-"""Give one server a slow device, little memory or little CPU time by means of control groups."""
+"""Limit one server's disk I/O, memory or CPU time with cgroups."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _UNLIMITED: Final = 0
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
     """While the block runs, limit the server's reads and writes per second on the device that holds its data.
 
-    Needs root and control groups version 1. Version 2 would also limit writeback, but the hosts of these
-    tests do not have its io controller.
+    Needs root and cgroup version 1. Version 2 would also limit writeback, but the hosts of these tests do not
+    have its io controller.
     """
     group = _BLKIO / f"innoscope-{server.pid}"
     group.mkdir()
@@ -117,9 +117,9 @@ def _swap_space(server: Server) -> Iterator[None]:
 
 
 def _home() -> Path:
-    """Return the memory control group of this process."""
+    """Return the memory cgroup of this process."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             return _MEMORY / path.lstrip("/")
-    raise LookupError("no memory control group of version 1")
+    raise LookupError("no memory cgroup of version 1")

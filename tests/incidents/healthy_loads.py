@@ -1,8 +1,9 @@
 """Define healthy loads, and the findings that are true for them.
 
-Under a healthy load, the server does what its clients request, as fast as the host permits. If the load uses
-up a CPU or the disk, a finding that says so is right. ``TRUTHS`` defines when each such finding is true, by
-counts that do not come from Innoscope (counted.py). Any other finding is a false alarm.
+Under a healthy load, the server does what its clients request, as fast as the host permits. If the load
+saturates a CPU or the disk, a finding that says so is correct. ``TRUTHS`` defines when each such finding is
+true. It uses only counts measured independently of Innoscope (counted.py). Any other finding is a false
+alarm.
 """
 
 from __future__ import annotations
@@ -288,7 +289,7 @@ LOADS: Final = (
         "scan-1",
         "1 client scans two tables larger than the buffer pool, with read-ahead",
         lambda s: TableScan(s, 1),
-        "One thread reads as fast as it can: it computes, or waits for the disk.",
+        "One thread scans as fast as it can: it uses a CPU or waits for the disk.",
         "io_reads",
         "cpu_loop",
         options=(*_LARGE_REDO, *TableScan.server_options),

@@ -41,7 +41,7 @@ _LOCALLY: Final = {"mariadb-10.11-galera": ("SET SESSION wsrep_on = OFF",)}
 class Incident:
     """A stall: ``stall`` causes it on the server, and ``twin`` is the same load without the cause.
 
-    ``finding`` must be the first finding of the stall, and must not be reported for the twin. ``also`` are
+    ``finding`` must be the first finding of the stall, and must not be reported for the twin. ``also`` lists
     further findings that must be reported for the stall, and must not be reported for the twin. If
     ``consequences`` is given, only these findings may be reported in addition.
 

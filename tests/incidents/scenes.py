@@ -78,11 +78,11 @@ INCIDENTS = (
     _user_lock("user-lock-1145", "mariadb-11.4.5"),
     Incident(
         "stopped", "mysql-5.6.24", "server_stopped", _stopped, lambda s: Cpu(s, 4),
-        what="the process is stopped (SIGSTOP), as after a killed debugger",
+        what="the process is stopped (SIGSTOP), as if a debugger had been killed",
     ),
     Incident(
         "commit-fsync", "mysql-5.6.24", "commit_fsync", lambda s: Fsync(s, 8), lambda s: Cpu(s, 8),
-        what="8 connections commit small changes in a loop, each with an fsync of the redo log",
+        what="8 connections commit small changes in a loop; each commit waits for an fsync of the redo log",
     ),
     Incident(
         "cpu-loop", "mariadb-11.4.5", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10),
@@ -90,6 +90,6 @@ INCIDENTS = (
     ),
     Incident(
         "too-many-connections", "mysql-5.6.24", "too_many_connections", _full, lambda s: Idle(s, 10),
-        what="all of max_connections = 10 are in use, and the connection reserved for SUPER",
+        what="all 10 connections (max_connections) are in use, and so is the one reserved for SUPER",
     ),
 )  # fmt: skip

@@ -39,7 +39,7 @@ INCIDENTS = (
         options=_BINLOG,
         twin_options=("--innodb-flush-log-at-trx-commit=0",),
         also=("io_throttled",),
-        what="8 clients commit with a binary log on a device with 40 writes/s",
+        what="8 clients commit, with a binary log, on a device that is limited to 40 writes/s",
     ),
     Incident(
         "commit-delay-80",
@@ -49,6 +49,6 @@ INCIDENTS = (
         _committing,
         options=(*_BINLOG, _DELAY),
         twin_options=_BINLOG,
-        what="8 clients commit, and binlog_group_commit_sync_delay makes each group wait for 200 ms",
+        what="8 clients commit, and binlog_group_commit_sync_delay delays each group commit by 200 ms",
     ),
 )

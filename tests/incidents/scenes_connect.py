@@ -83,7 +83,7 @@ def _resolving(name: str, server: str) -> Incident:
         _without_question,
         options=(),
         twin_options=("--skip-name-resolve",),
-        what="6 clients connect by TCP, and the name server that mysqld asks for their names does not answer",
+        what="6 clients connect over TCP, and the DNS server does not answer mysqld's reverse lookups",
     )
 
 

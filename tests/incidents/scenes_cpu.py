@@ -72,12 +72,12 @@ def _concurrency(name: str, server: str) -> Incident:
         _scans,
         options=_ONE_AT_A_TIME,
         twin_options=(),
-        what="16 clients scan a table, and innodb_thread_concurrency admits one thread to InnoDB",
+        what="16 clients scan a table, and innodb_thread_concurrency=1 admits only one thread to InnoDB",
     )
 
 
 def _saturated(name: str, server: str) -> Incident:
-    return Incident(name, server, "cpu_saturated", _many, _few, what="24 statements compute on 2 CPUs")
+    return Incident(name, server, "cpu_saturated", _many, _few, what="24 CPU-bound statements run on 2 CPUs")
 
 
 INCIDENTS = (
@@ -92,7 +92,7 @@ INCIDENTS = (
         "cpu_throttled",
         _throttled,
         _busy,
-        what="the control group's CPU quota is a fifth of a CPU",
+        what="4 clients read and write, and the CPU quota of the server's cgroup is 0.2 CPUs",
     ),
     Incident(
         "unexplained-80",

@@ -99,7 +99,7 @@ def _slow_device(name: str, server: str) -> Incident:
         _reading,
         options=(*_DIRECT, _SMALL),
         also=("io_throttled",),
-        what="random reads of rows from a device with 40 reads/s",
+        what="4 clients read random rows from a device that is limited to 40 reads/s",
     )
 
 
@@ -112,7 +112,7 @@ def _free_pages(name: str, server: str) -> Incident:
         _crowded,
         options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite", "--innodb-lru-scan-depth=100"),
         twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
-        what="random updates in a data set of eight times the buffer pool, on a slow device",
+        what="4 clients update random rows of data 8 times as large as the buffer pool, on a slow device",
     )
 
 
@@ -132,7 +132,7 @@ INCIDENTS = (
         _committing,
         options=_DIRECT,
         also=("io_throttled",),
-        what="commits with O_DIRECT on a device with 20 writes/s",
+        what="4 clients commit, with O_DIRECT, on a device that is limited to 20 writes/s",
     ),
     Incident(
         "slow-ddl-56",
@@ -141,7 +141,7 @@ INCIDENTS = (
         _slow_ddl,
         _ddl,
         options=_DIRECT,
-        what="tables and views are created with O_DIRECT on a device with 8 writes/s",
+        what="2 clients create tables and views, with O_DIRECT, on a device that is limited to 8 writes/s",
     ),
     Incident(
         "free-pages-559",
@@ -151,7 +151,7 @@ INCIDENTS = (
         _crowded,
         options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite"),
         twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
-        what="random updates in a data set of eight times the buffer pool, on a slow device",
+        what="4 clients update random rows of data 8 times as large as the buffer pool, on a slow device",
     ),
     Incident(
         "pool-eaten-559",
@@ -160,6 +160,6 @@ INCIDENTS = (
         lambda s: _copies(s, "REPEATABLE READ"),
         lambda s: _copies(s, "READ COMMITTED"),
         options=(_SMALL,),
-        what="CREATE TABLE … SELECT locks every row that it reads, and the locks fill a buffer pool of 8 MB",
+        what="15 CREATE TABLE … SELECT lock every row that they read; the locks fill the 8 MB buffer pool",
     ),
 )

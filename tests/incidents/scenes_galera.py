@@ -165,6 +165,6 @@ INCIDENTS = (
         partial(_ddl, running=True),
         partial(_ddl, running=False),
         options=_OPTIONS,
-        what="an ALTER TABLE from another node runs on all nodes, and writers of other tables wait for it",
+        what="an ALTER TABLE from another node runs on all nodes, and writes to other tables wait for it",
     ),
 )

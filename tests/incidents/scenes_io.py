@@ -32,7 +32,7 @@ def _from_clean(server: Server) -> Writers:
 
 @contextmanager
 def _after_a_burst(server: Server) -> Iterator[None]:
-    """Write a burst of redo, then make a few changes per second, which the stall's small log cannot hold."""
+    """Write a burst of redo, then 300 rows per second, which the stall's small redo log cannot hold."""
     with _storm(server):
         pass
     with Writers(server, 4, rewrite=True, rate=300):
@@ -56,7 +56,7 @@ def _flushing_storm(name: str, server: str, small: str, large: str, what: str) -
         _storm,
         options=(*_LAZY, small),
         twin_options=(*_LAZY, large),
-        what=f"four clients update rows with a redo log of {what}",
+        what=f"4 clients update rows, and the redo log is only {what} in size",
     )
 
 
@@ -69,7 +69,7 @@ def _redo_too_small(name: str, server: str, small: str, large: str) -> Incident:
         _after_a_burst,
         options=(*_LAZY, small, "--innodb-flushing-avg-loops=1"),
         twin_options=(*_LAZY, large, "--innodb-flushing-avg-loops=1"),
-        what="a few changes per second after a burst; the redo log is full within seconds",
+        what="4 clients run 300 updates/s after a burst of writes; the redo log is full within seconds",
     )
 
 

@@ -28,7 +28,7 @@ _POOL_128M = "--innodb-buffer-pool-size=128M"
 #: read-ahead.
 _YOUNG = "--innodb-old-blocks-time=0"
 _LONG_SPIN = "--innodb-sync-spin-loops=200"
-#: Number of rows of about 1 KB each in a table of 45 MB.
+#: Number of rows in a table of 45 MB; each row is about 1 KB in size.
 _WIDE = 40_000
 _ROWS_OF_TWO_PAGES = 30
 #: An option that makes INSERT … SELECT assign ids without gaps.
@@ -38,7 +38,7 @@ _ANY = "CONCAT(CRC32(RAND()), RAND())"
 
 
 def _wide(server: Server) -> None:
-    """Create ``lab.wide``, with rows of about 1 KB: several times as large as the small buffer pools."""
+    """Create ``lab.wide``, a 45 MB table with rows of about 1 KB. It does not fit into the small pools."""
     server.sql(
         "CREATE DATABASE lab",
         "CREATE TABLE lab.wide (a INT AUTO_INCREMENT PRIMARY KEY, pad CHAR(255), more CHAR(255),"
@@ -55,7 +55,7 @@ def _short_ranges(server: Server) -> Repeated:
 
 
 def _scattered(server: Server) -> Repeated:
-    """Read every second page of one or two extents; the pages between them are not needed."""
+    """Read every other page of one or two extents; the pages in between are not needed."""
     ids = ", ".join(f"$R + {_ROWS_OF_TWO_PAGES * n}" for n in range(20))
     return Repeated(server, 8, [f"SELECT COUNT(pad) FROM lab.wide WHERE a IN ({ids})"], among=_WIDE)
 
@@ -111,25 +111,26 @@ INCIDENTS = (
         setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-read-ahead-threshold=0"),
         twin_options=(*_DISK, _ONE_BY_ONE, _POOL_128M, "--innodb-read-ahead-threshold=0"),
         cure=Cure(("toggle", "set", "read_ahead", "off", "--yes"), factor=1.3, seconds=4),
-        what="8 connections read short random ranges; read-ahead fetches pages that are not used",
+        what="8 connections read short random ranges; read-ahead fetches pages that no query needs",
     ),
     Incident(
         "random-read-ahead-56", "mysql-5.6.24", "random_read_ahead", _scattered, _scattered,
         setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, _YOUNG, "--innodb-random-read-ahead=ON"),
         twin_options=(*_DISK, _ONE_BY_ONE, _POOL_16M, _YOUNG),
         cure=Cure(("toggle", "set", "read_ahead_random", "off", "--yes"), factor=1.1, seconds=4),
-        what="8 connections read every second page of 40 by id; random read-ahead fetches the others",
+        what="8 connections read every other page of a 40-page range by primary key; random read-ahead"
+        " fetches the pages in between",
     ),
     Incident(
         "spinning-559", "mysql-5.5.9", "spinning", _scans, _scans,
         setup=_wide, options=(*_DISK, _POOL_16M, _LONG_SPIN),
         twin_options=(*_DISK, _POOL_128M, _LONG_SPIN),
-        what="8 connections scan one table from disk, in lockstep",
+        what="8 connections scan the same table from disk and wait for the same pages",
     ),
     Incident(
         "statistics-559", "mysql-5.5.9", "statistics", _shown, _shown,
         setup=_sampled, options=(*_DISK, _POOL_8M),
         twin_options=(*_DISK, _POOL_8M, "--innodb-stats-on-metadata=0"),
-        what="8 connections query information_schema.TABLES, which samples each index each time",
+        what="8 connections query information_schema.TABLES; each query samples every index for statistics",
     ),
 )  # fmt: skip

@@ -140,7 +140,7 @@ INCIDENTS = (
         setup=_many_tables,
         options=(*_FAST, "--sync-frm=0", "--table-open-cache=64", "--table-definition-cache=400"),
         twin_options=(*_FAST, "--sync-frm=0", "--table-open-cache=8000", "--table-definition-cache=4000"),
-        what="32 connections read from 2,000 tables with a table cache of 64",
+        what="32 connections read from 2,000 tables, and the table cache holds only 64",
     ),
     _history_list("history-56", "mysql-5.6.24", "--innodb-log-file-size=512M"),
     _history_list("history-57", "mysql-5.7.22", "--innodb-log-file-size=512M"),
@@ -149,6 +149,6 @@ INCIDENTS = (
     Incident(
         "privilege-cache-80", "mysql-8.0.31", "metadata_lock", _privileges_reloaded, _grants_shown,
         setup=_many_accounts,
-        what="a client repeats FLUSH PRIVILEGES with 60,000 accounts, and 10 others wait to check privileges",
+        what="one client repeats FLUSH PRIVILEGES with 60,000 accounts; 10 others wait to check privileges",
     ),
 )  # fmt: skip

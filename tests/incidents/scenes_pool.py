@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CLIENTS: Final = 8
 _SIZES: Final = (1 << 30, 4 << 30)
-#: A resize initializes all blocks, even those that never held a page, so the pool need not be filled.
+#: A resize initialises all blocks, even those that never held a page, so the pool need not be filled.
 _POOL: Final = (f"--innodb-buffer-pool-size={_SIZES[-1]}", "--innodb-buffer-pool-instances=1")
 #: Seconds between two attempts to resize a pool that is being resized.
 _AGAIN_S: Final = 0.02
@@ -61,7 +61,7 @@ def _resizing(name: str, server: str) -> Incident:
         _while_resizing,
         _reading,
         options=_POOL,
-        what="8 clients read rows, and another resizes the buffer pool from 1 GB to 4 GB and back",
+        what="8 clients read rows while another keeps resizing the buffer pool between 1 GB and 4 GB",
     )
 
 

@@ -34,7 +34,10 @@ _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
 
 def _recovers(tight: _Options, limit: int) -> Scene:
-    """Crash with a large amount of redo, and restart on a slow device with a small buffer pool."""
+    """Return a scene that crashes the server with a large amount of redo.
+
+    It restarts the server on a slow device with a small buffer pool.
+    """
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -49,7 +52,7 @@ def _recovers(tight: _Options, limit: int) -> Scene:
 
 
 def _clean(tight: _Options) -> Scene:
-    """Make the same changes as ``_recovers``, but shut down cleanly before the restart."""
+    """Return a scene like ``_recovers``, except that the server is shut down cleanly before the restart."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -163,7 +166,7 @@ def _recovery(name: str, server: str, roomy: _Options, tight: _Options, limit: i
         _recovers(tight, limit),
         _clean(tight),
         options=_roomy(roomy),
-        what="crash recovery with a lot of redo to apply, a small buffer pool and a slow device",
+        what="crash recovery has much redo to apply, with a small buffer pool on a slow device",
     )
 
 
@@ -195,7 +198,7 @@ INCIDENTS = (
         _swapping,
         _remembering,
         options=_MEAGRE,
-        what="the memory limit is smaller than the buffer pool, and the rest is swapped out",
+        what="the memory limit is smaller than the buffer pool, so part of the pool is swapped out",
     ),
     Incident(
         "network-send",
@@ -211,6 +214,6 @@ INCIDENTS = (
         "toggle_left_on",
         _toggled,
         _untoggled,
-        what="a change by innoscope toggle was not undone",
+        what="a change made by `innoscope toggle` was not undone",
     ),
 )

@@ -174,7 +174,7 @@ def _row(name: str, server: str) -> Incident:
         lambda s: _held(s, *_ROW),
         lambda s: _in_step(s, *_ROW),
         options=OPTIONS,
-        what="a forgotten transaction on a replica holds the row that the applier waits for",
+        what="a forgotten transaction on a replica holds the lock of a row that the applier must update",
     )
 
 
@@ -191,6 +191,6 @@ INCIDENTS = (
         lambda s: _held(s, *_TABLE),
         lambda s: _in_step(s, *_TABLE),
         options=OPTIONS,
-        what="a forgotten transaction on a replica has read a table that an ALTER from the source waits for",
+        what="a forgotten transaction on a replica has read a table; a replicated ALTER TABLE waits for it",
     ),
 )

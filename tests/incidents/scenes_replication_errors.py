@@ -80,7 +80,7 @@ def _failed(name: str, server: str) -> Incident:
         _duplicate,
         _in_step,
         options=OPTIONS,
-        what="a row was inserted on the replica, then on the source: its applier stops (duplicate key)",
+        what="the same row was inserted on replica and source, so the applier stopped (duplicate key)",
         consequences=(),
     )
 
@@ -93,7 +93,7 @@ def _keyless(name: str, server: str) -> Incident:
         _without_key,
         _with_key,
         options=OPTIONS,
-        what="an UPDATE has changed all rows of a table without a key on the source, in row format",
+        what="an UPDATE on the source changed all rows of a table without a primary key (binlog_format=ROW)",
     )
 
 

@@ -43,7 +43,7 @@ def _spilling(name: str, server: str) -> Incident:
         setup=_table,
         options=_SMALL,
         twin_options=_LARGE,
-        what="6 clients run SELECT DISTINCT, whose temporary tables are larger than tmp_table_size of 64 KB",
+        what="6 clients run SELECT DISTINCT; the temporary tables are larger than tmp_table_size (64 KB)",
     )
 
 

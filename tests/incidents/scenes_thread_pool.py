@@ -38,7 +38,7 @@ def _sleeping(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(server: Server) -> Iterator[None]:
-    """Make all threads of the small pool wait for a row lock; its owner then sends COMMIT in vain."""
+    """Make all threads of the small pool wait for a row lock; the COMMIT of its owner then queues."""
     server.sql(
         f"CREATE TABLE {_DATABASE}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
         f"INSERT INTO {_DATABASE}.t1 VALUES (1, 0)",
@@ -78,7 +78,7 @@ INCIDENTS = (
         setup=_database,
         options=_FULL,
         twin_options=_ROOMY,
-        what="4 SELECT SLEEP occupy the 4 threads of the thread pool, and 8 statements queue",
+        what="4 SELECT SLEEP occupy all 4 threads of the thread pool, and 8 other statements queue",
     ),
     Incident(
         "thread-pool-locks-1011",
@@ -89,6 +89,6 @@ INCIDENTS = (
         setup=_database,
         options=_FULL,
         twin_options=_ROOMY,
-        what="4 updates in all threads of the thread pool wait for a row; the COMMIT of its owner queues",
+        what="4 UPDATEs that wait for a row occupy all threads of the thread pool; its owner's COMMIT queues",
     ),
 )

@@ -75,7 +75,7 @@ def _rolls_back(server: Server) -> Iterator[None]:
 
 
 def _has(server: Server, state: str, count: int) -> bool:
-    """Return whether exactly ``count`` transactions are in this state."""
+    """Return whether exactly ``count`` transactions are in ``state``."""
     transactions = "information_schema.INNODB_TRX"
     return server.sql(f"SELECT COUNT(*) FROM {transactions} WHERE trx_state = '{state}'") == [(count,)]
 
@@ -126,7 +126,7 @@ def _bulk(name: str, server: str) -> Incident:
         _bulk_commit,
         _small_commits,
         options=_LOGGING,
-        what="a transaction with 4 GB of row events commits, and 8 clients commit small transactions",
+        what="a transaction with 4 GB of row events commits while 8 clients commit small transactions",
     )
 
 
@@ -138,7 +138,7 @@ def _rollback(name: str, server: str) -> Incident:
         _rolls_back,
         _commits,
         options=_OPTIONS,
-        what="a transaction with 4 million changed rows is rolled back, and 8 clients wait for its rows",
+        what="a transaction with 4 million row changes is rolled back, and 8 clients wait for its row locks",
     )
 
 

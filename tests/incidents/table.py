@@ -80,7 +80,7 @@ def tables(rows: Mapping[str, str], cures: Mapping[str, str]) -> Iterator[str]:
     for name, incident in BY_NAME.items():
         yield f"- **{name}**: {incident.what}"
     yield ""
-    yield "| incident | cure | counted | before, a second | after | factor |"
+    yield "| incident | cure | counter | before, per second | after, per second | factor |"
     yield "|---|---|---|---|---|---|"
     for name in BY_NAME:
         if name in cures:

@@ -21,8 +21,8 @@ mount -t sysfs sysfs sys
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 
-# Inside the machine, this process's control groups appear as the roots. The host may still use version 1 of
-# control groups, which has one tree per controller.
+# Inside the machine, this process's cgroups appear as the roots. The host may still use cgroup
+# version 1, which has one tree per controller.
 if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" = cgroup2fs ]; then
     mount -t cgroup2 cgroup2 sys/fs/cgroup
 else

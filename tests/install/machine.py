@@ -150,18 +150,18 @@ class Machine:
         )
 
 
-#: A shell script that enters the control groups given before ``--`` and executes the command after it.
+#: A shell script that enters the cgroups given before ``--`` and executes the command after it.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
 
 
 def _hierarchies() -> list[Path]:
-    """Return the roots of the host's control groups: one in version 2, or one per controller in version 1."""
+    """Return the roots of the host's cgroups: one in version 2, or one per controller in version 1."""
     mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     return [Path(mount[1]) for mount in mounts if mount[2] in ("cgroup", "cgroup2")]
 
 
 def _remove_group(group: Path) -> None:
-    """Remove a control group and its subgroups, once the kernel has detached the probes of its processes."""
+    """Remove a cgroup and its subgroups, once the kernel has detached the probes of its processes."""
     folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
     deadline = time.monotonic() + _GONE_S
     for folder in folders:

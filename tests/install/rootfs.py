@@ -38,7 +38,7 @@ def depends(deb: Path) -> list[str]:
 
 
 def clean_root(needed: Iterable[str], suite: str = SUITE) -> Path:
-    """Return a root folder with these packages. Tests share it: use an overlay instead of writing to it."""
+    """Return a root folder with the ``needed`` packages. Tests share it: write only to an overlay."""
     names = sorted({*needed, *(_BESIDE if suite == SUITE else ())})
     key = hashlib.sha256(f"{_RECIPE} {suite} {names}".encode()).hexdigest()[:8]
     root = cache.root() / "roots" / f"{suite}-{key}"

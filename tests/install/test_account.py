@@ -35,7 +35,7 @@ PASSWORD = "o5/Kx+2'=b"  # noqa: S105
 
 
 def statements(password: str) -> list[str]:
-    """Return the statements of account.sql, with this password filled in."""
+    """Return the statements of account.sql, with ``password`` filled in."""
     text = ACCOUNT.read_text().replace("change me", password.replace("'", "''"))
     lines = (line for line in text.splitlines() if not line.startswith("--"))
     return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]

@@ -117,7 +117,7 @@ def tree_disk(folder: Path) -> Path:
 
 
 def _closure(names: Iterable[str]) -> list[Distribution]:
-    """Return the installed distributions with these names, and their dependencies."""
+    """Return the installed distributions in ``names``, and their dependencies."""
     found: dict[str, Distribution] = {}
     wanted = list(names)
     while wanted:
@@ -147,7 +147,7 @@ def _make_root(packages: Iterable[str], servers: Iterable[Path], scratch: Path) 
 
 
 def _disk(files: Path, disk: Path, size: str) -> Path:
-    """Make a disk image with an ext4 file system that contains these files, without mounting it."""
+    """Make a disk image with an ext4 file system that contains ``files``, without mounting it."""
     run(["mke2fs", "-q", "-t", "ext4", "-d", str(files), str(disk), size], files.parent)
     return disk
 

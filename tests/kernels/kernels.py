@@ -46,7 +46,7 @@ VARIANTS = {
         ),
         Variant("lockdown", "booted with `lockdown=confidentiality`", options="lockdown=confidentiality"),
         Variant("no-btf", "no `/sys/kernel/btf`, as if built without CONFIG_DEBUG_INFO_BTF"),
-        Variant("cgroup-v1", "control groups version 1"),
+        Variant("cgroup-v1", "cgroup version 1"),
     )
 }
 _DENYING = ("seccomp", "lockdown", "no-btf")

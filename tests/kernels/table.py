@@ -44,12 +44,12 @@ def tables() -> Iterator[str]:
     yield ""
     for variant in VARIANTS.values():
         yield f"- {variant.name}: {variant.what}"
-    missing = [f"{kernel} {variant}" for kernel, variant, result in found if result is None]
+    missing = [_run_name(kernel, variant) for kernel, variant, result in found if result is None]
     if missing:
         yield ""
         yield f"Not run yet: {', '.join(missing)}."
     early = [
-        f"{kernel} {variant}" for kernel, variant, result in found if result and "complete" not in result
+        _run_name(kernel, variant) for kernel, variant, result in found if result and "complete" not in result
     ]
     if early:
         yield ""
@@ -64,8 +64,13 @@ def tables() -> Iterator[str]:
     yield "| system | kernel | expected to work like | because |"
     yield "|---|---|---|---|"
     for one in DERIVED:
-        run_yet = "" if results.load(*one.run) else f" ({_MISSING})"
-        yield f"| {one.system} | {one.kernel} | {' '.join(one.run)}{run_yet} | {one.why} |"
+        run_yet = "" if results.load(*one.run) else f", {_MISSING}"
+        yield f"| {one.system} | {one.kernel} | {_run_name(*one.run)}{run_yet} | {one.why} |"
+
+
+def _run_name(kernel: str, variant: str) -> str:
+    """Return the name of a run, such as ``6.12 (default)`` or, for any kernel 7, ``7.x (default)``."""
+    return f"{kernel}x ({variant})" if kernel.endswith(".") else f"{kernel} ({variant})"
 
 
 def _features(run: Iterable[tuple[str, Result]]) -> Iterator[str]:
@@ -147,7 +152,7 @@ _CELLS = {
 
 
 def _stacks(run: Iterable[tuple[str, Result]]) -> Iterator[str]:
-    yield "| kernel | variant | server | method | complete | trust | waits right |"
+    yield "| kernel | variant | server | method | complete | trust | wait class correct |"
     yield "|---|---|---|---|---|---|---|"
     for variant, result in run:
         for name, server in _servers(result):

@@ -71,7 +71,7 @@ class Symbols:
 
     @classmethod
     def of(cls, files: Iterable[str]) -> Symbols:
-        """Read ``.symtab`` and ``.dynsym`` of these files."""
+        """Read ``.symtab`` and ``.dynsym`` of each file."""
         rows = set()
         for path in files:
             for option in ((), ("-D",)):

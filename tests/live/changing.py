@@ -70,7 +70,7 @@ def other_value(toggle: Toggle, now: str) -> str:
 
 
 def shown(server: Server, names: list[str]) -> list[Any]:
-    """Return the values of the server's global variables with these names."""
+    """Return the values of the server's global variables ``names``."""
     return list(server.sql("SELECT " + ", ".join(f"@@global.{name}" for name in names))[0])
 
 

@@ -66,7 +66,7 @@ class Example:
 
 
 def examples(page: Path) -> Iterator[Example]:
-    """Yield all examples of a page in order. Raises ValueError for a malformed block."""
+    """Yield all examples of a page in order. Raise ValueError for a malformed block."""
     text = page.read_text()
     for block in _FENCE.finditer(text):
         line = text.count("\n", 0, block.start("body")) + 1
@@ -116,7 +116,7 @@ class There:
 def placed(command: str, there: There) -> str:
     """Adapt an example's command to the test server of this run.
 
-    Raises ValueError if the command does not run ``innoscope``, or if Innoscope has no such command.
+    Raise ValueError if the command does not run ``innoscope``, or if Innoscope has no such command.
     """
     first, bar, rest = command.partition(" | ")
     words = shlex.split(first, comments=True)

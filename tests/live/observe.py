@@ -112,7 +112,7 @@ class Observation:
             seen[text] += 1
 
     def shown(self, keys: Iterable[str]) -> str:
-        """Return example stacks for these trust levels or wait classes as text."""
+        """Return example stacks for ``keys`` (trust levels or wait classes) as text."""
         return "\n".join(
             f"  {key} {count}× {text}" for key in keys for text, count in self.examples.get(key, {}).items()
         )
@@ -157,7 +157,7 @@ class Observatory:
         self._server = None
 
     def server(self, name: str, options: tuple[str, ...] = ()) -> Server:
-        """Return the server, or the first node of the cluster, with these options; stop the previous one."""
+        """Return the server, or the cluster's first node, with ``options``; stop the previous one."""
         if self._running != (name, options) or self._server is None or not self._server.running:
             self.close()
             subject = RECORDING.get(name, name)
@@ -169,7 +169,7 @@ class Observatory:
         return self._server
 
     def observe(self, name: str, load: str) -> Observation:
-        """Return the observation of that server under that load."""
+        """Return the observation of the server ``name`` under ``load``."""
         if (name, load) not in self._done:
             server = self.server(name, TableScan.server_options if load == TableScan.name else ())
             plan = PLANS[load]
@@ -195,8 +195,8 @@ def affected(server: Server, own: frozenset[int], workload: Workload) -> frozens
     """Return the threads of the load, as reported by the server and not derived from their stacks.
 
     MySQL before 5.7 reports no thread ids. Its single accepting thread numbers the connections and
-    creates a thread for each one, so the threads start in the order of the connection ids. ``own`` are the
-    server's other threads.
+    creates a thread for each one, so the threads start in the order of the connection ids. ``own`` contains
+    the ids of the server's own threads, which serve no connection.
     """
     threads = workload.os_threads()
     if threads is not None:

@@ -1,4 +1,4 @@
-"""Compare a server's probes with its own counters, under loads that cause many events of each kind."""
+"""Compare a server's probes with the server's counters, under loads that cause many events of each kind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 // Threads that sleep in a function of the test's choice.
 //
-// Arguments: the descriptor for replies, then one descriptor per thread for orders. A thread that reads 'a' or 'b'
-// enters asleep_in_a or asleep_in_b, replies with its index and sleeps there; on 'q' it exits.
+// Arguments: the descriptor for replies, then one descriptor per thread for commands. A thread that reads 'a' or
+// 'b' enters asleep_in_a or asleep_in_b, replies with its index and sleeps there; on 'q' it exits.
 #include <cstdint>
 #include <cstdlib>
 #include <pthread.h>
@@ -11,26 +11,26 @@ static int answers;
 
 struct thread {
     uint8_t index;
-    int orders;
+    int commands;
 };
 
 // Both functions below sleep in this one, so only a correct copy of the stack shows which of them called it.
 extern "C" __attribute__((noinline, noclone)) char told(const thread *self)
 {
-    char order = 'q';
+    char command = 'q';
     (void)!write(answers, &self->index, 1);
-    if (read(self->orders, &order, 1) != 1)
+    if (read(self->commands, &command, 1) != 1)
         return 'q';
     __asm__ volatile("");
-    return order;
+    return command;
 }
 
 #define STATE(name)                                                                                          \
     extern "C" __attribute__((noinline, noclone)) char asleep_in_##name(const thread *self)                  \
     {                                                                                                        \
-        char order = told(self);                                                                             \
+        char command = told(self);                                                                           \
         __asm__ volatile("");                                                                                \
-        return order;                                                                                        \
+        return command;                                                                                      \
     }
 STATE(a)
 STATE(b)
@@ -38,9 +38,9 @@ STATE(b)
 static void *run(void *argument)
 {
     const thread *self = static_cast<thread *>(argument);
-    char order = 'a';
-    while (order != 'q')
-        order = order == 'a' ? asleep_in_a(self) : asleep_in_b(self);
+    char command = 'a';
+    while (command != 'q')
+        command = command == 'a' ? asleep_in_a(self) : asleep_in_b(self);
     return nullptr;
 }
 

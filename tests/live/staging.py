@@ -61,5 +61,5 @@ LOADS: Mapping[str, Callable[[Server, int], Load]] = {**WORKLOADS, "copy": Copy}
 
 
 def server_options(name: str) -> tuple[str, ...]:
-    """Return the server options that the load of this name needs."""
+    """Return the server options that the load ``name`` needs."""
     return tuple(getattr(LOADS[name], "server_options", ()))

@@ -98,7 +98,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     """Wait until the file is served. debuginfod does not support HEAD."""
     deadline = time.monotonic() + _SCAN_S
     while not _answers(url):
-        assert process.poll() is None, "debuginfod has ended"
+        assert process.poll() is None, "debuginfod has exited"
         assert time.monotonic() < deadline, "debuginfod does not find the file"
         time.sleep(0.1)
 

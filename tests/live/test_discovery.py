@@ -1,7 +1,7 @@
-"""Test that the sample configurations for service discovery are valid.
+"""Test that the example configurations for service discovery are valid.
 
-The samples give agents the labels that the dashboards need. Debian's Prometheus is built without Consul and
-Kubernetes, so promtool checks these samples with file_sd_configs instead of their own discovery block.
+The examples give agents the labels that the dashboards need. Debian's Prometheus is built without Consul and
+Kubernetes, so promtool checks these examples with file_sd_configs instead of their own discovery block.
 VictoriaMetrics, which parses the same configuration strictly, checks the discovery blocks.
 """
 

@@ -75,7 +75,7 @@ def _sleeps(server: Server) -> dict[int, int]:
     """Return the number of the current sleep of each thread that sleeps: its voluntary context switches."""
     found = {}
     for task in Path(f"/proc/{server.pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # the thread has ended
+        with contextlib.suppress(OSError):  # the thread has exited
             status = (task / "status").read_text()
             if "\nState:\tS" in status:
                 found[int(task.name)] = int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])

@@ -141,7 +141,7 @@ def test_counters_lie_between_two_reads_over_sql(small: Server, reader: MemoryRe
 def test_pending_reads_are_counted_during_read_ahead(small: Server, reader: MemoryReader) -> None:
     """Read-ahead requests a whole extent at a time."""
     name = "aio_pending_requests.read"
-    if small.spec.flavour == "mariadb":  # it has no such arrays
+    if small.spec.flavour == "mariadb":  # the AIO slot arrays exist only in MySQL
         assert name not in reader.read()
         return
     with TableScan(small, 2):

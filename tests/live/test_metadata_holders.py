@@ -1,4 +1,4 @@
-"""Holders of metadata locks are read from the memory of stripped servers, also if SQL is refused."""
+"""Holders of metadata locks are read from the memory of stripped servers, even if SQL is refused."""
 
 from __future__ import annotations
 

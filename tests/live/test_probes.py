@@ -114,7 +114,7 @@ def test_row_lock_waits_equal_bpftraces_count(name: str) -> None:
 def test_table_opens_equal_bpftraces_count(name: str) -> None:
     """Open sixty tables, and open them again after FLUSH TABLES.
 
-    bpftrace is used, because Opened_tables includes the tables of other engines.
+    Compare with bpftrace's count, because Opened_tables includes the tables of other engines.
     """
     tables = 60
     with (

@@ -1,4 +1,4 @@
-"""Test that promtool and amtool accept the alert rules and the sample configurations."""
+"""Test that promtool and amtool accept the alert rules and the example configurations."""
 
 from __future__ import annotations
 

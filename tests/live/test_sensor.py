@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 IDLERS = 40
 WAITERS = 25
 PATIENCE_S = 30
-#: Maximum seconds from the end of a server to the first values of its successor.
+#: Maximum seconds from the exit of a server to the first values of its successor.
 FOLLOWED_S = 5
 
 
@@ -109,7 +109,7 @@ def test_thread_seconds_grow_in_proportion_to_the_threads(sensing: Sensing, mysq
 
 
 def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Server) -> None:
-    """Compare the CPU time of connections that compute with the kernel's figure for the whole process."""
+    """Compare the CPU time of CPU-bound connections with the kernel's figure for the whole process."""
 
     def cpu() -> tuple[dict[str, float], float]:
         reply = sensing.until(mariadb, lambda _: True)

@@ -187,7 +187,7 @@ def test_ended_servers_are_reported_down_up_to_a_limit(
     for number in range(MAX_ENDED + 3):
         home = tmp_path / str(number)
         home.mkdir()
-        monkeypatch.chdir(home)  # the process's data folder, by which successors are detected
+        monkeypatch.chdir(home)  # the process's data directory, by which successors are detected
         with Pretender(home) as pretender:
             ended.append(pretender.pid)
             sensor.tick()
@@ -199,7 +199,7 @@ def test_ended_servers_are_reported_down_up_to_a_limit(
         sensor.close()
 
     assert found["process"].samples == (Sample("mysqld_up", 0),)
-    assert found["process"].reason == f"gone: process {ended[-1]} has ended"
+    assert found["process"].reason == f"gone: process {ended[-1]} has exited"
     assert left == set(ended[-MAX_ENDED:])
 
 

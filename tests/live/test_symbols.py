@@ -311,7 +311,7 @@ def test_refused_pack_is_reported_once_and_the_search_continues(
 
 
 def test_hundreds_of_damaged_packs_are_cheap_to_refuse(scene: Scene, tmp_path: Path) -> None:
-    """Check the time and the memory needed to refuse packs with a wrong checksum and with a valid one."""
+    """Check the time and the memory needed to reject packs with a wrong checksum and with a valid one."""
     whole = scene.pack.read_bytes()
     body, unpacked = whole[96:], int.from_bytes(whole[20:24], "little")
     draw, mutant = random.Random(5), tmp_path / "mutant.pack"  # noqa: S311

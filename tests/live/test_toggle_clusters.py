@@ -28,7 +28,7 @@ pytestmark = long("tests/unit/test_toggle_engine.py has the warning")
 
 
 def _warned(changer: Changer, words: str) -> set[str]:
-    """Return the toggles whose plan on this server has a warning that begins with these words."""
+    """Return the toggles whose plan on this server has a warning that begins with ``words``."""
     found = set()
     for toggle in catalog.load().values():
         now = changer.now(toggle)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DETECTING = few(
     ("mysql-5.7.22", "mysql-8.0.31", "mysql-9.7", "mariadb-10.5", "mariadb-10.11", "mariadb-11.4.5"),
     "mysql-9.7", "mariadb-10.11", "mariadb-11.4.5",
-    reason="like the neighbouring versions",
+    reason="the other versions behave in the same way",
 )  # fmt: skip
 #: Servers that count this load's spin rounds: MariaDB counts none, and 9.7 only those of read-write locks.
 COUNTING_ROUNDS = ("mysql-5.5.9", "mysql-5.6.24")
@@ -85,7 +85,7 @@ def test_read_ahead_stops_and_resumes(small: Callable[[str], Changed], name: str
         assert until(lambda: read_ahead(scan) > still)
 
 
-@pytest.mark.parametrize("name", few(EVERY, *NAMES, reason="like the neighbouring versions"))
+@pytest.mark.parametrize("name", few(EVERY, *NAMES, reason="the other versions behave in the same way"))
 def test_full_server_gets_more_connections_by_memory(small: Callable[[str], Changed], name: str) -> None:
     """Raise max_connections in memory while no login is possible, and then undo the change."""
     one = small(name)

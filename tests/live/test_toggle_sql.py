@@ -59,7 +59,10 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=few((*NAMES, *ADDED), *NAMES, reason="like the neighbouring versions"))
+@pytest.fixture(
+    scope="module",
+    params=few((*NAMES, *ADDED), *NAMES, reason="the other versions behave in the same way"),
+)
 def live_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Yield a server that the tests may change. Only one such server runs at a time."""
     with Server(request.param) as server:

@@ -78,7 +78,7 @@ def _functions(stack: dict[str, Any]) -> list[str]:
 
 
 def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
-    """Return the share of the calls whose stacks contain all of these functions."""
+    """Return the share of the calls whose stacks contain all functions of ``path``."""
     stacks = document["callers"]["stacks"]
     return float(sum(stack["share"] for stack in stacks if set(path) <= set(_functions(stack))))
 

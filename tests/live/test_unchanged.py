@@ -36,13 +36,13 @@ class Sleepers:
     def __init__(self, program: Path) -> None:
         answers, answer = os.pipe()
         pipes = [os.pipe() for _ in range(THREADS)]
-        orders = [read for read, _ in pipes]
+        commands = [read for read, _ in pipes]
         self._process = subprocess.Popen(
-            [program, *map(str, (answer, *orders))], pass_fds=(answer, *orders), start_new_session=True
+            [program, *map(str, (answer, *commands))], pass_fds=(answer, *commands), start_new_session=True
         )
-        self._orders = [write for _, write in pipes]
+        self._commands = [write for _, write in pipes]
         self._answers = answers
-        for descriptor in (answer, *orders):
+        for descriptor in (answer, *commands):
             os.close(descriptor)
         self.states = ["a"] * THREADS
         self._answered(THREADS)
@@ -51,17 +51,17 @@ class Sleepers:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, index: int, order: str) -> None:
+    def tell(self, index: int, command: str) -> None:
         """Make a thread enter a function, and wait for its reply; ``q`` makes it exit without a reply."""
-        os.write(self._orders[index], order.encode())
-        self.states[index] = order
-        if order != "q":
+        os.write(self._commands[index], command.encode())
+        self.states[index] = command
+        if command != "q":
             self._answered(1)
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        for descriptor in (*self._orders, self._answers):
+        for descriptor in (*self._commands, self._answers):
             os.close(descriptor)
 
     def _answered(self, number: int) -> None:

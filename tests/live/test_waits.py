@@ -1,4 +1,4 @@
-"""Test that threads get the right wait class under loads whose waits are known."""
+"""Test that threads get the correct wait class under loads whose waits are known."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 FLOOR = 0.995
 
-#: In MariaDB 10.5, InnoDB waits for latches with condition variables, too, and its functions have no names.
-#: Therefore some waits for page latches are classified as row locks.
-COARSE = pytest.mark.xfail(reason="hidden names: waits for page latches look like row locks", strict=False)
+#: In MariaDB 10.5, InnoDB also uses condition variables to wait for latches, and its functions have no
+#: symbols. Therefore some waits for page latches are classified as row locks.
+COARSE = pytest.mark.xfail(reason="stripped: waits for page latches look like row locks", strict=False)
 
 
 def _marks(subject: str, load: str) -> list[pytest.MarkDecorator]:
     quick = subject in NAMES or (load == "row_lock" and subject in ADDED)
-    marks = [] if quick else [long("like the neighbouring versions")]
+    marks = [] if quick else [long("the other versions behave in the same way")]
     return [*marks, COARSE] if subject == "mariadb-10.5" and load in ("fsync", "table_scan") else marks
 
 
@@ -37,7 +37,9 @@ OBSERVED = [
 
 @pytest.mark.parametrize(("subject", "load"), OBSERVED)
 def test_affected_threads_get_the_right_wait_class(observatory: Observatory, subject: str, load: str) -> None:
-    """Check that the minimum share also holds on mariadb-10.11, whose InnoDB functions have no names.
+    """Check that at least FLOOR of the affected threads get a correct wait class.
+
+    This includes mariadb-10.11, whose InnoDB functions have no symbols.
 
     On that server, the class follows from the exported functions of the SQL layer, the system call and the
     file. Inside InnoDB, only the kind of sleep is known (a condition variable means a row lock, a bare

@@ -43,7 +43,7 @@ class Broken(AssertionError):
 
 
 def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
-    """Yield the results of all toggles, in the catalog's order. Raises Broken and the engine's errors."""
+    """Yield the results of all toggles, in the catalog's order. Raise Broken and the engine's errors."""
     changer = Changer(server, folder)
     for toggle in catalog.load().values():
         try:

@@ -29,14 +29,15 @@ backend in **bold** is used unless `--backend` names another one.
 _WITNESSES = """
 ## The settings behind them
 
-Values as read back independently (*witness*). SQL is `SELECT @@global.…` on a separate connection, also for
-values written into memory. Memory is the value at the symbol's address, if the server has no variable for
-it.
+The values of each setting, read back through an independent channel (the *witness* column). SQL is
+`SELECT @@global.…` on a separate connection, also for values written into memory. Memory is the value at
+the symbol's address, if the server has no variable for it.
 """
 _NOT_HERE = """
 ## Not on this server
 
-The dashes above, with the reasons that `innoscope toggle set` prints (exit code 15).
+These are the toggles marked – in the first table, with the reason that `innoscope toggle set` prints (exit
+code 15).
 """
 _NEVER = """
 ## Refused backends

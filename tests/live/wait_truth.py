@@ -1,4 +1,4 @@
-"""Define each load's right wait classes, and measure their share.
+"""Define the correct wait classes of each load, and measure how many threads have them.
 
 ``PYTHONPATH=tests python -m live.wait_truth`` prints the shares by server and load.
 
@@ -40,7 +40,7 @@ _OF_CLUSTERS: Final = {
     "galera": {"galera_wait"},
     "group-replication": {"group_replication_wait", "fsync_binlog", "group_commit"},
 }
-#: Classes that are never right, because clients read each reply at once.
+#: Classes that are never correct, because clients read each reply at once.
 _NEVER: Final = {"network_send"}
 #: The expected class on servers that differ from the others. From 8.0.22 to 8.3, by default only dedicated
 #: threads write and flush the redo log (innodb_log_writer_threads), and all other threads wait for them.
@@ -56,17 +56,17 @@ _IMPOSSIBLE: Final = {("galera", "metadata_lock"), ("mariadb-11.8", "fsync")}
 
 
 def exists(subject: str, load: str) -> bool:
-    """Return whether the load can occur on that server or cluster."""
+    """Return whether the load can occur on the server or cluster ``subject``."""
     return (subject, load) not in _IMPOSSIBLE
 
 
 def expected(subject: str, load: str) -> str:
-    """Return the class that at least one thread of that load must have."""
+    """Return the class that at least one thread of the load must have."""
     return _INSTEAD.get((subject, load), WORKLOADS[load].expected)
 
 
 def right(subject: str, load: str) -> set[str]:
-    """Return all classes that are right for threads of that load."""
+    """Return all classes that are correct for threads of the load."""
     declared = {expected(subject, load), *WORKLOADS[load].also, *_ALSO.get(load, ())}
     commits = {"update_storm", "fsync"}
     return (declared | (_OF_CLUSTERS.get(subject, set()) if load in commits else set())) - _NEVER
@@ -74,14 +74,14 @@ def right(subject: str, load: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The number of classified threads, and of those with a right class."""
+    """The number of classified threads, and of those with a correct class."""
 
     total: int
     good: int
 
     @property
     def share(self) -> float:
-        """Return the share of the threads that have a right class."""
+        """Return the share of the threads that have a correct class."""
         return self.good / self.total
 
 

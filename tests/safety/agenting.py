@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Maximum seconds that a scrape may take, even if the server or the sensor fails.
 SCRAPE_S = 1.0
 _READY_S = 30
-#: Maximum time in seconds until the agent has ended.
+#: Maximum time in seconds until the agent has exited.
 _END_S = 10
 _PATIENCE_S = 20
 _TEST_NAME = "under test"
@@ -37,11 +37,11 @@ class Scrape:
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
     def value(self, name: str, /, **labels: str) -> float | None:
-        """Return the value with this name and these labels, or None. The name is without ``innoscope_``."""
+        """Return the value of a series, or None. ``name`` is the metric without ``innoscope_``."""
         return self.values.get((f"innoscope_{name}", tuple(sorted(labels.items()))))
 
     def named(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
-        """Return all series with this name, by their labels."""
+        """Return all series of a metric, by their labels."""
         return {labels: value for (one, labels), value in self.values.items() if one == f"innoscope_{name}"}
 
     def why(self, collector: str) -> str | None:

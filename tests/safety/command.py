@@ -38,7 +38,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def assert_one_clear_error(
     result: subprocess.CompletedProcess[str], code: int, *words: str, remedy: bool = True
 ) -> None:
-    """Check the exit code, and that stderr is one ``innoscope: …`` line with these words, then a remedy."""
+    """Check the exit code, and that stderr is one line ``innoscope: …`` with ``words``, then a remedy."""
     lines = result.stderr.splitlines()
     assert result.returncode == code, result.stderr
     assert [line for line in lines if line.startswith("innoscope: ")] == lines[:1], result.stderr

@@ -75,7 +75,7 @@ def beyond_nsenter(process: subprocess.Popen[bytes]) -> int:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while Path(f"/proc/{process.pid}/comm").read_text() == "nsenter\n" and not children.read_text():
         if process.poll() is not None:
-            raise RuntimeError(f"nsenter started nothing: it ended with {process.returncode}")
+            raise RuntimeError(f"nsenter started nothing: it exited with {process.returncode}")
     if Path(f"/proc/{process.pid}/comm").read_text() != "nsenter\n":
         return process.pid
     return int(children.read_text().split()[0])

@@ -65,7 +65,7 @@ class Gdb:
         self.type(f"echo {_READY}\\n")
         assert self.process.stdout is not None
         while _READY not in (line := self.process.stdout.readline()):
-            assert line, "gdb has ended"
+            assert line, "gdb has exited"
         return self
 
     def until_traced(self) -> Gdb:

@@ -54,7 +54,7 @@ def public_key() -> bytes:
 
 
 def encrypted(connection: socket.socket, form: str, first: str, certificate: str) -> bytes:
-    """Send a greeting of this form, use TLS if the client does, and return the received bytes."""
+    """Send a greeting in ``form``, use TLS if the client does, and return the received bytes."""
     connection.settimeout(_LONGEST_S)
     got = b""
     try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def artificial_hog() -> None:
-    """Use CPU time until the process ends."""
+    """Use CPU time until the process exits."""
     number = 0
     while True:
         number += 1

@@ -261,7 +261,7 @@ ts: .quad 1000,0
 
 
 def compile_program(folder: Path, frames: str, name: str = "looper") -> Path:
-    """Compile a program that sleeps in a function with this call frame information."""
+    """Compile a program that sleeps in a function whose call frame information is ``frames``."""
     (folder / "spin.s").write_text(_ASSEMBLER.format(frames=frames))
     (folder / "main.c").write_text("void spin(void); int main(void){ spin(); return 0; }\n")
     program = folder / name

@@ -1,4 +1,4 @@
-"""Create two hosts, each a network namespace, and a link between them. They end with the test.
+"""Create two hosts, each a network namespace, and a link between them. They are removed after the test.
 
 The agent runs on ``here`` and its clients run on ``there``. To act on the host ``there``, use
 ``there.entered()``, or put ``there.prefix`` before a command.
@@ -36,7 +36,7 @@ class Host:
 
     @property
     def prefix(self) -> list[str]:
-        """Return the prefix of a command that is to run on this host."""
+        """Return a command prefix that runs a command on this host."""
         return ["nsenter", f"--target={self.holder}", "--net", "--"]
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Return command prefixes that remove privileges or replace files."""
+"""Build command prefixes that remove privileges or replace files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SITE = Path(click.__file__).parents[1]
 
 
 def without(*capabilities: str) -> list[str]:
-    """Return the prefix of a command that root runs without these capabilities."""
+    """Return a command prefix that removes the given capabilities from root."""
     less = ",".join(f"-{name}" for name in capabilities)
     return ["setpriv", "--bounding-set", less, "--inh-caps", less]
 
 
 def without_bpf() -> list[str]:
-    """Return the prefix of a command that root runs as if on a host that denies BPF."""
+    """Return a command prefix that denies BPF to root, as some hosts do."""
     return without("bpf", "perfmon", "sys_admin")
 
 
 def denying(*calls: str) -> list[str]:
-    """Return the prefix of a command for which these system calls fail with EPERM."""
+    """Return a command prefix that makes the given system calls fail with EPERM."""
     return ["/usr/bin/python3", str(Path(__file__).with_name("denying_main.py")), ",".join(calls)]
 
 
@@ -57,6 +57,6 @@ def as_user(uid: int, *arguments: object) -> list[str]:
 
 
 def seeing(real: Path, place: str) -> list[str]:
-    """Return the prefix of a command for which the folder ``real`` is mounted at ``place``."""
+    """Return a command prefix that mounts the folder ``real`` at ``place``."""
     script = f"mkdir -p {place} && mount --bind '{real}' {place} && exec \"$@\""
     return ["unshare", "--mount", "sh", "-c", script, "sh"]

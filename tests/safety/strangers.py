@@ -18,7 +18,10 @@ _SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
 class Strangers:
-    """Start such processes, and end them when the block ends. ``folder`` must be accessible to all users."""
+    """Start processes with a server's name, and end them when the block ends.
+
+    ``folder`` must be accessible to all users.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.executable = folder / "mysqld"

@@ -125,7 +125,7 @@ def run(folder: Path, chance: random.Random, outcomes: Counter[str]) -> None:
 
 
 def main() -> None:
-    """Run as often as requested and print the counts."""
+    """Do the requested number of runs, and print how many steps succeeded and how many failed, by error."""
     if sys.argv[1] == "spoil":
         spoil_all_the_time(Path(sys.argv[3]), int(sys.argv[2]))
     times, folder = int(sys.argv[1]), Path(sys.argv[3])

@@ -84,7 +84,7 @@ class Tenant:
                     return pid
             except (ProcessLookupError, PermissionError):
                 continue
-        raise AssertionError("the tenant has ended")
+        raise AssertionError("the tenant has exited")
 
     @staticmethod
     def _child(pid: int) -> int:

@@ -125,7 +125,7 @@ def sequences(output: bytes) -> set[str]:
 
 
 def without(allowed: set[str]) -> Callable[[str], str]:
-    """Return a function that removes these sequences, cursor positions and progress lines."""
+    """Return a function that removes cursor positions, progress lines and the sequences in ``allowed``."""
 
     def take_out(text: str) -> str:
         text = _PLACE.sub("", without_colours(text))

@@ -109,12 +109,12 @@ def test_snapshots_before_the_servers_end_are_printed() -> None:
     assert len(snapshots) < 99
     assert all(snapshot["threads"] for snapshot in snapshots)
     result = subprocess.CompletedProcess(process.args, process.returncode, rest, errors)
-    assert_one_clear_error(result, NoSuchProcess.exit_code, "has ended")
+    assert_one_clear_error(result, NoSuchProcess.exit_code, "has exited")
 
 
 @pytest.mark.parametrize("method", snapshot_methods.ALL)
 def test_a_process_that_ends_during_a_snapshot_is_reported(tmp_path: Path, method: str) -> None:
-    """Take snapshots without a pause, so that each process ends during a snapshot.
+    """Take snapshots without a pause, so that each process exits during a snapshot.
 
     Half of the processes become zombies.
     """
@@ -141,7 +141,7 @@ def test_a_process_that_ends_during_a_snapshot_is_reported(tmp_path: Path, metho
             errors.append(loop.stdout.readline().replace(str(pretender.pid), "PID").strip())
     loop.communicate(timeout=DEADLINE_S)
     assert loop.returncode == 0
-    assert Counter(errors) == {"NoSuchProcess: process PID does not exist or has ended": ENDS}
+    assert Counter(errors) == {"NoSuchProcess: process PID does not exist or has exited": ENDS}
 
 
 # Privileges

@@ -112,7 +112,7 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
 
 
 def full_suite_only(*runs: Run) -> list[Run]:
-    """Return these runs in the full suite, and none in the quick suite. Use this for slow variants."""
+    """Return the given runs in the full suite, and none in the quick suite. Use this for slow variants."""
     return [*runs] if chosen.full else []
 
 

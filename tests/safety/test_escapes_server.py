@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_EVIL = EVIL.replace(b"\xff", b"").decode()  # the server refuses invalid UTF-8
+_EVIL = EVIL.replace(b"\xff", b"").decode()  # the server rejects invalid UTF-8
 _USER = _EVIL[:16]  # short enough for every server
 _WAITERS = 3
 

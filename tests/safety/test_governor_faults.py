@@ -136,7 +136,7 @@ _STARTING: Final = (
 
 
 def _errors(number: int) -> list[str]:
-    """Return the errors to raise from the call with this number."""
+    """Return the errors to raise from call number ``number``."""
     names = list(ERRORS)
     first = number % len(names)
     return [*names[first:], *names[:first]][: count(quick=1, full=len(names))]

@@ -33,7 +33,7 @@ EINTR_PER_SNAPSHOT = 11
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Start a server with 1,000 connections: idle, waiting for a row, updating one row, or computing."""
+    """Start a server with 1,000 connections: idle, waiting for a row, updating one row, or CPU-bound."""
     with ExitStack() as stack:
         server = stack.enter_context(Server("mysql-5.6.24"))
         for kind, count in ((Idle, 950), (RowLock, 29), (UpdateStorm, 12), (Cpu, 8)):

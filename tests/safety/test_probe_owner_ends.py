@@ -1,7 +1,7 @@
 """No breakpoint remains in the server, however a process with probes ends.
 
 The process is killed by the OOM killer, aborted as if by systemd's watchdog, killed by SIGBUS, or killed
-together with its control group. It ends at a random time while its probes are attached, or while it detaches
+together with its cgroup. It ends at a random time while its probes are attached, or while it detaches
 and attaches the probes in a loop.
 """
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 KILLS = count(quick=2, full=8)
 _HERE = Path(__file__).parent
 _KINDS = {"on-cpu": [], "off-cpu": ["--off-cpu"]}
-#: Prefixes of commands that profile CPU time by BPF, and by perf events of CPUs and of threads.
+#: Command prefixes for CPU profiles with BPF, with perf events per CPU, and with perf events per thread.
 _UNDER = {"on-cpu": [], "off-cpu": [], "perf": denying("bpf"), "perf-threads": without_bpf()}
 
 
@@ -97,7 +97,7 @@ def test_a_profile_ends_with_its_server(kind: str) -> None:
 
     assert process.returncode == 4, err
     profile = json.loads(out)
-    assert "the server ended after" in profile["ended"]
+    assert "the server exited after" in profile["ended"]
     assert profile["total"] > 0
     if kind == "off-cpu":
         assert len(profile["threads"]) > 10
@@ -138,7 +138,7 @@ def test_a_process_that_has_ended_is_reported() -> None:
         target = find_one(server.pid)
         profiler = OnCpuProfiler(target)
         server.kill()
-        with pytest.raises(NoSuchProcess, match="does not exist or has ended"):
+        with pytest.raises(NoSuchProcess, match="does not exist or has exited"):
             run(profiler, target, 1)
 
 

@@ -1,4 +1,4 @@
-"""Without BPF, CPU profiles are taken by perf events. They agree with profiles by BPF, and stop nothing."""
+"""Without BPF, CPU profiles are taken with perf events. They agree with BPF's profiles, and stop nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SECONDS = 6
 FREQUENCY = 499
-#: One clock per CPU, for all time; or clocks for each thread, for the time in user mode only.
+#: Per-CPU clock events, for all time; or per-thread clock events, for the time in user mode only.
 _PER_CPU, _PER_THREAD = denying("bpf"), without_bpf()
 _DENIED, _LESS = "BPF denied", "no CAP_BPF, CAP_PERFMON"
 RIGHTS = [pytest.param(_PER_CPU, id=_DENIED), pytest.param(_PER_THREAD, id=_LESS)]
@@ -56,7 +56,7 @@ def _both(pid: int, rights: list[str]) -> tuple[dict[str, Any], Profile]:
 
 @pytest.mark.parametrize("rights", RIGHTS)
 def test_functions_agree_with_those_by_bpf(server: Server, rights: list[str]) -> None:
-    # Clocks per thread miss the beginning of each time slice, so the load must have few context switches.
+    # Per-thread clock events miss the beginning of each time slice: the load must have few context switches.
     load = Burn(server, 2) if rights is _PER_THREAD else Oltp(server, 4)
     with load:
         by_perf, by_bpf = _both(server.pid, rights)

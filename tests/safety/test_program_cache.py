@@ -105,7 +105,7 @@ def _cut(file: Path) -> None:
 
 
 def _refused_by_the_kernel(file: Path) -> None:
-    """Cache a program without an exit instruction, which the kernel refuses."""
+    """Cache a program without an exit instruction, which the verifier rejects."""
     code = Compiled({"probe": bytes(16)}, (Shape("seen", 2, 4, 8, 1, 0),))
     Cache("programs", 64).write(file.name, code.pack())
 

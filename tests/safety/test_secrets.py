@@ -159,7 +159,7 @@ def test_errors_in_the_web_configuration_show_no_secret(text: str, tmp_path: Pat
 
 
 def test_option_files_with_unsafe_permissions_are_reported(tmp_path: Path) -> None:
-    """Warn if all users can read the file, and refuse it if all users can write it."""
+    """Warn if all users can read the file, and reject it if all users can write it."""
     file = written(tmp_path / "my.cnf", f"[client]\npassword={PASSWORD}\n[broken\n=\n\0\n", 0o644)
     main = written(tmp_path / "agent.toml", f"[sql]\ndefaults_file = '{file}'\n")
 

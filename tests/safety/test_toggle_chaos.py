@@ -33,7 +33,7 @@ PATIENCE_S = 60
 CHANGES = (READ_AHEAD, CONNECTIONS)
 #: With this option, switching read-ahead off needs two writes.
 BOTH = {"innodb_random_read_ahead": 1}
-#: Fault points before the intent to make the change is journaled.
+#: Fault points before the intent to make the change is journalled.
 EARLY = engine.FAULTS[: engine.FAULTS.index("intended")]
 
 
@@ -65,7 +65,7 @@ def _chosen(found: list[str]) -> list[str]:
 
 
 def died(process: subprocess.Popen[bytes]) -> bool:
-    """Wait for the process and return whether it was killed. Fail if it ended with any other error."""
+    """Wait for the process and return whether it was killed. Fail if it exited with any other error."""
     errors = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode in (0, -signal.SIGKILL), errors.decode()
     return process.returncode == -signal.SIGKILL
@@ -112,7 +112,7 @@ def test_an_undo_can_be_killed_at_every_boundary(subject: Subject, change: Chang
 
 
 def begun(process: subprocess.Popen[bytes]) -> bool:
-    """Wait until the process is about to lock the server. Return False if it ends earlier."""
+    """Wait until the process is about to lock the server. Return False if it exits earlier."""
     assert process.stdout is not None
     return process.stdout.readline() == b"begins\n"
 

@@ -187,8 +187,8 @@ def test_a_server_that_has_ended_is_refused(target: Target) -> None:
         step = prepare(gone, MAX_CONNECTIONS)
         server.kill()
         with MemoryWriter(gone) as writer:
-            assert_refused(NoSuchProcess, "has ended", lambda: writer.write(step))
-            assert_refused(NoSuchProcess, "has ended", lambda: writer.read(step))
+            assert_refused(NoSuchProcess, "has exited", lambda: writer.write(step))
+            assert_refused(NoSuchProcess, "has exited", lambda: writer.read(step))
     assert replace(find_one(pid=target.pid), threads=0) == replace(target, threads=0)
 
 

@@ -1,4 +1,4 @@
-"""Traces leave nothing behind if the server ends or the tool is killed, and hot functions are refused."""
+"""Traces leave nothing behind if the server exits or the tool is killed, and hot functions are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_trace_ends_with_its_server_and_prints_its_results() -> None:
             code = tracing.finish()
         assert code == NoSuchProcess.exit_code, tracing.err
         assert "calls in" in tracing.out
-        assert "the server ended" in tracing.out
+        assert "the server exited" in tracing.out
         server.start()  # breakpoints belong to a file, so a new process would run into any that remain
         assert breakpoints(server.pid) == set()
         assert trace(server, FUNCTION, "--seconds", 0.2, *ANY)["target"]["pid"] == server.pid

@@ -243,7 +243,7 @@ def test_the_guard_rescues_after_the_given_time(
 
         assert "SIGCONT to the server" in [guard.stdout.readline() for _ in range(3 if gdb else 2)][-1]
         assert well(server.pid)
-        assert guard.poll() is None, "the guard has ended"
+        assert guard.poll() is None, "the guard has exited"
         assert [entry.outcome for entry in Journal().entries()] == ["done"]
         assert WATCH_S - 0.2 < served <= WATCH_S + 1
     finally:
@@ -263,7 +263,7 @@ def test_the_guard_ends_with_its_server(tmp_path: Path) -> None:
         _, errors = guard.communicate(timeout=DEADLINE_S)
 
     assert guard.returncode == NoSuchProcess.exit_code
-    assert "has ended" in errors
+    assert "has exited" in errors
 
 
 def test_missing_privileges_are_reported(server: Server) -> None:

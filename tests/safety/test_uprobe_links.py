@@ -1,4 +1,7 @@
-"""Uprobes count hits and end with their owner, both as BPF links and, as on older kernels, as perf events."""
+"""Uprobes count hits, and are detached when their owner exits.
+
+This is tested with BPF links and, as on older kernels, with perf events.
+"""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_entry_probes_and_return_probes_without_exceptions_are_harmless(small: _
 
 
 def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
-    """Check that attaching refuses the probe, in case the checks of the catalog's loader were bypassed."""
+    """Check that attaching fails for the probe, in case the checks of the catalog's loader were bypassed."""
     attachment = Attachment(find_one(server_5_6.pid), frozenset({"row_lock"}))
     try:
         [point] = attachment.points

@@ -1,4 +1,4 @@
-"""Test who can access which HTTP route, and that malformed or ambiguous requests are refused."""
+"""Test who can access which HTTP route, and that malformed or ambiguous requests are rejected."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def confined(
     unit: Unit, accounts: Accounts, *, writable: Path,
     less: tuple[str, ...] = (), more: tuple[str, ...] = (), filtered: bool = True,
 ) -> list[str]:  # fmt: skip
-    """Return the prefix of a command that runs with the restrictions of the unit.
+    """Return a command prefix that applies the restrictions of the unit.
 
     The command may write only below ``writable``. It has the unit's capabilities without ``less`` and with
     ``more``. Our packages are mounted at /mnt, because the unit's user may have no access to the source tree.
@@ -193,5 +193,5 @@ def command_line(prefix: list[str]) -> list[str]:
 
 
 def python(prefix: list[str], name: str, *arguments: object) -> list[str]:
-    """Return the command that runs a script of this folder with this prefix."""
+    """Return the command that runs the script ``name`` of this folder with ``prefix``."""
     return [*prefix, _PYTHON, "-B", str(_MAIN.with_name(name)), *map(str, arguments)]

@@ -144,7 +144,7 @@ def flood(
 
 
 def exchange(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:
-    """Send these bytes; return what the agent sends until it disconnects or is silent for ``patience``."""
+    """Send ``raw``; return what the agent sends until it disconnects or is silent for ``patience``."""
     with host.entered(), socket.create_connection((address, port), patience) as wire:
         with suppress(OSError):  # the agent closed the connection before reading all
             wire.sendall(raw)

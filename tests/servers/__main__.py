@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _start(options: argparse.Namespace) -> int:
-    """Start the server, print how to connect, and wait until it ends or is interrupted (SIGTERM, Ctrl-C)."""
+    """Start the server, print how to connect, and wait until it exits or is interrupted (SIGTERM, Ctrl-C)."""
     from workloads import WORKLOADS
 
     signal.signal(signal.SIGTERM, _interrupt)

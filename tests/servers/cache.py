@@ -26,7 +26,7 @@ def root() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold the cache's lock ``name``; it is released when the process ends."""
+    """Hold the cache's lock ``name``; it is released when the process exits."""
     folder = root() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.lock").open("w") as file:

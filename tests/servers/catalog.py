@@ -67,7 +67,7 @@ class Spec:
     mysqld: str
     bootstrap: Bootstrap
     basedir: str = "."
-    data: str = ""  #: for ``copy``: the data folder that the package ships
+    data: str = ""  #: for ``copy``: the data directory that the package ships
     libraries: tuple[str, ...] = ()  #: Debian packages of this machine that the binary needs
     options: tuple[str, ...] = ()
     library_path: str | None = None  #: folder of shared libraries that the package ships

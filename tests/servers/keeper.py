@@ -1,4 +1,4 @@
-"""Clean up processes and folders when the test process ends, even by SIGKILL.
+"""Clean up processes and folders when the test process exits, even if it is killed.
 
 PR_SET_PDEATHSIG is not sufficient: it fires when the *thread* that forked ends, and the kernel clears it when
 mysqld changes its user. So a small sibling process, the keeper, holds the read end of a pipe. When our end of
@@ -35,7 +35,7 @@ class Keeper:
         self.close()
 
     def watch(self, pid: int) -> None:
-        """Kill this child process when the test process ends."""
+        """Kill the child process ``pid`` when the test process exits."""
         self._say("watch", pid)
 
     def end(self, process: subprocess.Popen[Any]) -> None:
@@ -49,11 +49,11 @@ class Keeper:
         self._say("forget", pid)
 
     def remove(self, folder: Path) -> None:
-        """Remove this folder when the test process ends."""
+        """Remove ``folder`` when the test process exits."""
         self._say("remove", folder)
 
     def keep(self, folder: Path) -> None:
-        """Cancel the removal of this folder."""
+        """Cancel the removal of ``folder``."""
         self._say("keep", folder)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ _GONE_MS = 10_000
 
 
 def main() -> None:
-    """Read orders until the pipe closes, then clean up."""
+    """Read commands until the pipe closes, then clean up."""
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sig, signal.SIG_IGN)
     watched: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Wait until a server accepts connections, ends, or exceeds a timeout."""
+"""Wait until a server accepts connections, exits, or exceeds a timeout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wait_ready(
     while True:
         code = process.poll()
         if code is not None:
-            raise ServerError(f"the server ended with {code} while starting:\n{tail(log)}")
+            raise ServerError(f"the server exited with {code} while starting:\n{tail(log)}")
         try:
             connect().close()
         except (pymysql.err.MySQLError, OSError) as error:

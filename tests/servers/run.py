@@ -19,7 +19,7 @@ _TIMEOUT = 900
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """Return the command's standard output. Raises ServerError with the whole output if it fails."""
+    """Return the command's standard output. Raise ServerError with the whole output if it fails."""
     try:
         result = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, timeout=_TIMEOUT, check=False

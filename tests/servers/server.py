@@ -27,10 +27,10 @@ _PORT_TRIES = 3
 
 
 class Server:
-    """Context manager around one mysqld with its own data folder.
+    """Context manager around one mysqld with its own data directory.
 
-    ``options`` follow the defaults (see ``launch``). After ``kill()`` or ``stop()``, the data folder remains
-    and ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove the folder.
+    ``options`` follow the defaults (see ``launch``). ``kill()`` and ``stop()`` keep the data directory, and
+    ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove the folder.
     ``prefix`` is a command that prepares namespaces or limits and then becomes the server.
     """
 
@@ -62,12 +62,12 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the server. A clean stop takes up to two seconds, and the data folder is removed anyway."""
+        """Kill the server. A clean stop takes up to two seconds, and the data directory is removed anyway."""
         self.close()
 
     @property
     def folder(self) -> Folder:
-        """Return the server's folder. Raises ServerError before the first start."""
+        """Return the server's folder. Raise ServerError before the first start."""
         if self._folder is None:
             raise ServerError(f"{self.name} was not started")
         return self._folder
@@ -122,7 +122,7 @@ class Server:
             return list(cursor.fetchall())
 
     def start(self, *, wait: bool = True, timeout: float = 60) -> None:
-        """Start the server, on the existing data folder or a new one, and wait until it accepts SQL."""
+        """Start the server, on the existing data directory or a new one, and wait until it accepts SQL."""
         if self.running:
             raise ServerError(f"{self.name} is running already")
         if self._folder is None:
@@ -155,7 +155,7 @@ class Server:
         return self._reap()
 
     def kill(self) -> None:
-        """Crash the server with SIGKILL and reap it. The data folder remains."""
+        """Crash the server with SIGKILL and reap it. The data directory is kept."""
         self.process.kill()
         self._reap()
 

@@ -1,4 +1,4 @@
-"""Initialise one data folder per server; copying it is faster than initialising another."""
+"""Initialise one data directory per server; copying it is faster than initialising another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from servers.fetch import Installation
     from servers.folder import Folder
 
-#: Maximum seconds to initialise a data folder; it takes 2 to 5 on an idle machine.
+#: Maximum seconds to initialise a data directory; it takes 2 to 5 on an idle machine.
 _TIMEOUT = 120
 
 #: SQL files in MariaDB's folder share/mysql, named without the prefix ``mysql_``. In 11.8,
@@ -26,9 +26,9 @@ _SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 
 
 def initialise(installation: Installation, folder: Folder) -> None:
-    """Initialise a data folder with the server's own tool."""
+    """Initialise a data directory with the server's own tool."""
     spec, home, data = installation.spec, installation.home, folder.data
-    print(f"servers: {spec.name}: making its data folder, once", flush=True)
+    print(f"servers: {spec.name}: initialising its data directory (once)", flush=True)
     match spec.bootstrap:
         case "copy":
             shutil.copytree(home / spec.data, data, ignore=shutil.ignore_patterns("META-INF"))
@@ -54,13 +54,13 @@ def ensure(installation: Installation, make: Callable[[], None]) -> None:
 
 
 def keep(installation: Installation, folder: Folder) -> None:
-    """Turn the data folder of a server that was shut down cleanly into the template."""
+    """Turn the data directory of a server that was shut down cleanly into the template."""
     with cache.made_whole(installation.template) as scratch:
         _copy(f"{folder.data}/.", scratch)
 
 
 def copy(installation: Installation, folder: Folder, arguments: list[str]) -> None:
-    """Copy the template for a server that will be started with these options."""
+    """Copy the template for a server that will be started with ``arguments``."""
     _copy(str(installation.template), folder.data)
     if installation.spec.version.startswith("5.5") and "innodb-log-file-size" in " ".join(arguments):
         for log in folder.data.glob("ib_logfile*"):
@@ -103,4 +103,4 @@ def _run(command: list[str], installation: Installation, sql: str = "") -> None:
     )  # fmt: skip
     if result.returncode != 0:
         output = result.stdout + result.stderr
-        raise ServerError(f"{installation.spec.name}: could not make a data folder\n{output}")
+        raise ServerError(f"{installation.spec.name}: could not initialise a data directory\n{output}")

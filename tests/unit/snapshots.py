@@ -58,7 +58,7 @@ def thread(
 
 
 def snapshot_of(*threads: Thread, taken_at: float = 1_700_000_000.0, notes: tuple[str, ...] = ()) -> Snapshot:
-    """Return a snapshot of these threads."""
+    """Return a snapshot of the given threads."""
     return Snapshot(target(), "bpf", taken_at, 4.8, threads, notes)
 
 

@@ -1,4 +1,4 @@
-"""Counters continue across restarts of a server and never decrease."""
+"""Counters are not reset when a server restarts, and never decrease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's sample configuration contains every key, and error messages name the key."""
+"""The agent's example configuration contains every key, and error messages name the key."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_container_reported_by_the_sensor_counts(
 
 
 def test_ended_server_is_not_queried(proc: ProcFs) -> None:
-    with pytest.raises(SqlFailed, match="has ended"):
+    with pytest.raises(SqlFailed, match="has exited"):
         sql.connect(target(pid=99), NO_FILE, proc=proc)
 
 

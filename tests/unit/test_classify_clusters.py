@@ -12,7 +12,7 @@ COMMAND = ("mysql_execute_command", "mysql_parse", "dispatch_command", "do_comma
 COMMIT = ("wsrep::transaction::before_commit", "ha_commit_trans", "trans_commit_stmt", *COMMAND)
 APPLIER = ("wsrep::wsrep_provider_v26::run_applier", "start_wsrep_THD", "libc.so.6!start_thread")
 EVENT = "Rows_log_event::do_apply_event"
-#: Galera's own functions have no names.
+#: Galera's library is stripped: its own functions have no symbols.
 GALERA = "libgalera_smm.so!"
 GROUP = (
     "group_replication_trans_before_commit",

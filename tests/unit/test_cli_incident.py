@@ -1,4 +1,4 @@
-"""`innoscope diagnose FILE` shows an incident file, and refuses options that need a live server."""
+"""`innoscope diagnose FILE` shows an incident file, and rejects options that need a live server."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """A fake engine that returns the same six threads; the server ends after ``ends_after`` snapshots."""
+    """A fake engine that returns the same six threads; the server exits after ``ends_after`` snapshots."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99
@@ -29,7 +29,7 @@ class FakeEngine:
 
     def take_snapshot(self) -> Any:
         if self.snapshots == self.ends_after:
-            raise NoSuchProcess("process 4242 has ended")
+            raise NoSuchProcess("process 4242 has exited")
         self.snapshots += 1
         return mixed()
 
@@ -113,7 +113,7 @@ def test_server_that_ends_leaves_the_snapshots_so_far(
     monkeypatch.setattr(FakeEngine, "ends_after", 2)
     assert run(*arguments) == 4
     assert "2 of 5 snapshots" in (tmp_path / "x").read_text()
-    assert capsys.readouterr().err == "innoscope: process 4242 has ended\n" * 2
+    assert capsys.readouterr().err == "innoscope: process 4242 has exited\n" * 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Counters continue if the source of their values changes, and if the sensor or the server restarts."""
+"""Counters are not reset if the source of their values changes, or if the sensor or the server restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's share of its I/O limit is computed for both versions of control groups."""
+"""The server's share of its I/O limit is computed for both versions of cgroups."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import yaml
 from innoscope.common.errors import BadFile
 from innoscope.diagnose.evidence import Missing, OnFile, Statement
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.sql_queries import default_questions, load
+from innoscope.diagnose.sql_queries import default_queries, load
 from innoscope.diagnose.verdict import judge
 from innoscope.sampling.snapshot_history import ObservedStack
 from unit.evidence import evidence, names
@@ -244,7 +244,7 @@ def test_process_list_replaces_the_replica_status() -> None:
 def test_statement_for_the_replica_status_depends_on_the_version(
     flavour: str, version: tuple[int, ...], statement: str
 ) -> None:
-    query = default_questions()["replication"].asked_of(flavour, version)
+    query = default_queries()["replication"].for_server(flavour, version)
     assert query is not None
     assert query.sql.startswith(statement)
 

@@ -231,7 +231,7 @@ def test_snapshots_are_added_to_the_report() -> None:
     assert (error, report.snapshots, len(snapshots), numbers) == (None, 2, 2, [1, 2])
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has exited")])
 def test_early_end_leaves_the_snapshots_so_far(end: BaseException) -> None:
     report = Report(target())
 
@@ -243,7 +243,7 @@ def test_early_end_leaves_the_snapshots_so_far(end: BaseException) -> None:
     assert "1 of 5 snapshots" in report.ended
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has exited")])
 def test_end_before_the_first_snapshot_is_raised(end: BaseException) -> None:
     with pytest.raises(type(end)):
         take_snapshots(FakeEngine(end), Report(target()))

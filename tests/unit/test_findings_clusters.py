@@ -21,7 +21,7 @@ ALTER = "ALTER TABLE stock FORCE"
 
 
 def _galera(*grown: float, queue: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first and the last reading of a node whose counters increased by these amounts."""
+    """Return the first and the last reading of a node whose counters increased by the given amounts."""
     before = dict.fromkeys(COUNTERS, 100.0) | {"galera_receive_queue": queue}
     after = {name: 100.0 + number for name, number in zip(COUNTERS, grown, strict=True)}
     return before, after | {"galera_receive_queue": queue}

@@ -102,7 +102,7 @@ def _run(chance: random.Random, escapes: bool) -> str:
 
 
 def _inside(quote: str, escapes: bool) -> tuple[str, ...]:
-    """Return the pieces that a literal with these quotes may contain, with or without backslash escapes."""
+    """Return the pieces that a literal in ``quote`` may contain, with or without backslash escapes."""
     other = '"' if quote == "'" else "'"
     always = (quote * 2, other, "`", "/*", "*/", "-- ", "#", "$$", "$a$", ";", "\n", "(", ",", "a")
     return (*always, f"\\{quote}", "\\\\", "\\n") if escapes else (*always, "\\" + other, "\\a")

@@ -1,4 +1,4 @@
-"""Request heads that a proxy could interpret differently are refused."""
+"""Request heads that a proxy could interpret differently are rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = b"Host: localhost\r\n"
 
 
 def status(raw: bytes) -> HTTPStatus | None:
-    """Return the status of a refused request head, or None."""
+    """Return the status of a rejected request head, or None."""
     source = io.BytesIO(raw)
     line = source.readline()
     try:

@@ -72,7 +72,7 @@ def file_of(module: str) -> Path:
 
 
 def modules_from(*starts: str) -> set[str]:
-    """Return all modules of innoscope that these modules import, directly or indirectly.
+    """Return all modules of innoscope that the given modules import, directly or indirectly.
 
     Modules whose names occur as strings are included: they are imported by name or started with ``-m``.
     """

@@ -1,4 +1,4 @@
-"""A saved capture is loaded unchanged. Any other content of an incident file is refused quickly."""
+"""A saved capture is loaded unchanged. Any other content of an incident file is rejected quickly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed memory.yaml is valid, and invalid ones are refused."""
+"""The installed memory.yaml is valid, and invalid ones are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled programs are packed and unpacked; damaged files are refused."""
+"""Compiled programs are packed and unpacked; damaged files are rejected."""
 
 from __future__ import annotations
 

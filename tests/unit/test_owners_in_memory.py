@@ -251,7 +251,7 @@ class ShiftingMemory(FakeMemory):
 
 
 def test_a_thd_that_moves_while_the_array_is_read_is_found_once() -> None:
-    """Another connection ends: the first read finds its THD, and not the one that takes its place."""
+    """Another connection ends after the front has been read, and the last element moves to the front."""
     found = _stripped((5, 7, 22)).sessions
     assert found is not None
     memory = ShiftingMemory()
@@ -329,7 +329,7 @@ LATCH = {
 
 
 def _rw_lock(word: int) -> tuple[FakeMemory, Part]:
-    """Return an rw-lock with this word: thread 78 waits for it, and thread 77 wrote it last."""
+    """Return an rw-lock whose lock_word is ``word``; thread 78 waits, and thread 77 was the last writer."""
     memory = FakeMemory()
     memory.put(0x100, 0x1000)
     memory.put(0x1000, 1, 2, 0x2000)

@@ -21,7 +21,7 @@ def _cost(loads: dict[str, Load], decided: dict[str, float]) -> float:
         (Load(1.1 * 0.01 / (MIN_DUTY * HIT), HIT), 0.01, 0.0),
         (Load(100_000, HIT, limit=50_000), 1.0, 0.05),
     ],
-    ids=["within the budget", "without hits", "below the minimum duty", "under a global mutex"],
+    ids=["within the budget", "without hits", "below the minimum duty cycle", "under a global mutex"],
 )
 def test_a_probe_gets_the_duty_that_its_budget_allows(load: Load, budget: float, duty: float) -> None:
     assert duties({"probe": load}, budget=budget, cpus=1, now={}) == {"probe": pytest.approx(duty)}

@@ -1,4 +1,4 @@
-"""probes.yaml is consistent, and the loader refuses entries that could harm a server."""
+"""probes.yaml is consistent, and the loader rejects entries that could harm a server."""
 
 from __future__ import annotations
 

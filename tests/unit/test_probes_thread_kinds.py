@@ -17,7 +17,7 @@ FED = ("flushed_pages", "flushed_pages_by_thread", "checkpoints")
 
 
 def collected(known_kinds: int) -> set[str]:
-    """Return the metrics collected from probes that counted, with this number of threads of known kind."""
+    """Return the metrics collected if all counters are 7 and the kind of ``known_kinds`` threads is known."""
     collector = ProbesCollector(target(pid=os.getpid()), attach_on=lambda *_: None)
     points = [SimpleNamespace(placed=SimpleNamespace(feeds=FED))]
     governor: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The sensor's frames are decoded as they were encoded, and all malformed input is refused."""
+"""The sensor's frames are decoded as they were encoded, and all malformed input is rejected."""
 
 from __future__ import annotations
 

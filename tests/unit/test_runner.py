@@ -168,7 +168,7 @@ def test_a_generator_that_fails_midway_is_a_failure() -> None:
         (PermissionError(1, "Operation not permitted"), "rights: PermissionError: [Errno 1]"),
         (PermissionError(13, "Permission denied"), "rights: "),
         (ProcessLookupError(3, "No such process"), "gone: "),
-        (NoSuchProcess("7 has ended", remedy="innoscope targets"), "gone: 7 has ended (innoscope targets)"),
+        (NoSuchProcess("7 has exited", remedy="innoscope targets"), "gone: 7 has exited (innoscope targets)"),
         (NoRights("not root"), "rights: not root"),
         (KernelUnable("no BPF"), "unsupported: no BPF"),
         (InnoscopeError("odd"), "error: odd"),

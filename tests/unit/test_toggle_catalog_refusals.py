@@ -1,4 +1,4 @@
-"""The loader of toggles.yaml refuses damaged files and entries that could do harm."""
+"""The loader of toggles.yaml rejects damaged files and entries that could do harm."""
 
 from __future__ import annotations
 

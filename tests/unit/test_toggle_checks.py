@@ -41,7 +41,7 @@ def test_all_checks_pass() -> None:
 @pytest.mark.parametrize(
     ("changed", "check", "words"),
     [
-        ({"start_time": None}, "identity", "has ended"),
+        ({"start_time": None}, "identity", "has exited"),
         ({"start_time": 100}, "identity", "another process"),
         ({"build_id": "cd"}, "identity", "build-id cd, not ab"),
         ({"stopped": 3}, "not_stopped", "3 threads"),
@@ -156,7 +156,7 @@ def test_changes_of_another_process_are_ignored() -> None:
 
 
 def test_the_first_refusal_is_the_error() -> None:
-    with pytest.raises(Refused, match="has ended") as caught:
+    with pytest.raises(Refused, match="has exited") as caught:
         checks.refuse(checks.verdicts(TARGET, replace(GOOD, start_time=None, stopped=1), CHANGE, ()))
 
     assert caught.value.remedy

@@ -1,4 +1,7 @@
-"""Symbols, debug information, the server's table and the catalog must agree on a setting's address."""
+"""All available sources must agree on a setting's address, size and type.
+
+The sources are symbols, debug information, the server's table of system variables and the catalog.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_everyone_can_read_the_file(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [one.name for one in path.parent.iterdir()] == ["toggles.json"]
     (server,) = json.loads(path.read_text())["servers"]
-    assert server["pid"] == ME.pid, "an ended server is left out"
+    assert server["pid"] == ME.pid, "an exited server is left out"
 
 
 def test_the_agent_exports_the_changes_of_its_server(path: Path) -> None:

@@ -29,7 +29,7 @@ class Workload(ABC):
     """Context manager: the block begins once ``count`` connections of ``server`` are in the intended state.
 
     ``expected`` is the wait class of the affected threads. Snapshots may also show the classes in ``also``,
-    because the threads run through a cycle (for example, a computing thread is idle between two statements).
+    because the threads run through a cycle (for example, a CPU-bound thread is idle between statements).
     """
 
     name: ClassVar[str]

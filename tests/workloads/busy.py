@@ -261,7 +261,7 @@ class TableScan(_Busy):
 
 
 class Burn(Workload):
-    """``SELECT BENCHMARK``: the server computes and never replies."""
+    """``SELECT BENCHMARK``: CPU-bound statements that do not end."""
 
     name: ClassVar[str] = "burn"
     expected: ClassVar[str] = "on_cpu"
@@ -271,7 +271,7 @@ class Burn(Workload):
 
     @property
     def describe(self) -> str:
-        return f"{self.count} statements that only compute"
+        return f"{self.count} CPU-bound statements"
 
     def begin(self) -> None:
         if self.count > self._MOST:

@@ -41,7 +41,7 @@ def prepare(server: Server, database: str, script: Sequence[str]) -> None:
         _sysbench(server, database, *script, "prepare"), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise WorkloadError(f"sysbench prepare ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise WorkloadError(f"sysbench prepare exited with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 class Clients:
@@ -84,4 +84,4 @@ class Clients:
         """Raise WorkloadError, with the clients' output, if the clients have exited."""
         if self._process.poll() is not None:
             self._output.seek(0)
-            raise WorkloadError(f"sysbench ended with {self._process.returncode}:\n{self._output.read()}")
+            raise WorkloadError(f"sysbench exited with {self._process.returncode}:\n{self._output.read()}")

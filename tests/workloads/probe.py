@@ -42,10 +42,10 @@ class Gaps:
 
 
 class LatencyProbe:
-    """Context manager around one client that sends ``DO 1``, waits for the reply, and repeats this.
+    """Context manager around one client that sends ``DO 1`` and waits for the reply, in a loop.
 
     With ``realtime`` (SCHED_FIFO), the client itself never waits for a CPU, as if it ran on another host. A
-    nice value is not sufficient under EEVDF. The client ends by itself after ``bound`` seconds.
+    nice value is not sufficient under EEVDF. The client exits on its own after ``bound`` seconds.
     """
 
     def __init__(self, server: Server, *, realtime: bool = False, bound: int = 3600) -> None:
@@ -79,7 +79,7 @@ class LatencyProbe:
             self._process.stdin.write("take\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise WorkloadError("the probing client has ended") from error
+            raise WorkloadError("the probing client has exited") from error
         reply = json.loads(self._line())
         histogram = {int(edge): count for edge, count in reply.pop("histogram").items()}
         return Gaps(histogram=histogram, **reply)
@@ -88,5 +88,5 @@ class LatencyProbe:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise WorkloadError(f"the probing client ended with {self._process.wait()}")
+            raise WorkloadError(f"the probing client exited with {self._process.wait()}")
         return line

@@ -39,7 +39,7 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def cache_key(*inputs: str) -> str:
-    """Return a file name derived from these inputs and the version of Innoscope."""
+    """Return a file name derived from the given inputs and the version of Innoscope."""
     return hashlib.sha256(json.dumps((__version__, *inputs)).encode()).hexdigest()
 
 

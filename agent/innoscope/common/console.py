@@ -1,6 +1,6 @@
 """Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
 
-All text is sanitized here. The only control characters written are those of ``progress``, ``clear_progress``
+All text is sanitised here. The only control characters written are those of ``progress``, ``clear_progress``
 and ``Coloured`` lines.
 """
 
@@ -36,7 +36,7 @@ class Coloured(str):
     colour: Colour
 
     def __new__(cls, text: str, colour: Colour) -> Coloured:
-        """Create a line with this colour."""
+        """Create a line that is shown in ``colour``."""
         made = super().__new__(cls, text)
         made.colour = colour
         return made
@@ -96,12 +96,12 @@ def clear_progress() -> None:
 
 
 def ask_yes_no(question: str) -> bool:
-    """Ask on standard error and return whether the answer is y or yes. Raises click.Abort at end of input."""
+    """Ask on standard error and return whether the answer is y or yes. Raise click.Abort at end of input."""
     return click.confirm(sanitize.line(question), err=True)
 
 
 def ask_text(question: str) -> str:
-    """Ask on standard error and return the typed answer. Raises click.Abort at end of input."""
+    """Ask on standard error and return the typed answer. Raise click.Abort at end of input."""
     return str(click.prompt(sanitize.line(question), default="", show_default=False, err=True))
 
 

@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     FAILURE = 1, "a failure without a code of its own; `innoscope --debug …` prints the traceback"
     USAGE = 2, "invalid command line: an unknown option, an invalid or ambiguous argument"
     NO_TARGET = 3, "no process was selected: none matches, or several match"
-    NO_SUCH_PROCESS = 4, "the process does not exist or has ended, or its pid was reused"
+    NO_SUCH_PROCESS = 4, "the process does not exist or has exited, or its pid was reused"
     WRONG_PROCESS = 5, "the process exists, but is not a server (`self-profile`: not an agent or sensor)"
     NO_RIGHTS = 6, "missing privileges"
     KERNEL_UNABLE = 7, "this kernel does not support the chosen method"
@@ -69,7 +69,7 @@ class NoTarget(InnoscopeError):
 
 
 class NoSuchProcess(InnoscopeError):
-    """The pid does not exist, has ended, or now belongs to another process."""
+    """The pid does not exist, has exited, or now belongs to another process."""
 
     exit_code = ExitCode.NO_SUCH_PROCESS
 

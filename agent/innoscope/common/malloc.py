@@ -10,17 +10,18 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-#: By default each thread may get an arena of its own, which keeps memory that the thread has freed.
+#: Maximum number of arenas. By default each thread may get its own, which keeps memory that it has freed.
 _ARENAS: Final = 2
-#: Bytes from which a block is mapped alone and unmapped when it is freed; also the free bytes that the end of
-#: an arena may keep. By default glibc raises both to up to 32 MiB and 64 MiB when large blocks are freed.
+#: Blocks of at least this many bytes are mapped individually and unmapped when they are freed. It is also the
+#: maximum of free bytes that are kept at the end of an arena. By default, glibc raises these limits to up to
+#: 32 MiB and 64 MiB when large blocks are freed.
 _THRESHOLD: Final = 128 * 1024
 
 
 def limit_retained() -> None:
     """Limit the freed memory that malloc keeps. Call this before any thread starts.
 
-    Does nothing if the C library has no mallopt().
+    Do nothing if the C library has no mallopt().
     """
     libc = ctypes.CDLL(None)
     with suppress(AttributeError):

@@ -39,7 +39,7 @@ Value: TypeAlias = float | int | Histogram
 class Sample(NamedTuple):
     """The current value of one series. A tuple is used for speed: a scrape creates hundreds per server.
 
-    ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` are its label values in declared
+    ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` has its label values in declared
     order, without ``server``. Counters are cumulative since the server or this process started.
     """
 

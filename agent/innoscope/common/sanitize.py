@@ -35,12 +35,12 @@ def line(text: str, limit: int | None = None) -> str:
 
 
 def words(text: str, limit: int | None = None) -> str:
-    """Collapse each run of white space to one space, then escape and cut ``text`` like ``line``."""
+    """Collapse each run of white space to one space, then escape and cut ``text`` with ``line``."""
     return line(" ".join(text.split()), limit)
 
 
 def block(text: str) -> str:
-    """Escape a multi-line text like ``line``, but keep line feeds and expand tabs."""
+    """Escape the same characters as ``line`` in a multi-line text, but keep line feeds and expand tabs."""
     return _SUSPECT_IN_BLOCK.sub(_escaped, text.expandtabs() if "\t" in text else text)
 
 
@@ -67,7 +67,7 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def json_text(text: str) -> str:
-    """Escape a JSON text like ``dumps``, without changing its meaning."""
+    """Escape a JSON text in the same way as ``dumps``, without changing its meaning."""
     return text if text.isprintable() else _SUSPECT_IN_BLOCK.sub(_json_escaped, text)
 
 

@@ -58,7 +58,7 @@ class _Task:
         self.beat_at = time.monotonic()
 
     def start(self) -> None:
-        """Start the thread. Raises RuntimeError if the kernel refuses another thread."""
+        """Start the thread. Raise RuntimeError if the kernel refuses another thread."""
         self.started_at = self.beat_at = time.monotonic()
         self.thread = None
         thread = threading.Thread(target=self._work, name=self.name, daemon=True)
@@ -98,14 +98,14 @@ class Supervisor:
             notify("READY=1")
 
     def watch(self, ended: threading.Event) -> None:
-        """Supervise all threads until ``ended`` is set. Raises GaveUp."""
+        """Supervise all threads until ``ended`` is set. Raise GaveUp."""
         while not ended.wait(CHECK_S):
             if not self.check() and self._ready:
                 notify("WATCHDOG=1")
         notify("STOPPING=1")
 
     def check(self) -> list[str]:
-        """Restart threads that failed. Return the names of threads that hang. Raises GaveUp."""
+        """Restart threads that failed. Return the names of threads that hang. Raise GaveUp."""
         now = time.monotonic()
         hung = []
         for task in list(self._tasks.values()):

@@ -74,7 +74,7 @@ class ServerEntry(Entry, frozen=True):
 
 
 def decode_toml(text: str, kind: type[T], source: object) -> T:
-    """Decode TOML from ``source``, which error messages name. Raises BadFile."""
+    """Decode TOML from ``source``, which error messages name. Raise BadFile."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises a plain ValueError
@@ -83,7 +83,7 @@ def decode_toml(text: str, kind: type[T], source: object) -> T:
 
 
 def decode_json(text: str | bytes, kind: type[T], source: object) -> T:
-    """Decode JSON from ``source``, which error messages name. Raises BadFile."""
+    """Decode JSON from ``source``, which error messages name. Raise BadFile."""
     _describe(kind)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_hook)
@@ -107,7 +107,7 @@ def _parsed_json(text: str | bytes) -> Any:
 
 
 def convert(document: object, kind: type[T], source: object, line_of: Any = None) -> T:
-    """Convert a parsed document. ``line_of`` maps a list of keys to a line number or None. Raises BadFile."""
+    """Convert a parsed document. ``line_of`` maps a list of keys to a line number or None. Raise BadFile."""
     _describe(kind)
     try:
         return msgspec.convert(document, kind, dec_hook=_hook)

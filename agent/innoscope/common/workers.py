@@ -151,7 +151,7 @@ class Workers:
     def close(self, wait_s: float = 0.0) -> None:
         """End idle threads, and wait at most ``wait_s`` seconds in total for the busy threads.
 
-        A stuck thread ends with its job or with the process.
+        A stuck thread exits when its job or the process ends.
         """
         with self._lock:
             self._closed = True
@@ -210,7 +210,7 @@ class Workers:
         if lane.waiting:
             self._start_thread_if_needed(lane)
         if lane.waiting or len(lane.threads) - lane.stuck > lane.size:
-            # Wake all threads: the notified one may have died, and surplus threads end when they wake up.
+            # Wake all threads: the notified one may have died, and surplus threads exit when they wake up.
             lane.wake.notify_all()
         return lost
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from innoscope.sampling.snapshot_history import SnapshotSummary
 
 
-def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
-    """Return the result rows of a query in questions.yaml. Raises Unknown if there is no result."""
-    if question in evidence.answers:
-        return evidence.answers[question]
-    raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
+def rows(evidence: Evidence, query: str) -> tuple[Mapping[str, str], ...]:
+    """Return the result rows of a query in questions.yaml. Raise Unknown if there is no result."""
+    if query in evidence.answers:
+        return evidence.answers[query]
+    raise Unknown("sql", evidence.missing.get(f"sql.{query}") or evidence.missing.get("sql"))
 
 
 def number(row: Mapping[str, str], column: str) -> float:
@@ -29,14 +29,14 @@ def number(row: Mapping[str, str], column: str) -> float:
 
 
 def snapshots(evidence: Evidence) -> Sequence[SnapshotSummary]:
-    """Return the snapshots. Raises Unknown if there are none, or if the process list replaces them."""
+    """Return the snapshots. Raise Unknown if there are none, or if the process list replaces them."""
     if not evidence.snapshots or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     return evidence.snapshots
 
 
 def variable(evidence: Evidence, name: str) -> float:
-    """Return the value of a system variable. Raises Unknown if the server does not have it."""
+    """Return the value of a system variable. Raise Unknown if the server does not have it."""
     for row in rows(evidence, "variables"):
         if row["name"] == name:
             return number(row, "value")
@@ -44,7 +44,7 @@ def variable(evidence: Evidence, name: str) -> float:
 
 
 def grown(evidence: Evidence, metric: str, label: str | None = None) -> float:
-    """Return a counter's growth, by default summed over its labels. Raises Unknown if it was not read."""
+    """Return a counter's growth, by default summed over its labels. Raise Unknown if it was not read."""
     keys = (
         [f"{metric}.{label}"] if label else [metric, *(f"{metric}.{one}" for one in evidence.labels(metric))]
     )

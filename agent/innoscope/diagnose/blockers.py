@@ -14,7 +14,7 @@ from innoscope.diagnose import blocking_chains, replica_applier
 from innoscope.diagnose.answers import number, rows
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
 from innoscope.diagnose.facts import cluster, cpu
-from innoscope.diagnose.sql_queries import default_questions
+from innoscope.diagnose.sql_queries import default_queries
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
 from innoscope.target.version import parse
 
@@ -120,7 +120,7 @@ def _no_holders(evidence: Evidence) -> str:
 def _enabling(evidence: Evidence) -> str:
     """Return the setting that makes this server record metadata locks from the time it is enabled."""
     server = evidence.server
-    query = default_questions()["metadata_locks"].asked_of(server["flavour"], parse(server["version"]))
+    query = default_queries()["metadata_locks"].for_server(server["flavour"], parse(server["version"]))
     return query.enable if query else "not possible on this server"
 
 
@@ -143,14 +143,14 @@ def _who(row: Mapping[str, str], evidence: Evidence) -> str:
 def _account(statement_: Statement) -> str:
     """Return ", user@host", without the host if there is none.
 
-    Returns "" for a statement read from memory, where user and host are unknown.
+    Return "" for a statement read from memory, where user and host are unknown.
     """
     host = f"@{statement_.host}" if statement_.host else ""
     return f", {statement_.user}{host}" if statement_.user else ""
 
 
 def statement(evidence: Evidence, connection: str) -> Statement | None:
-    """Return the statement of the connection with this id, or None."""
+    """Return the statement of a connection, or None. ``connection`` is its id."""
     return next((one for one in evidence.statements if str(one.connection) == str(connection)), None)
 
 
@@ -162,7 +162,7 @@ def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
-    """Return a function that finds the owners of the latches that threads in these wait classes wait for."""
+    """Return a function that finds the owners of the latches that threads in ``waits`` wait for."""
 
     def find(evidence: Evidence) -> list[Blocker]:
         if known := blocking_chains.blockers(evidence, *waits):
@@ -216,9 +216,9 @@ def applier(evidence: Evidence) -> list[Blocker]:
 
 
 def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
-    """Return a function that finds the thread that was in this activity in the most snapshots.
+    """Return a function that finds the thread that was in ``activity`` in the most snapshots.
 
-    ``words`` describe what the thread does.
+    ``words`` describes what the thread does.
     """
 
     def find(evidence: Evidence) -> list[Blocker]:

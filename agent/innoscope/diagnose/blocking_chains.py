@@ -39,7 +39,7 @@ class Blocker:
 
 
 def blockers(evidence: Evidence, *waits: str) -> list[Blocker]:
-    """Return the lock owners that ultimately block threads in these wait classes; empty if none is known."""
+    """Return the lock owners that ultimately block threads in ``waits``; empty if none is known."""
     graph = Graph(evidence)
     roots = graph.roots(waits)
     if not roots:

@@ -151,11 +151,11 @@ class EvidenceCollector:
         self._lock_owners = self._snapshots.hold(None)
 
     def without_sql(self, begun: float, ended: float) -> Evidence:
-        """Return the evidence between these Unix times, without the results of SQL queries."""
+        """Return the evidence between two Unix times, without the results of SQL queries."""
         return self.between(begun, ended)
 
     def between(self, begun: float, ended: float, sql_answers: SqlAnswers | None = None) -> Evidence:
-        """Return the evidence between these Unix times, with the results of SQL queries if given."""
+        """Return the evidence between two Unix times, with the results of SQL queries if given."""
         sql_answers = sql_answers or SqlAnswers()
         snapshots, seen, files, failure = self._snapshots.between(begun, ended)
         if failure and sql_answers.statements:

@@ -19,13 +19,13 @@ _MAX_ROLLBACKS: Final = 3
 
 
 def applier_tables(evidence: Evidence) -> list[str]:
-    """Return a line with the tables that the appliers changed. Raises Unknown if this is not known."""
+    """Return a line with the tables that the appliers changed. Raise Unknown if this is not known."""
     tables = dict.fromkeys(f"{row['schema']}.{row['object']}" for row in rows(evidence, "applier_tables"))
     return [f"it changes {', '.join(list(tables)[:_MAX_TABLES])}"] if tables else []
 
 
 def rollbacks(evidence: Evidence) -> list[str]:
-    """Return a line for each transaction that is rolling back, largest first. Raises Unknown without SQL.
+    """Return a line for each transaction that is rolling back, largest first. Raise Unknown without SQL.
 
     The undo log numbers a transaction's changes. INNODB_TRX shows the next number as trx_rows_modified
     (trx->undo_no, which trx_roll_pop_top_rec_of_trx decreases).

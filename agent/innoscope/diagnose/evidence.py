@@ -77,13 +77,13 @@ class Evidence:
     """All observations of one server.
 
     - ``server`` describes the server (version, pid, …).
-    - ``readings`` are the metric values over time.
-    - ``snapshots`` summarise the snapshots of all threads, and ``seen`` are the distinct stacks in them.
-    - ``owners`` are the lock owners.
+    - ``readings`` holds the metric values over time.
+    - ``snapshots`` holds summaries of the snapshots, and ``seen`` the distinct stacks in them.
+    - ``owners`` holds the lock owners.
     - ``answers`` holds the rows that each SQL query returned, as mappings from column to value.
     - ``host`` holds the rates and ratios that host.py measured on the host.
     - ``missing`` maps each missing source to the reason.
-      Sources are collector names, ``looks`` (the snapshots) and ``sql.QUESTION``.
+      Sources are collector names, ``looks`` (the snapshots) and ``sql.QUERY``.
 
     The metadata ``key`` of a field is its key in incident files, if it differs from the field's name.
     """
@@ -131,7 +131,7 @@ class Evidence:
     def change(self, key: str) -> tuple[float, float] | None:
         """Return ``(growth, seconds)`` of a counter between the first and the last reading that contain it.
 
-        Returns None if fewer than two readings contain it.
+        Return None if fewer than two readings contain it.
         """
         ends = self._ends(key)
         if ends is None:
@@ -142,7 +142,7 @@ class Evidence:
         return max(0.0, after - before), last - first
 
     def histogram(self, key: str) -> tuple[Histogram, float] | None:
-        """Return ``(observations, seconds)`` of a histogram, like ``change`` for a counter."""
+        """Return ``(observations, seconds)`` for a histogram; ``change`` is the same for a counter."""
         ends = self._ends(key)
         if ends is None:
             return None

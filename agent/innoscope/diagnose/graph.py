@@ -71,7 +71,7 @@ class Graph:
         return self._statements.get(node)
 
     def roots(self, waits: Iterable[str]) -> list[Root]:
-        """Return the roots that ultimately block threads in these wait classes, most waiters first."""
+        """Return the roots that ultimately block threads in the given wait classes, most waiters first."""
         classes = set(waits)
         starts = {edge.waiter for edges in self._out.values() for edge in edges if edge.wait in classes}
         found: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Read a control group's I/O limits and the I/O that counts towards them, for cgroup v1 and v2.
+"""Read a cgroup's I/O limits and the I/O that counts towards them, for cgroup v1 and v2.
 
 Numbers are keyed by ``(device, kind)``. The device is ``major:minor``. The kinds are those of io.max:
 ``rbps`` and ``wbps`` (bytes), ``riops`` and ``wiops`` (requests).
@@ -32,7 +32,7 @@ _STAT_V2: Final = {"rbytes": "rbps", "wbytes": "wbps", "rios": "riops", "wios": 
 
 
 def limits(folder: Path) -> PerDevice:
-    """Return the control group's limits, in bytes or requests per second."""
+    """Return the cgroup's limits, in bytes or requests per second."""
     found = _named(folder / "io.max", _MAX_V2)
     for name, kind in _LIMITS_V1.items():
         for device, *numbers in _lines(folder / name):

@@ -1,4 +1,4 @@
-"""Read the pressure on the host's CPUs, I/O and memory, and the limits of the server's control group."""
+"""Read the pressure on the host's CPUs, I/O and memory, and the limits of the server's cgroup."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Host:
         - ``cpu_busy_ratio``: the used share of the host's total CPU time
         - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which a
           process on the host waited for a CPU, for storage or for memory (/proc/pressure)
-        - ``throttled_ratio``: share of the CPU quota periods in which the server's control group, or an
+        - ``throttled_ratio``: share of the CPU quota periods in which the server's cgroup, or an
           ancestor of it, used up its quota and was stopped until the next period
-        - ``group_io_limited``: 1 if the server's control group or an ancestor limits I/O (io.max), else 0
-        - ``group_io_used_ratio``: the reads or writes of such a control group as a share of its limit
-        - ``group_memory_ratio``: memory use of the server's control group as a share of its limit
+        - ``group_io_limited``: 1 if the server's cgroup or an ancestor limits I/O (io.max), else 0
+        - ``group_io_used_ratio``: the reads or writes of such a cgroup as a share of its limit
+        - ``group_memory_ratio``: memory use of the server's cgroup as a share of its limit
         - ``major_faults``, ``swapped_in``: faults and pages per second
         """
         seconds = max(time.monotonic() - self._began, 1e-3)
@@ -64,7 +64,7 @@ class Host:
         return {}
 
     def _io_limited(self) -> dict[str, float]:
-        """Return whether a control group limits I/O, according to io.max or, in cgroup v1, blkio.throttle."""
+        """Return whether a cgroup limits I/O, according to io.max or, in cgroup v1, blkio.throttle."""
         files = [folder / "io.max" for folder in self._folders("io")]
         for folder in self._folders("blkio"):
             files += folder.glob("blkio.throttle.*_device")
@@ -83,7 +83,7 @@ class Host:
         return [*self._folders("io"), *self._folders("blkio")]
 
     def _folders(self, controller: str) -> list[Path]:
-        """Return the folders of the server's control group and its ancestors for a controller."""
+        """Return the folders of the server's cgroup and its ancestors for a controller."""
         for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and controller not in controllers.split(","):

@@ -19,7 +19,7 @@ _SHARE: Final = 0.1
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
-    """Return lines about the latches that threads in these wait classes wait for.
+    """Return lines about the latches that threads in ``waits`` wait for.
 
     An example is ``78 % of them wait for a page (its block's lock), in buf_page_get_gen``.
     """

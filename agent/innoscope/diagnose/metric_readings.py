@@ -63,7 +63,7 @@ class ReadingHistory:
         self._runner.close()
 
     def between(self, begin: float, end: float) -> tuple[tuple[MetricReadings, ...], dict[str, Missing]]:
-        """Return the readings between these Unix times, and the failures of sources that never had data."""
+        """Return the readings between two Unix times, and the failures of sources that never had data."""
         records = [one for one in self._read if begin <= one[0] <= end]
         chosen = _best_sources(records)
         readings = tuple(

@@ -38,7 +38,7 @@ class ReplicationThread:
 
 
 def threads(evidence: Evidence) -> tuple[ReplicationThread, ...]:
-    """Return the replication threads that the server lists. Raises Unknown if there is no query result."""
+    """Return the replication threads that the server lists. Raise Unknown if there is no query result."""
     if "replication_threads" in evidence.answers:
         return tuple(
             _thread(row, row["role"], "running", "error", f"{row['role']}_message")

@@ -160,12 +160,12 @@ def default_rules() -> tuple[Rule, ...]:
 
 
 def load(path: Path | None = None) -> tuple[Rule, ...]:
-    """Return all rules, in the order of the file. Raises BadFile."""
+    """Return all rules, in the order of the file. Raise BadFile."""
     return tuple(read_yaml(path or catalog_path("findings.yaml"), File).findings.values())
 
 
 def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
-    """Return the names of the metrics that these rules need."""
+    """Return the names of the metrics that ``rules`` need."""
     found = set(METRICS)
     for rule in rules:
         found.update(rule.series)

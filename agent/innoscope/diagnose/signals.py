@@ -61,7 +61,7 @@ class Signals:
         self._known: dict[str, float | Unknown] = {}
 
     def __getitem__(self, name: str) -> float:
-        """Return the signal's value. Raises Unknown if it has none."""
+        """Return the signal's value. Raise Unknown if it has none."""
         if name not in self._known:
             try:
                 self._known[name] = self._compute(name)
@@ -209,7 +209,7 @@ def _p99(evidence: Evidence, key: str) -> float:
 
 
 def _observed(evidence: Evidence, key: str) -> Histogram:
-    """Return the histogram of ``key``, summed over its series. Raises Unknown if it has no observations."""
+    """Return the histogram of ``key``, summed over its series. Raise Unknown if it has no observations."""
     histogram, _ = _histogram(evidence, key)
     if not histogram.count:
         raise Unknown(key, None)

@@ -38,10 +38,10 @@ _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_sta
 
 
 class ServerQuery(ServerEntry, frozen=True, kw_only=True):
-    """The SQL statement of a question for a range of server versions.
+    """The SQL statement of a query for a range of server versions.
 
     ``named`` maps the server's column names to internal names. Without ``named``, the result must have
-    exactly the question's columns, in the same order. ``enable`` says how to make the server record the rows.
+    exactly the query's columns, in the same order. ``enable`` says how to make the server record the rows.
     """
 
     sql: str
@@ -49,10 +49,10 @@ class ServerQuery(ServerEntry, frozen=True, kw_only=True):
     enable: str = ""
 
 
-class Question(Entry, frozen=True):
-    """A question: the columns of its result, and its SQL statement for each range of server versions.
+class DiagnosticQuery(Entry, frozen=True):
+    """A diagnostic query: its result columns, and its SQL statement for each range of server versions.
 
-    The question is skipped if more than ``crowd`` threads wait for row locks.
+    The query is skipped if more than ``crowd`` threads wait for row locks.
     """
 
     columns: tuple[str, ...]
@@ -60,12 +60,12 @@ class Question(Entry, frozen=True):
     crowd: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that each server's ``named`` maps only to columns of the question."""
+        """Check that each server's ``named`` maps only to columns of the query."""
         for server in self.servers:
             if unknown := set((server.named or {}).values()) - set(self.columns):
                 raise ValueError(f"named: {min(unknown)!r} is not among the columns")
 
-    def asked_of(self, flavour: str, version: tuple[int, ...]) -> ServerQuery | None:
+    def for_server(self, flavour: str, version: tuple[int, ...]) -> ServerQuery | None:
         """Return the statement for a server; None if there is none."""
         return next((one for one in self.servers if one.fits(flavour, version)), None)
 
@@ -74,25 +74,25 @@ class File(Entry, frozen=True):
     """The contents of questions.yaml."""
 
     version: Literal[1]
-    questions: dict[str, Question]
+    questions: dict[str, DiagnosticQuery]
 
 
 @cache
-def default_questions() -> dict[str, Question]:
-    """Return the questions of the installed catalog by name."""
+def default_queries() -> dict[str, DiagnosticQuery]:
+    """Return the queries of the installed catalog by name."""
     return load()
 
 
-def load(path: Path | None = None) -> dict[str, Question]:
-    """Return the questions in the file by name. Raises BadFile."""
+def load(path: Path | None = None) -> dict[str, DiagnosticQuery]:
+    """Return the queries in the file by name. Raise BadFile."""
     return read_yaml(path or catalog_path("questions.yaml"), File).questions
 
 
 class SqlAnswers:
     """The results of the queries.
 
-    ``answers`` maps a question's name to its rows; ``missing`` maps ``sql.NAME`` to the reason why the
-    question has no result.
+    ``answers`` maps a query's name to its rows; ``missing`` maps ``sql.NAME`` to the reason why the query has
+    no result.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class SqlAnswers:
 
 
 def _statement(row: Mapping[str, str]) -> Statement:
-    """Parse a row of the process list. Raises ValueError or OverflowError if a number is malformed."""
+    """Parse a row of the process list. Raise ValueError or OverflowError if a number is malformed."""
     return Statement(
         int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
         row["state"], int(float(row["seconds"] or 0)), row["text"],
@@ -122,7 +122,7 @@ def query_all(target: Target, connect: Callable[[], Connection], waiting: float)
     try:
         connection = connect()
     except (SqlFailed, BadFile) as error:
-        asked.missing = {f"sql.{name}": _missing(error) for name in default_questions()}
+        asked.missing = {f"sql.{name}": _missing(error) for name in default_queries()}
         return asked
     try:
         for assignment in _SESSION:
@@ -139,11 +139,11 @@ def query_all(target: Target, connect: Callable[[], Connection], waiting: float)
 
 
 def _answers(target: Target, connection: Connection, waiting: float) -> Iterator[tuple[str, Rows | Missing]]:
-    for name, question in default_questions().items():
-        asked = question.asked_of(target.flavour, target.version)
+    for name, query in default_queries().items():
+        asked = query.for_server(target.flavour, target.version)
         if asked is None:
             yield name, Missing("unsupported", "not available on this server")
-        elif question.crowd is not None and waiting > question.crowd:
+        elif query.crowd is not None and waiting > query.crowd:
             words = f"not queried, because it is too expensive while {waiting:,.0f} threads wait"
             yield name, Missing("unsupported", words)
         else:
@@ -154,7 +154,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
                 if explain(error).reason in ("gone", "timeout"):
                     return
             else:
-                names = _names(question, asked, columns)
+                names = _names(query, asked, columns)
                 yield name, _checked(name, tuple(_named(names, row) for row in rows))
 
 
@@ -168,9 +168,9 @@ def _checked(name: str, rows: Rows) -> Rows | Missing:
     return rows
 
 
-def _names(question: Question, asked: ServerQuery, columns: tuple[str, ...]) -> tuple[str | None, ...]:
+def _names(query: DiagnosticQuery, asked: ServerQuery, columns: tuple[str, ...]) -> tuple[str | None, ...]:
     """Return the internal name of each result column; None for columns that are not needed."""
-    return question.columns if asked.named is None else tuple(map(asked.named.get, columns))
+    return query.columns if asked.named is None else tuple(map(asked.named.get, columns))
 
 
 def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:

@@ -113,7 +113,7 @@ def _apply(
 
 
 def _holds(rule: Rule, signals: Signals) -> bool:
-    """Return whether all conditions hold. Raises Unknown if this depends on a signal without a value."""
+    """Return whether all conditions hold. Raise Unknown if this depends on a signal without a value."""
     undecided: Unknown | None = None
     for condition in rule.when:
         try:
@@ -213,7 +213,7 @@ def _labels(evidence: Evidence, metric: str) -> str | None:
 
 
 def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
-    """Return the files most often used by threads in these wait classes; None if there are none."""
+    """Return the files most often used by threads in ``waits``; None if there are none."""
     counts: Counter[str] = Counter()
     for one in evidence.files:
         if one.wait in waits:
@@ -230,7 +230,7 @@ def _classes(rule: Rule, signals: Signals) -> list[frozenset[str]]:
 
 
 def _top(evidence: Evidence, waits: frozenset[str]) -> list[ObservedStack]:
-    """Return the most frequent stacks of threads in these wait classes."""
+    """Return the most frequent stacks of threads in ``waits``."""
     found = [seen for seen in evidence.seen if seen.wait in waits]
     return sorted(found, key=lambda seen: -seen.count)[:_STACKS]
 

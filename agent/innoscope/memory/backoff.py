@@ -38,7 +38,7 @@ class Backoff:
         self._failures: dict[Key, _Failure] = {}
 
     def check(self, keys: Iterable[Key]) -> None:
-        """Raise NotRead if a failure is stored under one of these keys and its delay has not passed."""
+        """Raise NotRead if a failure is stored under one of ``keys`` and its delay has not passed."""
         with self._lock:
             known = [self._failures[key] for key in keys if key in self._failures]
         for failure in known:
@@ -46,7 +46,7 @@ class Backoff:
                 raise _not_read(failure)
 
     def failed(self, keys: Sequence[Key], error: BadFile) -> NotRead:
-        """Store the failure under these keys, and return the NotRead error to raise."""
+        """Store the failure under ``keys``, and return the NotRead error to raise."""
         with self._lock:
             earlier = [self._failures.pop(key).delay_s for key in keys if key in self._failures]
             delay = min(2 * max(earlier), _MAX_S) if earlier else _FIRST_S
@@ -57,7 +57,7 @@ class Backoff:
         return _not_read(failure)
 
     def succeeded(self, keys: Iterable[Key]) -> None:
-        """Remove the failures stored under these keys."""
+        """Remove the failures stored under ``keys``."""
         with self._lock:
             for key in keys:
                 self._failures.pop(key, None)

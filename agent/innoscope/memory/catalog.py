@@ -30,7 +30,7 @@ class Part(Entry, frozen=True):
     bits: _Range
 
     def __post_init__(self) -> None:
-        """Check that the bit range is valid. Raises ValueError."""
+        """Check that the bit range is valid. Raise ValueError."""
         _check_bits(self.bits)
 
 
@@ -56,7 +56,7 @@ class Source(ServerEntry, frozen=True):
     source: Citation | None = None
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raise ValueError."""
         if sum(map(bool, (self.paths, self.symbol, self.status, self.variable))) != 1:
             raise ValueError("needs exactly one of paths, symbol, status, variable")
         if (self.symbol is None) != (self.kind is None):
@@ -90,7 +90,7 @@ class StatusTable(Entry, frozen=True):
     copies: frozenset[str]
 
     def __post_init__(self) -> None:
-        """Check that ``types`` and ``live`` contain both flavours. Raises ValueError."""
+        """Check that ``types`` and ``live`` contain both flavours. Raise ValueError."""
         if self.types.keys() != _FLAVOURS or self.live.keys() != _FLAVOURS:
             raise ValueError("types and live must have the keys mysql and mariadb, and no others")
 
@@ -118,11 +118,11 @@ class Catalog(Entry, frozen=True):
     tables: Tables
 
     def __post_init__(self) -> None:
-        """Check that ``lengths`` has an entry for each pointer to an array. Raises ValueError."""
+        """Check that ``lengths`` has an entry for each pointer to an array. Raise ValueError."""
         for path in self.paths:
             root, star, _ = path.partition("[*]")
             if star and root.isidentifier() and root not in self.lengths:
-                raise ValueError(f"{path}: the number of elements of {root} is missing in lengths")
+                raise ValueError(f"{path}: the number of elements of {root} is missing from lengths")
 
     @property
     def _sources(self) -> Iterator[Source]:
@@ -157,5 +157,5 @@ def _check_bits(bits: _Range) -> None:
 
 
 def load(path: Path | None = None) -> Catalog:
-    """Read and check the catalog. Raises BadFile."""
+    """Read and check the catalog. Raise BadFile."""
     return read_yaml(path or catalog_path("memory.yaml"), Catalog)

@@ -33,7 +33,7 @@ _SIZE: Final = 8
 #: Smallest offset that machine code can confirm. Smaller ones are encoded in one byte, which is found in
 #: any code.
 CONFIRMABLE: Final = 128
-#: Maximum size in bytes of a function that is searched; the largest in the catalog has 12 KB.
+#: Maximum size in bytes of a function that is searched; the largest in the catalog is 12 KB.
 _LARGEST: Final = 64 << 10
 #: Architectures whose instructions contain offsets as 32-bit numbers.
 _MACHINES: Final = frozenset({"x86_64"})
@@ -55,7 +55,7 @@ class Elements(Entry, frozen=True):
 class Members(Entry, frozen=True):
     """Members whose offsets occur in the code of one function; without ``code``, anchors confirm them.
 
-    ``instructions`` are those of the function that use the members, for offsets below CONFIRMABLE.
+    ``instructions`` lists the function's instructions that use the members, for offsets below CONFIRMABLE.
     """
 
     of: dict[str, _Offsets]
@@ -76,7 +76,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
     witnesses: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that each variable can be confirmed. Raises ValueError."""
+        """Check that each variable can be confirmed. Raise ValueError."""
         if self.machine not in _MACHINES:
             raise ValueError(f"offsets in the code of {self.machine} cannot be confirmed")
         for group in self.members:
@@ -85,14 +85,14 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
                 if group.code is None and len(self.anchors.get(root, ())) < 2:
                     raise ValueError(f"{path}: needs code, or two anchors of {root}")
                 if group.code is not None and root not in self.sizes:
-                    raise ValueError(f"{path}: the size of {root} is missing in sizes")
+                    raise ValueError(f"{path}: the size of {root} is missing from sizes")
                 if ("[*]" in path) != (root in self.elements and len(offsets) > 1):
                     raise ValueError(f"{path}: elements of {root} do not match")
         for root in self.roots - self.anchors.keys():
             if not any(True for _ in self.evidence(root)):
                 raise ValueError(f"no offset in {root} can be confirmed")
         if missing := set(self.numbers) - self.sizes.keys():
-            raise ValueError(f"the size of {min(missing)} is missing in sizes")
+            raise ValueError(f"the size of {min(missing)} is missing from sizes")
 
     @property
     def roots(self) -> set[str]:
@@ -111,7 +111,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
         return {code for code in codes if code} | {one.code for one in self.elements.values()}
 
     def evidence(self, root: str) -> Iterator[tuple[int | bytes, str]]:
-        """Yield ``(number or instructions, function)``, which a right layout's function contains."""
+        """Yield ``(number or instructions, function)``: what a function contains if the layout is correct."""
         yield from ((offset, code) for offset, code in self._offsets(root) if offset >= CONFIRMABLE)
         for group in self.members:
             if group.code is not None and any(layouts.root(path) == root for path in group.of):
@@ -126,7 +126,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
                     yield from ((offset, group.code) for offset in offsets)
 
     def found(self, refused: Iterable[str]) -> dict[str, Member]:
-        """Return the members of all variables except the refused ones."""
+        """Return the members of all variables that are not in ``refused``."""
         return {
             path: Member(offsets, _SIZE, group.kind, *self._array(path))
             for group in self.members
@@ -158,9 +158,9 @@ class File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A relation between ``values`` that holds if the layout is right.
+    """A relation between ``values`` that holds if the layout is correct.
 
-    ``judge`` returns ``undecided`` if the relation holds but would also hold for a wrong layout.
+    ``judge`` returns ``undecided`` if the relation holds but would also hold for an incorrect layout.
     """
 
     text: str
@@ -169,7 +169,7 @@ class Check:
 
 
 def load(path: Path | None = None) -> File:
-    """Read and check the catalog. Raises BadFile."""
+    """Read and check the catalog. Raise BadFile."""
     return read_yaml(path or catalog_path("layouts.yaml"), File)
 
 
@@ -185,7 +185,7 @@ def describe(
 ) -> Layout:
     """Return the layout with the members of ``known`` that the running build confirms.
 
-    ``status`` searches the server's table of status variables. Raises NoSuchProcess and NoRights.
+    ``status`` searches the server's table of status variables. Raise NoSuchProcess and NoRights.
     """
     symbols = {**layout.symbols, **_anchored(known, status)}
     refused = _refused(pid, known, symbols)

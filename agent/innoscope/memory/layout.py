@@ -46,7 +46,7 @@ class Layout:
     ``symbols`` have addresses in the process and were read from ``symbols_from``. ``missing`` maps each
     member that was not found to the reason. ``described`` is true if there is debug information or a symbol
     pack (``from_pack``), or if the members are from the catalog (``from_catalog``). ``cached`` is true if
-    the members came from the cache. ``witnesses`` are paths that are read only for checks. ``problem`` is
+    the members came from the cache. ``witnesses`` lists paths that are read only for checks. ``problem`` is
     the reason why an existing pack was not used.
     """
 
@@ -78,9 +78,9 @@ def learn(
     cache: Cache,
     types: Sequence[str] = (),
 ) -> Layout:
-    """Return the layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
+    """Return the layout of a running server. Raise NoSuchProcess, NoRights or BadFile.
 
-    Raises NotRead if reading the server's debug information failed recently; it is retried later.
+    Raise NotRead if reading the server's debug information failed recently; it is retried later.
 
     ``paths`` begin with a variable, ``types`` with a type. Paths whose variable the server does not have are
     ignored. All others are looked up in the cache, then in the debug information.

@@ -43,7 +43,7 @@ _POINTER: Final = struct.Struct("<Q")
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
     """Return the sum of each term's elements; None if a pointer on the term's path is still NULL.
 
-    Raises NoSuchProcess and NoRights.
+    Raise NoSuchProcess and NoRights.
     """
     found = read_elements(pid, terms)
     return {term: None if numbers is None else sum(numbers) for term, numbers in found.items()}
@@ -53,7 +53,7 @@ def read_elements(pid: int, terms: Iterable[Term]) -> dict[Term, Sequence[Number
     """Return the elements of each term, in the given order; None if a pointer on its path is still NULL.
 
     The values are not read at the same instant: the kernel copies them one after the other, within a few
-    microseconds. Raises NoSuchProcess and NoRights.
+    microseconds. Raise NoSuchProcess and NoRights.
     """
     wanted = list(dict.fromkeys(terms))
     lengths = [term.length for term in wanted if term.length is not None]
@@ -137,7 +137,7 @@ def _elements(member: Member, pieces: Sequence[bytes | None]) -> Sequence[Number
 
 
 def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
-    """Return the bytes at each ``(address, size)``; None if unmapped. Raises NoSuchProcess and NoRights."""
+    """Return the bytes at each ``(address, size)``; None if unmapped. Raise NoSuchProcess and NoRights."""
     if not places:
         return []
     with translating(pid):

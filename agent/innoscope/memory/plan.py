@@ -105,7 +105,7 @@ class _Planner:
     terms: dict[str, Term] = field(default_factory=dict)
 
     def reading(self, value: str, source: Source) -> PlannedValue:
-        """Return a plan for reading the value from this source. Raises _SourceMissing."""
+        """Return a plan for reading the value from ``source``. Raise _SourceMissing."""
         when = least = flags = reserve = None
         if source.paths:
             terms = tuple(self._member(path, pointers=bool(source.least)) for path in source.paths)
@@ -243,5 +243,5 @@ def _described_by(layout: Layout) -> str:
 
 
 def variable_term(address: int, kind: str) -> Term:
-    """Return the term for a variable of this type, a key of ``TYPES``, at this address."""
+    """Return the term for a variable at ``address``. ``kind`` is its type, a key of ``TYPES``."""
     return Term(address, Member((0,), TYPES[kind][1], TYPES[kind][0]))

@@ -219,7 +219,7 @@ class MemoryReader:
     def _begin(self) -> None:
         """Allow another search if the last one failed because the server had just started.
 
-        Raises NotRead if this process has already exceeded a limit.
+        Raise NotRead if this process has already exceeded a limit.
         """
         if self._exceeded is not None:
             raise NotRead(self._exceeded.what, remedy=self._exceeded.remedy)

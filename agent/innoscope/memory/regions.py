@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of bytes per read.
 _PIECE: Final = 1 << 20
-#: Maximum bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file has
-#: 250 KB.
+#: Maximum bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file is
+#: 250 KB in size.
 _MAPS: Final = 8 << 20
 #: Maximum number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024
@@ -74,7 +74,7 @@ class Image:
         return region is not None and region.data
 
     def copies(self, text: bytes) -> list[int]:
-        """Return the addresses of all copies of these bytes."""
+        """Return the addresses of all copies of ``text``."""
         found: list[int] = []
         for region in self.regions:
             for start, piece in self._pieces(region, len(text) - 1):
@@ -86,7 +86,7 @@ class Image:
         return found
 
     def slots(self, addresses: Sequence[int]) -> list[int]:
-        """Return the addresses of pointers to these addresses, starting with those in writable regions."""
+        """Return the addresses of pointers to ``addresses``, starting with those in writable regions."""
         needles = [address.to_bytes(8, "little") for address in addresses]
         found: list[int] = []
         if not needles:
@@ -102,7 +102,7 @@ class Image:
         return found
 
     def rows(self, least: int) -> Iterator[list[int]]:
-        """Yield rows of at least this many adjacent pointers to data."""
+        """Yield rows of at least ``least`` adjacent pointers to data."""
         data = [region for region in self.regions if region.data]
         if not data:
             return
@@ -146,7 +146,7 @@ class Image:
         return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
-        """Return the C strings at these addresses; None for a string that is not ASCII or too long."""
+        """Return the C strings at ``addresses``; None for a string that is not ASCII or too long."""
         places = []
         for address in addresses:
             region = self.at(address)

@@ -59,7 +59,7 @@ class Status:
 class Variable:
     """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64, or string (a char pointer).
 
-    ``choices`` are the names of an enumeration's values, in the order of their numbers.
+    ``choices`` lists the names of an enumeration's values, in the order of their numbers.
     """
 
     name: str

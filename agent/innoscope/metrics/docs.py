@@ -20,8 +20,8 @@ Generated from `probes/catalog/metrics.yaml` by `python -m innoscope.metrics.doc
 All series except those of the last table have the label `server`, the name of the server. All units are
 base units: seconds, bytes, ratios from 0 to 1. If a server does not provide a metric, it has no series; the
 reason is in `innoscope probes status` and `innoscope_collector_failure_info`. If several sources provide a
-value, the first available one is used, in the order of the column *sources*. Counters continue when the
-source changes.
+value, the first available one is used, in the order of the column *sources*. If the source changes, counters
+continue from their last value; they are not reset.
 
 The buckets of histograms are fixed: {least} s to {most} s by powers of 2. With all labels at their limits,
 one server has at most {series:,} series, and Innoscope itself {own:,}. Label values beyond the limit are

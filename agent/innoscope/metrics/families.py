@@ -60,7 +60,7 @@ class Texts:
         self._texts: dict[str, tuple[bytes, str]] = {}
 
     def of(self, series: tuple[Series, ...], accept: str) -> tuple[bytes, str]:
-        """Return the result of ``expose`` for these series, from the cache if possible."""
+        """Return the result of ``expose`` for ``series``, from the cache if possible."""
         form = _encoder(accept)[1]
         with self._lock:
             if series is not self._series or len(self._texts) > _FORMATS:
@@ -80,7 +80,7 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 def families(series: Iterable[Series]) -> list[Family]:
     """Return one family per metric, in the order of their first series.
 
-    All label values are sanitized here: a single value that is not valid UTF-8 would make the whole
+    All label values are sanitised here: a single value that is not valid UTF-8 would make the whole
     exposition fail.
     """
     found: dict[str, Family] = {}

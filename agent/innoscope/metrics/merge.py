@@ -75,7 +75,7 @@ class Merger:
         return len(self._dropped)
 
     def keep_only(self, servers: Iterable[str]) -> None:
-        """Remove the state of all servers except these. Keep the state of Innoscope's own metrics."""
+        """Remove the state of all servers except ``servers``. Keep the state of Innoscope's own metrics."""
         names = {"", *servers}
         self._servers = {name: state for name, state in self._servers.items() if name in names}
 

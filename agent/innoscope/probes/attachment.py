@@ -175,7 +175,7 @@ class Attachment:
         return self._maps.get(name)
 
     def attach(self, points: Iterable[Point] | None = None) -> None:
-        """Attach these probes (default: all). If a probe is refused, its ``problem`` is the reason."""
+        """Attach ``points`` (default: all). If the kernel refuses a probe, its ``problem`` is the reason."""
         for point in self.points if points is None else points:
             if not point.attached:
                 self._attach(point)
@@ -223,7 +223,7 @@ class Attachment:
         self._map("windows").update(struct.pack("=I", index), struct.pack("=QQ", since, is_open))
 
     def detach(self, points: Iterable[Point] | None = None) -> None:
-        """Detach these probes (default: all). Takes about 100 ms: the kernel waits for running programs.
+        """Detach ``points`` (default: all). Takes about 100 ms: the kernel waits for running programs.
 
         If this method raises, the points still list the probes that may still be attached.
         """

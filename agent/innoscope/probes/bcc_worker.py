@@ -1,4 +1,4 @@
-"""Compile BPF programs in the child process of ``build_cache``. Reads a JSON request from standard input.
+"""Compile BPF programs in the child process of ``build_cache``. Read a JSON request from standard input.
 
 Run as ``python -m innoscope.probes.bcc_worker``. On success, it writes the output of ``Compiled.pack`` to
 standard output. On failure, the last line of standard error contains the reason in JSON.

@@ -2,8 +2,9 @@
 
 These are pure functions; the governor calls them every second. The cost of a probe is its number of hits
 times the cost of one hit on this host. While the total cost is within the budget, all probes stay attached.
-If it exceeds the budget, each of the most expensive probes gets a duty: the share of the time for which it is
-attached. The duties are chosen so that all these probes cost the same. The other probes stay attached.
+If it exceeds the budget, each of the most expensive probes gets a duty cycle: the share of the time for which
+it is attached. The duty cycles are chosen so that all these probes cost the same. The other probes stay
+attached.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Minimum duty. A probe with a lower duty would not give a useful rate, so it is detached.
+#: Minimum duty cycle. A probe with a lower one would not give a useful rate, so it is detached.
 MIN_DUTY = 0.001
-#: A duty is increased only if it grows by at least this factor, to avoid oscillation.
+#: A duty cycle is increased only if it grows by at least this factor, to avoid oscillation.
 _SLACK = 1.25
 
 
@@ -37,9 +38,9 @@ class Load:
 def duties(
     loads: Mapping[str, Load], *, budget: float, cpus: float, now: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the duty of each probe, from 0 (detached) to 1 (always attached).
+    """Return the duty cycle of each probe, from 0 (detached) to 1 (always attached).
 
-    ``budget`` is a share of the CPU time of ``cpus`` CPUs. ``now`` holds the current duties.
+    ``budget`` is a share of the CPU time of ``cpus`` CPUs. ``now`` holds the current duty cycles.
     """
     ceiling = _ceiling([load.cost for load in loads.values()], budget * cpus)
     decided = {}

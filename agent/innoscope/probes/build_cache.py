@@ -39,9 +39,9 @@ class BccMissing(InnoscopeError):
 
 
 def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compiled:
-    """Return the code of these programs and the maps that the code uses, from the cache if possible.
+    """Return the code of ``programs`` and the maps that the code uses, from the cache if possible.
 
-    Raises BccMissing, NoRights (to create the maps, bcc needs CAP_BPF and CAP_PERFMON, or root) or
+    Raise BccMissing, NoRights (to create the maps, bcc needs CAP_BPF and CAP_PERFMON, or root) or
     KernelUnable with the compiler's message.
     """
     key = _key(text, programs, maps)
@@ -57,7 +57,7 @@ def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> C
 
 
 def discard(text: str, programs: Sequence[str], maps: Sequence[str]) -> bool:
-    """Remove the cached code of these programs. Return whether it existed."""
+    """Remove the cached code of ``programs``. Return whether it existed."""
     return _CACHE.remove(_key(text, programs, maps))
 
 

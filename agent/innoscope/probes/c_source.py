@@ -20,7 +20,7 @@ CALIBRATION = "calibration"
 
 
 def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
-    """Return the source for these probes and sites. Points are numbered in this order, calibration last."""
+    """Return the source for ``used``, whose order numbers the points. Calibration has the last number."""
     slots = default_slots()
     parts = [
         "#include <uapi/linux/ptrace.h>",

@@ -42,7 +42,7 @@ class Programs(Protocol):
         """Return the descriptors of the entry program and the return program."""
 
     def count_in(self, pid: int) -> None:
-        """Restrict counting to this process."""
+        """Restrict counting to the process ``pid``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class HitCost:
     return_ns: float
 
     def of(self, at: Sequence[str], places: Sequence[Function]) -> float:
-        """Return the seconds that these probes add to each call to the function's most expensive copy."""
+        """Return the seconds that probes at ``at`` add to each call of the most expensive of ``places``."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
         # A return probe also needs a breakpoint at the entry, which an entry probe shares.
         on_return = self.return_ns if LEAVE in at else 0.0
@@ -79,7 +79,7 @@ def known_cost(attachment: Programs) -> HitCost:
 def calibrate(attachment: Programs) -> HitCost:
     """Measure the cost with the loaded programs. Takes about 50 ms of CPU time.
 
-    Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
+    Raise NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
     """
     enter, leave = attachment.calibration_programs
     probes: list[_native.Uprobe] = []
@@ -109,7 +109,7 @@ def ns_per_call(*, stepped: bool) -> float:
 
 
 def probe_own_function(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
-    """Attach the program to one of our own functions. Raises KernelUnable or NativeError."""
+    """Attach the program to one of our own functions. Raise KernelUnable or NativeError."""
     file = _native.CodeFile(os.getpid(), "_native.")
     own = next((found for found in file.functions([function]) if found.symbol == function), None)
     if own is None:

@@ -36,7 +36,7 @@ class Value(Entry, frozen=True):
     labels: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raise ValueError."""
         places = (self.arg, self.result, self.label, self.number)
         if sum(place is not None for place in places) != 1:
             raise ValueError("needs exactly one of arg, result, label, is")
@@ -65,7 +65,7 @@ class Site(ServerEntry, frozen=True):
     source: Citation | None = None  # the server's source file, and the versions in which it was read
 
     def __post_init__(self) -> None:
-        """Check that the site is for servers of one flavour. Raises ValueError."""
+        """Check that the site is for servers of one flavour. Raise ValueError."""
         if len(self.ranges) != 1:
             raise ValueError("needs a version range of either mysql or mariadb")
 
@@ -92,7 +92,7 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
     asks: tuple[str, ...] = ()  # probes of possible callers; the program checks if it runs in one
 
     def __post_init__(self) -> None:
-        """Fill in the sites' defaults and check their values. Raises ValueError."""
+        """Fill in the sites' defaults and check their values. Raise ValueError."""
         for number, site in enumerate(self.sites):
             if unknown := site.values.keys() - set(self.values):
                 raise ValueError(f"sites[{number}]: value {min(unknown)!r} is not among the probe's")
@@ -147,12 +147,12 @@ class Catalog(Entry, frozen=True):
         return not version or version in self.known[flavour]
 
     def of(self, families: frozenset[str] | None = None) -> list[Probe]:
-        """Return the probes of these families; None selects the families that are on by default."""
+        """Return the probes of ``families``; None selects the families that are on by default."""
         wanted = families or frozenset(name for name, family in self.families.items() if family.default)
         return [probe for probe in self.probes.values() if probe.family in wanted]
 
     def feeding(self, metrics: frozenset[str], flavour: str, version: tuple[int, ...]) -> list[Probe]:
-        """Return the default probes that feed these metrics on a server, and the probes in their ``asks``."""
+        """Return the default probes that feed ``metrics`` on a server, and the probes in their ``asks``."""
         default = self.of()
         feeding = {probe.name for probe in default if metrics & probe.fed(flavour, version)}
         asked = {name for name in feeding for name in self.probes[name].asks}
@@ -166,5 +166,5 @@ def default_catalog() -> Catalog:
 
 
 def load(path: Path) -> Catalog:
-    """Read and check the catalog. Raises BadFile."""
+    """Read and check the catalog. Raise BadFile."""
     return read_yaml(path, Catalog)

@@ -43,7 +43,7 @@ class _Series:
         self._owed: list[float] | None = None  # None without a duty cycle
 
     def add(self, words: Sequence[int], share: Share | None) -> None:
-        if share is None:  # attached all the time, so there is no pause for which counts could be owed
+        if share is None:  # attached all the time: there is no pause to extrapolate over
             self._owed = None
         elif self._owed is None:
             self._owed = [0.0] * len(self.total)

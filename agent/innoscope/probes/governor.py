@@ -41,7 +41,7 @@ _WINDOW_S = 0.1
 _CYCLE_S = 4.0
 #: Minimum seconds per cycle for which a probe is detached, in addition to the duration of the last detach.
 _SPARE_S = 0.2
-#: Maximum duty. With a higher one, the pause would be shorter than detaching takes.
+#: Maximum duty cycle. With a higher one, the pause would be shorter than detaching takes.
 _MAX_DUTY = 0.95
 #: Seconds until a detached or refused probe is attached again for one window.
 _RETRY_S = 60.0
@@ -71,7 +71,7 @@ class Governor:
             point.name: State(point, cost.of(point.placed.site.at, point.placed.places))
             for point in attachment.points
         }
-        self.decisions = 0  # number of ticks so far; each of them decides the duties
+        self.decisions = 0  # number of ticks so far; each tick sets the duty cycle of every probe
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._last_tick = self._stopped_at = time.monotonic()
@@ -112,7 +112,7 @@ class Governor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Detach everything; keep programs, counts, rates and duties for another ``start``."""
+        """Detach everything; keep programs, counts, rates and duty cycles for another ``start``."""
         self._stop_thread()
         try:
             with self._lock:
@@ -270,8 +270,9 @@ class Governor:
         state.attached_since = time.monotonic() if state.point.attached else None
 
     def _begin_window(self, state: State, due: float | None = None) -> None:
-        """Begin a window. Its length, including the detaching after it, is the duty's share of the cycle.
+        """Begin a window.
 
+        Its length, including the detaching after it, is the duty cycle times the cycle's length.
         On a busy host, the window begins later than ``due``. Its hits then also represent the delay.
         """
         state.window_start = time.monotonic()
@@ -330,7 +331,7 @@ class Governor:
         return [state for state in changed if self._decide(state, decided[state.point.name])]
 
     def _decide(self, state: State, duty: float) -> bool:
-        """Apply a new duty. Return whether the probe must be detached."""
+        """Apply a new duty cycle. Return whether the probe must be detached."""
         level = logging.INFO if 1 in (duty, state.duty) or 0 in (duty, state.duty) else logging.DEBUG
         extra = {
             "probe": state.point.name,
@@ -339,7 +340,7 @@ class Governor:
             "duty": round(duty, 3),
             "duty_before": round(state.duty, 3),
         }
-        _LOG.log(level, "duty of probe changed", extra=extra)
+        _LOG.log(level, "duty cycle of probe changed", extra=extra)
         always, state.duty = state.duty >= 1, duty
         if duty >= 1:
             if state.attached_since is None:
@@ -373,7 +374,7 @@ class Governor:
         state.new_hits += new_hits
         if state.attached_s >= _ENOUGH_S:
             state.rate = state.new_hits / state.attached_s
-            # One window that happens to have few hits must not raise the duty.
+            # One window that happens to have few hits must not raise the duty cycle.
             state.expected = max(state.rate, _MEMORY * state.expected)
             state.attached_s, state.new_hits = 0.0, 0
         spent = new_hits * state.hit_cost

@@ -32,9 +32,9 @@ class Loaded:
 
 
 def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) -> Loaded:
-    """Compile these programs unless they are cached, and load them as uprobe programs, with their maps.
+    """Compile ``programs`` unless they are cached, and load them as uprobe programs, with their maps.
 
-    Raises BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable
+    Raise BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable
     with the message of the compiler or verifier.
     """
     try:
@@ -46,7 +46,7 @@ def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) ->
 
 
 def load(compiled: Compiled) -> Loaded:
-    """Load compiled programs and their maps. Raises NoRights or KernelUnable."""
+    """Load compiled programs and their maps. Raise NoRights or KernelUnable."""
     loaded = Loaded()
     try:
         for one in compiled.maps:

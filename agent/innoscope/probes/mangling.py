@@ -27,7 +27,7 @@ def symbol_prefixes(function: str) -> list[str]:
 
 
 def is_symbol_of(symbol: str, functions: Iterable[str]) -> bool:
-    """Return whether the symbol belongs to one of these functions or to a copy of one."""
+    """Return whether the symbol belongs to one of ``functions`` or to a copy of one."""
     return any(_has_prefix(symbol, prefix) for function in functions for prefix in symbol_prefixes(function))
 
 
@@ -37,7 +37,7 @@ def _has_prefix(symbol: str, prefix: str) -> bool:
 
 
 def is_copy(symbol: str, symbols: Iterable[str]) -> bool:
-    """Return whether the symbol is one of these symbols or a copy of one."""
+    """Return whether the symbol is one of ``symbols`` or a copy of one."""
     return any(symbol.startswith(one) and _COPY.fullmatch(symbol, len(one)) for one in symbols)
 
 

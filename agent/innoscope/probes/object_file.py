@@ -50,7 +50,7 @@ class Compiled:
 
     @classmethod
     def unpack(cls, data: bytes) -> Compiled:
-        """Parse the output of ``pack``. Raises ValueError for malformed data or another version."""
+        """Parse the output of ``pack``. Raise ValueError for malformed data or another version."""
         try:
             text = zlib.decompressobj().decompress(data, _MAX_BYTES)
             file = decode_json(text, _File, "the compiled programs")

@@ -21,7 +21,7 @@ _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 class Slot:
     """The map entries of one metric: ``count`` entries from index ``first``, one per value of its only label.
 
-    ``labels`` are the label values: () for a metric without a label, None if they are assigned at run time.
+    ``labels`` contains the label values: () for a metric without a label, None if assigned at run time.
     """
 
     metric: str
@@ -30,7 +30,7 @@ class Slot:
     labels: tuple[str, ...] | None
 
     def index(self, label: str) -> int:
-        """Return the index of a label value, from 0. Raises ValueError if it is unknown."""
+        """Return the index of a label value, from 0. Raise ValueError if it is unknown."""
         return (self.labels or ()).index(label)
 
 

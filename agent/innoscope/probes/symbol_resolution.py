@@ -66,9 +66,9 @@ class Placement:
 
 
 def place(target: Target, probes: Iterable[Probe]) -> Placement:
-    """Find the functions of these probes in the server's mapped files.
+    """Find the functions of ``probes`` in the server's mapped files.
 
-    Raises NoSuchProcess, NoRights or BadFile if the executable cannot be read. If a library is not mapped,
+    Raise NoSuchProcess, NoRights or BadFile if the executable cannot be read. If a library is not mapped,
     its probes are in ``missing``.
     """
     with reading_files(target.pid):
@@ -91,7 +91,7 @@ _MAIN: Final = ""
 
 
 class _Files:
-    """The mapped files of several sites. Each is opened once, and searched once for all its sites."""
+    """The mapped files that contain the sites. Each is opened once, and searched once for all its sites."""
 
     def __init__(self, pid: int, sites: Sequence[Site]) -> None:
         self._pid, self._sites = pid, sites
@@ -102,7 +102,7 @@ class _Files:
     def places(self, site: Site) -> tuple[_native.CodeFile, tuple[Function, ...]]:
         """Return the site's file and all copies of its functions, without duplicate addresses.
 
-        If the site lists several libraries, the first one that has the functions is used. Raises NativeError
+        If the site lists several libraries, the first one that has the functions is used. Raise NativeError
         (elf) if none of the libraries is mapped.
         """
         if not site.libraries:

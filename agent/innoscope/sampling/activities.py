@@ -40,7 +40,7 @@ def default_activities() -> dict[str, Activity]:
 
 
 def load(path: Path | None = None) -> dict[str, Activity]:
-    """Return the activities in the file, by default the installed catalog. Raises BadFile."""
+    """Return the activities in the file, by default the installed catalog. Raise BadFile."""
     return read_yaml(path or catalog_path("activities.yaml"), File).activities
 
 
@@ -54,7 +54,7 @@ def _patterns() -> tuple[tuple[str, tuple[str, ...], tuple[tuple[Patterns, ...],
 
 @lru_cache(maxsize=_CACHED)
 def activities_of(kind: str, functions: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the activities of a thread of this kind with these functions on its stack."""
+    """Return the names of the activities of a thread of ``kind`` with ``functions`` on its stack."""
     return tuple(
         name
         for name, kinds, stacks in _patterns()

@@ -104,7 +104,7 @@ class Engine:
             return self._process.modules()
 
     def take_snapshot(self) -> Snapshot:
-        """Copy, unwind, symbolise and classify every thread. Raises NoSuchProcess if the server has ended."""
+        """Copy, unwind, symbolise and classify every thread. Raise NoSuchProcess if the server has exited."""
         taken_at = time.time()
         with translating(self.target.pid):
             raw = self._process.take_snapshot()

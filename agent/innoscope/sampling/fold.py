@@ -63,7 +63,7 @@ THREADS: Final = Unit("threads", SampleType("threads", "count"))
 class Group:
     """Threads with the same stack, wait class, latch or id.
 
-    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` are the first thread's frames,
+    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` has the first thread's frames,
     innermost first. A group by wait class or latch has no frames; its stacks are in ``parts``. In a group by
     thread, ``thread`` is the thread's last record. ``latch`` is set only in a group by latch.
     """
@@ -80,7 +80,7 @@ class Group:
 
     @property
     def marks(self) -> str:
-        """Return the marks of a doubtful stack: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``, or several."""
+        """Return the marks of an unreliable stack, such as ``[stale]`` or ``[2 of 5 torn]``, otherwise ""."""
         found = [(trust, number) for trust in DOUBTFUL if (number := self.trust[trust])]
         return " ".join(
             f"[{trust}]" if number == self.count else f"[{number} of {self.count} {trust}]"

@@ -50,7 +50,7 @@ def default_latches() -> tuple[Latch, ...]:
 
 
 def load(path: Path | None = None) -> tuple[Latch, ...]:
-    """Return the latches in the file, by default the installed catalog. Raises BadFile."""
+    """Return the latches in the file, by default the installed catalog. Raise BadFile."""
     return read_yaml(path or catalog_path("latches.yaml"), File).latches
 
 

@@ -1,4 +1,4 @@
-"""Report server functions without names, and the command that installs their symbols."""
+"""Report server functions without symbols, and the command that installs the symbols."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Frame
     from innoscope.target.model import Target
 
-#: Minimum share of unnamed frames for a note.
+#: Minimum share of frames without symbols for a note.
 SHARE: Final = 0.02
 
 
 def missing_names(
     target: Target, modules: Callable[[], list[ModuleInfo]], stacks: Iterable[tuple[Frame, ...]]
 ) -> tuple[str, ...]:
-    """Return a note if functions of the server's executable have no names, else an empty tuple.
+    """Return a note if functions of the server's executable have no symbols, else an empty tuple.
 
-    ``modules`` is called only if enough names are missing. Libraries are not considered.
+    ``modules`` is called only if enough symbols are missing. Libraries are not considered.
     """
     total: Counter[str] = Counter()
     unnamed: Counter[str] = Counter()
@@ -38,7 +38,7 @@ def missing_names(
         return ()
     info = next((module for module in modules() if Path(module.path).name == main), None)
     if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
-        return ()  # no symbol source would help: functions such as _start never have names
+        return ()  # no symbol source would help: functions such as _start never have symbols
     return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
 
 

@@ -29,7 +29,7 @@ _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A stack with its wait class. ``labels`` are innermost first. Equality ignores ``frames``."""
+    """A stack with its wait class. ``labels`` starts with the innermost. Equality ignores ``frames``."""
 
     wait: str
     trust: Trust
@@ -38,13 +38,13 @@ class Stack:
 
     @classmethod
     def of(cls, wait: str, trust: Trust, frames: tuple[Frame, ...]) -> Stack:
-        """Return the stack with the labels of these frames."""
+        """Return the stack with the labels of ``frames``."""
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The sum of several snapshots: ``counts`` are threads per stack over all snapshots.
+    """The sum of several snapshots: ``counts`` is the number of threads per stack over all snapshots.
 
     ``start`` and ``end`` are the Unix times of the first and the last snapshot, ``snapshots`` is their
     number, and ``snapshot_ms`` the total time to take them. ``dropped`` is the number of stacks that were

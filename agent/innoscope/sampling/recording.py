@@ -74,12 +74,12 @@ class Recorder:
         self._write_line(_JSON.encode(header))
 
     def write(self, snapshot: Snapshot) -> None:
-        """Append one snapshot and flush. Raises CannotWrite, for example if the disk is full."""
+        """Append one snapshot and flush. Raise CannotWrite, for example if the disk is full."""
         self._write_line(_line(document(snapshot)))
         self.snapshots += 1
 
     def close(self) -> None:
-        """Close the file. All lines were already flushed. Raises CannotWrite."""
+        """Close the file. All lines were already flushed. Raise CannotWrite."""
         try:
             self._file.close()
         except OSError as error:
@@ -119,13 +119,13 @@ class Recording:
     """A recording opened for reading. Each snapshot is parsed on demand.
 
     Opening reads the file once to build an index, and checks each line superficially.
-    ``times`` are the snapshots' times in Unix seconds.
+    ``times`` lists the snapshots' times in Unix seconds.
     """
 
     def __init__(
         self, path: Path, *, allow_headerless: bool = False, progress: Callable[[int], None] | None = None
     ) -> None:
-        """Read ``path``; call ``progress`` with the number of snapshots found so far. Raises BadFile.
+        """Read ``path``; call ``progress`` with the number of snapshots found so far. Raise BadFile.
 
         ``allow_headerless`` also accepts a file without a header: the output of ``innoscope stacks --json``.
         """
@@ -152,7 +152,7 @@ class Recording:
         return len(self.times)
 
     def snapshot(self, index: int) -> Snapshot:
-        """Return snapshot number ``index``, from 0. Raises BadFile with the line number."""
+        """Return snapshot number ``index``, from 0. Raise BadFile with the line number."""
         try:
             value = json.loads(zlib.decompress(self._lines[index]))
             return self._parser.snapshot(value)
@@ -297,7 +297,7 @@ def _query(item: dict[str, Any] | None) -> Query | None:
 
 
 def _target(item: dict[str, Any]) -> Target:
-    """Return the target. Fields that are missing in the document get the value for "unknown"."""
+    """Return the target. Fields missing from the document get the value for "unknown"."""
     return Target(
         pid=int(item["pid"]),
         start_time=int(item.get("start_time") or 0),

@@ -34,7 +34,7 @@ TIDS_KEPT: Final = 50
 class ObservedStack:
     """Threads with the same stack: their kind (threads.yaml), wait class and functions, innermost first.
 
-    ``count`` is the sum over all snapshots; ``tids`` are the threads in the last snapshot.
+    ``count`` is the sum over all snapshots; ``tids`` lists the threads in the last snapshot.
     """
 
     kind: str

@@ -44,7 +44,7 @@ class Rule(Entry, frozen=True):
     files: frozenset[str] = field(default=frozenset(), name="file")
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raises ValueError."""
+        """Check the constraints that the types cannot express. Raise ValueError."""
         if not any((self.frames, self.also, self.leaf, self.comm, self.syscalls, self.files)):
             raise ValueError("has no condition")
         if unknown := self.syscalls - SYSCALLS:
@@ -65,7 +65,7 @@ class Catalog(Entry, frozen=True):
     lists: Any = None
 
     def __post_init__(self) -> None:
-        """Check that the classes used by the rules and by the code exist. Raises ValueError."""
+        """Check that the classes used by the rules and by the code exist. Raise ValueError."""
         for name in sorted(_REQUIRED - self.classes.keys()):
             raise ValueError(f"class {name} is missing")
         for number, rule in enumerate(self.rules):
@@ -75,7 +75,7 @@ class Catalog(Entry, frozen=True):
 
 
 def load(path: Path | None = None) -> Catalog:
-    """Read and check the catalog. Raises BadFile."""
+    """Read and check the catalog. Raise BadFile."""
     return read_yaml(path or catalog_path("waits.yaml"), Catalog)
 
 

@@ -93,7 +93,7 @@ class Ignored:
 def load(path: str | None = None) -> Rule:
     """Read the rule from ``path``, else the file named in VARIABLE, else DEFAULT_FILE if it exists.
 
-    Raises BadFile if the file is malformed, or if users other than root and ourselves can write to it.
+    Raise BadFile if the file is malformed, or if users other than root and ourselves can write to it.
     """
     named = path or os.environ.get(VARIABLE)
     text = _read(Path(named or DEFAULT_FILE), required=named is not None)

@@ -26,7 +26,7 @@ class NotChosen(SqlFailed):
 
 
 def require_chosen(proc: ProcFs, target: Target) -> None:
-    """Raise NotChosen if the server is in a container and was not named; SqlFailed if it has ended."""
+    """Raise NotChosen if the server is in a container and was not named; SqlFailed if it has exited."""
     if not target.chosen and in_container(proc, target):
         raise NotChosen(
             "no SQL: server in a container: SQL is used only when you name it: "
@@ -39,7 +39,7 @@ def in_container(proc: ProcFs, target: Target) -> bool:
     """Return whether the server is in a container.
 
     Such a server has a pid or user namespace that differs from ours, or is in the cgroup of a container that
-    we are not in. Raises SqlFailed if the server has ended.
+    we are not in. Raise SqlFailed if the server has exited.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
         return True

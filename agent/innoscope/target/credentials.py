@@ -55,7 +55,7 @@ class Account:
 def find(options_file: str | None = None, user: str | None = None) -> Credentials:
     """Return the account from ``options_file``, else the default files, else the operating-system user.
 
-    Raises BadFile if the named file cannot be read or is world-writable.
+    Raise BadFile if the named file cannot be read or is world-writable.
     """
     values: dict[str, str] = {}
     for path in _files(options_file):
@@ -76,7 +76,7 @@ def _tls(values: Mapping[str, str]) -> Tls | None:
 
 
 def files_with_account(options_file: str | None = None) -> list[Path]:
-    """Return the option files that set a user or a password. Raises BadFile."""
+    """Return the option files that set a user or a password. Raise BadFile."""
     found = []
     for path in _files(options_file):
         groups = _parse(path)
@@ -86,7 +86,7 @@ def files_with_account(options_file: str | None = None) -> list[Path]:
 
 
 def world_readable_files(options_file: str | None = None) -> list[Path]:
-    """Return the world-readable option files that contain a password. Raises BadFile."""
+    """Return the world-readable option files that contain a password. Raise BadFile."""
     return [
         path
         for path in _files(options_file)
@@ -108,7 +108,7 @@ def _files(options_file: str | None) -> Iterable[Path]:
 
 
 def _parse(path: Path) -> dict[str, dict[str, str]]:
-    """Parse an option file into ``{group: {option: value}}``. Raises BadFile."""
+    """Parse an option file into ``{group: {option: value}}``. Raise BadFile."""
     try:
         if path.stat().st_mode & stat.S_IWOTH:
             raise BadFile(f"cannot use {path}: it is world-writable", remedy=f"chmod 600 {path}")

@@ -40,8 +40,8 @@ def is_server(proc: ProcFs, pid: int) -> bool:
 class Scan:
     """The result of ``scan``.
 
-    ``servers`` are the pids of all servers, including those in containers, in ascending order.
-    ``ignored`` are processes that have a server's name but are not accepted as servers.
+    ``servers`` lists the pids of all servers, including those in containers, in ascending order.
+    ``ignored`` lists processes that have a server's name but are not accepted as servers.
     """
 
     servers: tuple[int, ...]
@@ -59,13 +59,13 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
                     servers.append(pid)
                 else:
                     ignored.append(refused)
-        except (ProcessLookupError, PermissionError):  # the process has ended, or is a kernel thread
+        except (ProcessLookupError, PermissionError):  # the process has exited, or is a kernel thread
             continue
     return Scan(tuple(servers), tuple(ignored))
 
 
 def identify(proc: ProcFs, pid: int) -> Target:
-    """Return the properties of one server, without SQL. Raises ProcessLookupError if the server ends.
+    """Return the properties of one server, without SQL. Raise ProcessLookupError if the server exits.
 
     Fields that we may not read stay empty, so that an unprivileged user still gets a list.
     """
@@ -98,12 +98,12 @@ def identify(proc: ProcFs, pid: int) -> Target:
 
 
 def find_all(proc: ProcFs | None = None) -> list[Target]:
-    """Return all servers on this host, sorted by pid. Raises BadFile."""
+    """Return all servers on this host, sorted by pid. Raise BadFile."""
     return survey(proc)[0]
 
 
 def survey(proc: ProcFs | None = None) -> tuple[list[Target], tuple[Ignored, ...]]:
-    """Return all servers, and the processes that are ignored because of their owner. Raises BadFile."""
+    """Return all servers, and the processes that are ignored because of their owner. Raise BadFile."""
     proc = proc or ProcFs()
     found = scan(proc, allowed_users.load())
     return _identify_all(proc, found.servers), found.ignored
@@ -119,7 +119,7 @@ def find_one(
 ) -> Target:
     """Return the server that matches; without arguments, the only running server.
 
-    Root may name any user's server by ``pid``. Raises NoTarget (none or several match), NoSuchProcess,
+    Root may name any user's server by ``pid``. Raise NoTarget (none or several match), NoSuchProcess,
     NotAServer (also if the owner is not allowed), BadFile (servers.toml), and NoRights if we may not inspect
     the server. With ``readable=False``, such a server is returned with the fields that are known.
 
@@ -169,13 +169,13 @@ def _identify_all(proc: ProcFs, pids: Iterable[int]) -> list[Target]:
 
 
 def _by_pid(proc: ProcFs, pid: int) -> Target:
-    """Return the server with this pid. Raises NoSuchProcess, NotAServer or NoRights."""
+    """Return the server with this pid. Raise NoSuchProcess, NotAServer or NoRights."""
     try:
         leader = int(proc.status(pid).get("Tgid") or pid)
         if leader != pid:
             raise NotAServer(f"{pid} is a thread of process {leader}", remedy=f"--pid {leader}")
         if proc.stat(pid).state in "ZX":
-            raise NoSuchProcess(f"process {pid} has ended (zombie)", remedy=_LIST_REMEDY)
+            raise NoSuchProcess(f"process {pid} has exited (zombie)", remedy=_LIST_REMEDY)
         if not is_server(proc, pid):
             raise _not_a_server(proc, pid)
         refused = None if os.geteuid() == 0 else allowed_users.ignored(allowed_users.load(), proc, pid)

@@ -47,7 +47,7 @@ def fingerprint(statement: str) -> str:
     """Remove literals: ``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
     Strings, numbers and comments are removed, and lists of values become one ``(…)``.
-    Identifiers are kept, but sanitized.
+    Identifiers are kept, but sanitised.
     """
     parts: list[str] = []
     for match in _TOKEN.finditer(statement[:_LONGEST]):

@@ -58,7 +58,7 @@ class Connection(Driver):
         )
 
     def log_in(self, wire: Wire) -> None:
-        """Log in over a connected socket. Raises errors of PyMySQL, or SqlFailed before anything is sent."""
+        """Log in over a connected socket. Raise errors of PyMySQL, or SqlFailed before anything is sent."""
         wire.check_greeting()
         self.connect(wire)
         self._budget.login_until = float("inf")

@@ -45,7 +45,7 @@ def no_rights(pid: int, detail: str) -> NoRights:
 
 def gone(pid: int) -> NoSuchProcess:
     """Return the error for a process that no longer exists."""
-    return NoSuchProcess(f"process {pid} does not exist or has ended", remedy="innoscope targets")
+    return NoSuchProcess(f"process {pid} does not exist or has exited", remedy="innoscope targets")
 
 
 def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
@@ -108,6 +108,6 @@ def translating(pid: int) -> Iterator[None]:
 
 @contextmanager
 def reading_files(pid: int) -> Iterator[None]:
-    """Convert errors like ``translating``, and let only one thread at a time read symbols."""
+    """Convert errors in the same way as ``translating``, and let only one thread at a time read symbols."""
     with ONE_AT_A_TIME, translating(pid):
         yield

@@ -28,7 +28,7 @@ class WrongPeer(SqlFailed):
 
 
 class ServerEnded(SqlFailed):
-    """The server's process has ended."""
+    """The server's process has exited."""
 
 
 def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -> None:
@@ -72,7 +72,7 @@ def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -
 
 
 def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
-    """Return the target's user ids. Raises SqlFailed if it has ended."""
+    """Return the target's user ids. Raise SqlFailed if it has exited."""
     try:
         uids = proc.owner(target.pid).uids
         if proc.stat(target.pid).start_time != target.start_time:
@@ -83,8 +83,8 @@ def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
 
 
 def ended(target: Target) -> ServerEnded:
-    """Return the error for a server that has ended."""
-    return ServerEnded(f"no SQL: process {target.pid} has ended", remedy="innoscope targets")
+    """Return the error for a server that has exited."""
+    return ServerEnded(f"no SQL: process {target.pid} has exited", remedy="innoscope targets")
 
 
 def _wrong_peer(what: str) -> WrongPeer:

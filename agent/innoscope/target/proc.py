@@ -1,7 +1,7 @@
 """Read /proc: processes, their executables, users and listening sockets.
 
 The root is a parameter, so that tests can use an artificial tree. Methods that read files of a
-process raise ProcessLookupError if it has ended, and PermissionError if the kernel denies access.
+process raise ProcessLookupError if it has exited, and PermissionError if the kernel denies access.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Owner:
 
 @contextmanager
 def _gone_or_refused(pid: int) -> Iterator[None]:
-    """Convert an OSError of /proc to ProcessLookupError or PermissionError, like ``_raise``."""
+    """Convert an OSError of /proc to ProcessLookupError or PermissionError (see ``_raise``)."""
     try:
         yield
     except OSError as error:
@@ -158,7 +158,7 @@ class ProcFs:
         return raw.rstrip("\0").split("\0") if raw else []
 
     def exe(self, pid: int) -> tuple[str, bool]:
-        """Return ``(path, deleted)`` of the executable. Raises ProcessLookupError for a kernel thread."""
+        """Return ``(path, deleted)`` of the executable. Raise ProcessLookupError for a kernel thread."""
         path = self._link(pid, "exe")
         return path.removesuffix(" (deleted)"), path.endswith(" (deleted)")
 
@@ -242,7 +242,7 @@ class ProcFs:
     def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
         """Return ``(uid, inode)`` of the other end of a connection; None if that end is not on this host.
 
-        ``ours`` and ``theirs`` are the addresses as our side sees them; the other end has them swapped.
+        ``ours`` and ``theirs`` are the addresses as our socket reports them; the other end swaps them.
         """
         wanted = _address(theirs), _address(ours)
         for name in ("net/tcp", "net/tcp6"):

@@ -31,14 +31,14 @@ def login_user(proc: ProcFs, pid: int) -> str | None:
 
 
 def process_owner(proc: ProcFs, pid: int) -> str:
-    """Return ``root``, or ``root (alice)`` if alice logged in and became root. Raises ProcessLookupError."""
+    """Return ``root``, or ``root (alice)`` if alice logged in and became root. Raise ProcessLookupError."""
     user = user_name(int(proc.status(pid)["Uid"].split()[1]))
     login = login_user(proc, pid)
     return f"{user} ({login})" if login not in (None, user) else user
 
 
 def current_user(proc: ProcFs) -> str:
-    """Return the owner of this process, like ``process_owner``. SUDO_USER replaces a missing login user."""
+    """Return ``process_owner`` of this process, but use SUDO_USER if the login user is unknown."""
     owner = process_owner(proc, os.getpid())
     invoker = os.environ.get("SUDO_USER")
     return f"{owner} ({invoker})" if "(" not in owner and invoker not in (None, owner) else owner

@@ -80,7 +80,7 @@ def connect(
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
     Nothing is sent if another process listens on the socket or port. ``timeout`` is the limit in
-    seconds for connecting and for each complete response. Raises SqlFailed (NotChosen for a server in a
+    seconds for connecting and for each complete response. Raise SqlFailed (NotChosen for a server in a
     container) or BadFile (option file).
     """
     proc = proc or ProcFs()
@@ -105,7 +105,7 @@ def connect_tcp(
 ) -> Connection:
     """Connect over TCP. On this host, connect only to ``target``; to another host, always use TLS.
 
-    Raises SqlFailed (NotChosen for a server in a container) or BadFile.
+    Raise SqlFailed (NotChosen for a server in a container) or BadFile.
     """
     proc = proc or ProcFs()
     if host not in _HERE:
@@ -227,7 +227,7 @@ def _not_reachable(target: Target) -> SqlFailed:
 def raw_rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
     """Execute a statement and return its rows.
 
-    Raises errors of PyMySQL, or SqlFailed if the response is too long.
+    Raise errors of PyMySQL, or SqlFailed if the response is too long.
     """
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -235,20 +235,20 @@ def raw_rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], .
 
 
 def rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
-    """Execute a statement and return its rows. Raises SqlFailed."""
+    """Execute a statement and return its rows. Raise SqlFailed."""
     with explaining(as_text(connection.user), "the socket"):
         return raw_rows(connection, statement)
 
 
 def table(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Execute a statement and return its column names and rows. Raises SqlFailed."""
+    """Execute a statement and return its column names and rows. Raise SqlFailed."""
     with explaining(as_text(connection.user), "the socket"), connection.cursor() as cursor:
         cursor.execute(statement)
         return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
 
 
 def queries(target: Target, conn: Connection) -> dict[int, Query]:
-    """Return ``{OS thread id in the server's pid namespace: Query}``. Raises SqlFailed.
+    """Return ``{OS thread id in the server's pid namespace: Query}``. Raise SqlFailed.
 
     Statements contain no literals: they are MySQL's digest texts, or fingerprints if there is no digest.
     """

@@ -22,7 +22,7 @@ _SUN_PATH = 107  # maximum length of a Unix socket's path in bytes, without the 
 def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
     """Yield a path of the server's socket for connect(2), valid within the context.
 
-    Raises SqlFailed if the path is long and its folder cannot be opened.
+    Raise SqlFailed if the path is long and its folder cannot be opened.
 
     The path goes through /proc/PID/root, which is correct in other mount namespaces and chroots. If its
     folder is not accessible, the path below the server's root directory is used instead.

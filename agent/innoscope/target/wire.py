@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 4 << 20
 #: Maximum number of values in one response. Each value becomes a Python object; each row counts as two more.
 MAX_VALUES: Final = 250_000
-#: Maximum number of columns in one response. A greater first byte is the prefix of a multi-byte number.
+#: Maximum column count of a result set. A greater first byte is the prefix of a multi-byte number.
 _MAX_COLUMNS: Final = 250
-#: Maximum number of packets in a response without rows, and in a login.
+#: Maximum number of packets in a response without a result set, and in a login.
 _MAX_PACKETS: Final = 64
 _HEADER: Final = struct.Struct("<HBB")
 _MAX_GREETING: Final = 4096
@@ -62,14 +62,14 @@ class Budget:
         self.skip, self.head, self.first = 0, b"", True
 
     def rest(self) -> float:
-        """Return the remaining seconds. Raises TimeoutError if none remain."""
+        """Return the remaining seconds. Raise TimeoutError if none remain."""
         rest = self.until - time.monotonic()
         if rest <= 0:
             raise TimeoutError("timed out")
         return rest
 
     def take(self, data: memoryview) -> None:
-        """Count data that has arrived. Raises SqlFailed if a limit is exceeded."""
+        """Count data that has arrived. Raise SqlFailed if a limit is exceeded."""
         self.bytes_left -= len(data)
         position = 0
         while position < len(data):
@@ -101,7 +101,7 @@ class Budget:
         self.head, self.first = b"", False
 
     def _first_byte(self, columns: int) -> None:
-        """Increase the packet limit for a response with rows, which starts with the number of columns."""
+        """Raise the packet limit if the response is a result set: its first byte is the column count."""
         if self.logging_in:
             return
         if 0 < columns <= _MAX_COLUMNS:
@@ -158,7 +158,7 @@ class Wire(_Bounded):
             raise
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive data like a socket, starting with the bytes that ``check_greeting`` has read."""
+        """Receive data, starting with the bytes that ``check_greeting`` has already read."""
         if not self._again:
             return super().recv_into(buffer, nbytes, flags)
         view = memoryview(buffer)
@@ -169,7 +169,7 @@ class Wire(_Bounded):
     def check_greeting(self) -> None:
         """Read and check the server's greeting before anything is sent. PyMySQL reads it afterwards.
 
-        Raises OSError, or SqlFailed if the packet is neither a greeting nor an error.
+        Raise OSError, or SqlFailed if the packet is neither a greeting nor an error.
         """
         if self._greeted:
             return

@@ -26,7 +26,7 @@ _NAMES: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 def load(path: Path | None = None) -> dict[str, Toggle]:
-    """Return all toggles by name, in file order. Raises BadFile, which names the invalid entry."""
+    """Return all toggles by name, in file order. Raise BadFile, which names the invalid entry."""
     path = path or catalog_path("toggles.yaml")
     try:
         return read_yaml(path, catalog_file.File).by_name()
@@ -36,7 +36,7 @@ def load(path: Path | None = None) -> dict[str, Toggle]:
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """Return the toggle's entry for a server. Raises NotOnThisServer if it is not supported there."""
+    """Return the toggle's entry for a server. Raise NotOnThisServer if it is not supported there."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
@@ -58,7 +58,7 @@ def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Genera
 def raws(backend: Backend, toggle: Toggle, value: str) -> tuple[Raw, ...]:
     """Return the value to write for each assignment of the backend.
 
-    ``value`` is one of the toggle's words or a number. Raises Refused with the allowed values.
+    ``value`` is one of the toggle's words or a number. Raise Refused with the allowed values.
     """
     text = value.strip().lower()
     if not text:

@@ -62,7 +62,7 @@ def refuse(verdicts: Iterable[Verdict]) -> None:
 def identity(target: Target, facts: Facts) -> Verdict:
     """Check that the pid still belongs to the same process with the same executable."""
     if facts.start_time is None:
-        return _no("identity", f"server {target.pid} has ended", "innoscope targets")
+        return _no("identity", f"server {target.pid} has exited", "innoscope targets")
     if facts.start_time != target.start_time:
         return _no(
             "identity",

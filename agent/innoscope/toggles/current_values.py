@@ -87,7 +87,7 @@ def _read_all(
 
 
 def _read_one(writer: Writer, source: _Source) -> str | None:
-    """Return the toggle's value, or None if it cannot be read. Raises NoLogin if no toggle can be read."""
+    """Return the toggle's value, or None if it cannot be read. Raise NoLogin if no toggle can be read."""
     backend = source.backend
     try:
         steps = writer.prepare(backend, [None] * len(backend.assignments))

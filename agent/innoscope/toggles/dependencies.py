@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def open_writer(kind: str, target: Target, account: Account) -> Writer:
-    """Return the writer of a backend, which the caller must close. Raises the writer's own errors."""
+    """Return the writer of a backend, which the caller must close. Raise the writer's own errors."""
     if kind == "sql":
         return SqlWriter(target, account)
     if kind == "memory":

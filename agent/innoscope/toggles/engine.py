@@ -46,7 +46,7 @@ def apply(
 ) -> Entry:
     """Apply the plan, and return the journal entry. ``seconds`` is the time until the automatic undo.
 
-    Raises Refused if nothing was written, and ChangeFailed if the change failed after a write. ``fault`` is
+    Raise Refused if nothing was written, and ChangeFailed if the change failed after a write. ``fault`` is
     called at each point listed in FAULTS. If this process is killed at any of these points, the journal stays
     correct and ``undo`` works.
     """
@@ -78,7 +78,7 @@ def apply(
 
 
 def history(target: Target | None = None, *, deps: Dependencies | None = None) -> list[Entry]:
-    """Return all changes and undos, or only those of one server process, oldest first. Raises BadFile."""
+    """Return all changes and undos, or only those of one server process, oldest first. Raise BadFile."""
     entries = (deps or Dependencies()).journal.entries()
     if target is None:
         return list(entries)
@@ -128,7 +128,7 @@ def _failed(
 ) -> None:
     """Restore the old values of the attempted steps, and journal the failure.
 
-    Raises ChangeFailed if a value could not be restored, or if a write was attempted and ``error`` is not an
+    Raise ChangeFailed if a value could not be restored, or if a write was attempted and ``error`` is not an
     interrupt.
     """
     what = error.what if isinstance(error, InnoscopeError) else f"{type(error).__name__}: {error}"

@@ -31,7 +31,7 @@ _PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "PYTHON
 
 
 def arm(entry: Entry, account: Account, state: Path) -> None:
-    """Schedule the undo of ``entry`` at the time ``entry.until``. Raises Refused if this fails.
+    """Schedule the undo of ``entry`` at the time ``entry.until``. Raise Refused if this fails.
 
     Call this before journalling the entry. If the journal does not contain the entry at ``entry.until``,
     nothing is undone.
@@ -96,7 +96,7 @@ def _run(command: list[str]) -> None:
 
 
 def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
-    """Start the helper process and wait until it reports that it is a daemon. Raises Refused if it fails."""
+    """Start the helper process and wait until it reports that it is a daemon. Raise Refused if it fails."""
     theirs, ours = os.pipe()
     with open(theirs, "rb", buffering=0) as hears:  # noqa: PTH123, a descriptor
         try:

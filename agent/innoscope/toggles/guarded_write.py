@@ -19,7 +19,7 @@ def nothing(_: str) -> None:
 
 
 def verify(writer: Writer, steps: Sequence[Step]) -> None:
-    """Read back all settings. Raises ChangeFailed if a value differs from the written one."""
+    """Read back all settings. Raise ChangeFailed if a value differs from the written one."""
     for step in steps:
         now = writer.read(step)
         if not same(now, step.new):

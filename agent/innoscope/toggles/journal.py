@@ -36,7 +36,7 @@ NEEDED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class JournalContents:
-    """The entries of the journal. ``notes`` are messages about ignored lines."""
+    """The entries of the journal. ``notes`` contains messages about ignored lines."""
 
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Journal:
         self.path = self.folder / _NAME
 
     def read(self) -> JournalContents:
-        """Read all entries, oldest first; empty if there is no journal. Raises BadFile."""
+        """Read all entries, oldest first; empty if there is no journal. Raise BadFile."""
         try:
             content = self._content()
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class Journal:
         return _fold(content, self.path)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return all entries, oldest first. Raises BadFile."""
+        """Return all entries, oldest first. Raise BadFile."""
         return self.read().entries
 
     def entries_if_readable(self) -> tuple[Entry, ...]:
@@ -73,7 +73,7 @@ class Journal:
             return ()
 
     def find(self, ident: str) -> Entry | None:
-        """Return the entry with this id, or None. Raises BadFile."""
+        """Return the entry with this id, or None. Raise BadFile."""
         return next((entry for entry in self.entries() if entry.id == ident), None)
 
     def stamp(self) -> tuple[int, int] | None:
@@ -85,7 +85,7 @@ class Journal:
         return found.st_mtime_ns, found.st_size
 
     def intend(self, entry: Entry) -> None:
-        """Journal an intended change. Raises Refused if this fails; the change must then not be made."""
+        """Journal an intended change. Raise Refused if this fails; the change must then not be made."""
         try:
             self._append(lines.intent_line(entry))
         except (BadFile, CannotWrite) as error:
@@ -94,11 +94,11 @@ class Journal:
     def conclude(
         self, ident: str, outcome: str, reason: str | None = None, *, put_back: bool = False
     ) -> None:
-        """Journal the result: done, failed or "not written". Raises BadFile or CannotWrite."""
+        """Journal the result: done, failed or "not written". Raise BadFile or CannotWrite."""
         self._append(lines.result_line(ident, time.time(), outcome, reason, put_back))
 
     def note(self, ident: str, text: str) -> None:
-        """Journal the reason why an undo has not been done yet. Raises BadFile or CannotWrite."""
+        """Journal the reason why an undo has not been done yet. Raise BadFile or CannotWrite."""
         self._append(lines.note_line(ident, time.time(), text))
 
     def problem(self) -> tuple[str, str] | None:
@@ -145,7 +145,7 @@ class Journal:
         return os.open(self.path, flags, 0o600)
 
     def _append(self, line: bytes) -> None:
-        """Append the line with one write(2), and flush it to disk. Raises BadFile or CannotWrite."""
+        """Append the line with one write(2), and flush it to disk. Raise BadFile or CannotWrite."""
         try:
             lines.parse(line[:-1])
         except lines.Damaged as error:  # the line would make the whole journal unreadable
@@ -195,7 +195,7 @@ class Journal:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the file exclusively until it is closed. Raises OSError on a timeout."""
+    """Lock the file exclusively until it is closed. Raise OSError on a timeout."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -222,7 +222,7 @@ def _after(tail: bytes) -> bytes:
 
 
 def _fold(content: bytes, path: Path) -> JournalContents:
-    """Parse a journal's content. Raises BadFile with the number of the damaged line."""
+    """Parse a journal's content. Raise BadFile with the number of the damaged line."""
     *complete, rest = content.split(b"\n")
     fold, notes = lines.Fold(), []
     for number, line in enumerate(complete, start=1):

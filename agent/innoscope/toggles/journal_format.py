@@ -226,7 +226,7 @@ def _check_words(**fields: str | None) -> None:
 
 
 def parse(line: bytes) -> Record:
-    """Parse one line. Raises Damaged."""
+    """Parse one line. Raise Damaged."""
     try:
         return schema.decode_json(line, Record, "record")  # type: ignore[arg-type]
     except BadFile as error:
@@ -245,7 +245,7 @@ class Fold:
         return tuple(self._entries.values())
 
     def add(self, record: Record) -> None:
-        """Add a record. Raises Damaged if it contradicts the records before it."""
+        """Add a record. Raise Damaged if it contradicts the records before it."""
         if isinstance(record, Intent):
             self._intend(record)
         elif isinstance(record, Result):

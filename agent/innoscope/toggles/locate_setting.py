@@ -76,7 +76,7 @@ def find_all(
 
     A setting's name is that of a global variable. If the server has no such symbol, the setting's
     ``variable`` (or its name) is looked up in the server's own table of system variables. The error is
-    NotOnThisServer if the setting is missing, and Refused if it differs from the catalog. Raises
+    NotOnThisServer if the setting is missing, and Refused if it differs from the catalog. Raise
     NoSuchProcess or NoRights, and Refused if the process runs another build than ``target``.
     """
     names = [setting.name for setting in settings]
@@ -107,7 +107,7 @@ def find_all(
 def learn(target: Target, names: Sequence[str]) -> Symbols:
     """Return the symbols with these names in the mapped executable.
 
-    Raises Refused if the process runs another build than ``target``.
+    Raise Refused if the process runs another build than ``target``.
     """
     with reading_files(target.pid):
         debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
@@ -134,7 +134,7 @@ def learn(target: Target, names: Sequence[str]) -> Symbols:
 def _describe(
     target: Target, symbols: Symbols, names: Sequence[str], gdb: str
 ) -> tuple[Mapping[str, Described], str]:
-    """Return the variables' descriptions, and their source for messages.
+    """Return the variables' descriptions, and a phrase that names their source, for use in messages.
 
     gdb reads the debug information; if gdb fails, Innoscope's own reader does. Without debug information, a
     symbol pack is used.
@@ -163,7 +163,7 @@ def _by_pack(target: Target) -> Mapping[str, Described]:
 
 
 def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, by: str) -> Resolved:
-    """Return a symbol's location. Raises Refused if symbol, debug information and catalog disagree."""
+    """Return a symbol's location. Raise Refused if symbol, debug information and catalog disagree."""
     name, places = setting.name, symbols.places[setting.name]
     if len(places) != 1:
         where = ", ".join(f"{address:#x} ({size} bytes)" for address, size in sorted(places))
@@ -209,7 +209,10 @@ def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, t
 
 
 def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Target) -> Resolved:
-    """Return a variable's location from the server's own table. Raises NotOnThisServer or Refused."""
+    """Return a variable's location from the server's table of system variables.
+
+    Raise NotOnThisServer or Refused.
+    """
     name = setting.variable or setting.name
     variable = table.get(name)
     if variable is None:
@@ -220,7 +223,8 @@ def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Tar
     kind, size = _TABLE_TYPES.get(variable.type, ("other", 0))
     if kind != setting.kind:
         raise Refused(
-            f"{name} is {variable.type} in the server's table, but {setting.kind} in the catalog",
+            f"{name} is {variable.type} in the server's table of system variables, "
+            f"but {setting.kind} in the catalog",
             remedy=_NOT_SAFE,
         )
     return _agreed(setting, Resolved(variable.address, size, kind, "the server's table of system variables"))

@@ -23,7 +23,7 @@ class AlreadyLocked(Refused):
 
 @contextmanager
 def held(folder: Path, server: ServerId) -> Iterator[None]:
-    """Hold the server's lock. Raises AlreadyLocked if another process holds it.
+    """Hold the server's lock. Raise AlreadyLocked if another process holds it.
 
     ``folder`` is the state folder. The name of the lock file contains the server's pid, start time and boot
     id. If this process is killed, the kernel releases the lock.
@@ -51,7 +51,7 @@ def _lock_file(descriptor: int, pid: int) -> None:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
         raise AlreadyLocked(
             f"process {holder} is changing server {pid} right now",
-            remedy=f"wait until it ends; to see what it is doing: ps -fp {holder}",
+            remedy=f"wait until it exits; to see what it is doing: ps -fp {holder}",
         ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

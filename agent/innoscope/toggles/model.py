@@ -180,7 +180,7 @@ class Writer(Protocol):
     kind: str
 
     def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        """Return the steps, with the current values as old values. Raises NotOnThisServer or Refused."""
+        """Return the steps, with the current values as old values. Raise NotOnThisServer or Refused."""
         ...
 
     def read(self, step: Step) -> Raw:
@@ -188,7 +188,7 @@ class Writer(Protocol):
         ...
 
     def write(self, step: Step) -> None:
-        """Write ``step.new``. Raises ChangeFailed or Refused."""
+        """Write ``step.new``. Raise ChangeFailed or Refused."""
         ...
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class Learner(Protocol):
     """A writer that can locate many settings at once, which is much faster than one by one."""
 
     def learn(self, backends: Sequence[Backend]) -> None:
-        """Locate all settings of these backends. Raises only errors that affect all of them."""
+        """Locate all settings of these backends. Raise only errors that affect all of them."""
         ...
 
 

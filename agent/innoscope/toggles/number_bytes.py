@@ -1,4 +1,4 @@
-"""Convert numbers to bytes of an exact width, and refuse numbers that do not fit."""
+"""Convert numbers to bytes of an exact width, and reject numbers that do not fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODES: Final[Mapping[tuple[str, int], str]] = {
 def encode(name: str, raw: Raw | None, kind: str, size: int) -> bytes:
     """Return the number's bytes in little-endian order, as on x86-64 and arm64.
 
-    Raises Refused if the value is not a number or does not fit without loss.
+    Raise Refused if the value is not a number or does not fit without loss.
     """
     code = _CODES.get((kind, size))
     if code is None:

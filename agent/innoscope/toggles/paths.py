@@ -14,7 +14,7 @@ def state_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Create the folder and its missing parents with mode 0700. Raises OSError."""
+    """Create the folder and its missing parents with mode 0700. Raise OSError."""
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
         sync(missing.parent)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
-    """Return the toggle with this name. Raises Refused, with similar names, if there is none."""
+    """Return the toggle with this name. Raise Refused, with similar names, if there is none."""
     if name in toggles:
         return toggles[name]
     near = difflib.get_close_matches(name, toggles, 3)
@@ -39,7 +39,7 @@ def plan(
 ) -> Plan:
     """Plan the steps that set the toggle to a value, and run the checks. Nothing is written.
 
-    The backends are tried in the order of the catalog, or of ``backends`` if given. Raises NotOnThisServer,
+    The backends are tried in the order of the catalog, or of ``backends`` if given. Raise NotOnThisServer,
     or Refused if the value is invalid or no backend works. With only one backend, its error is raised.
     """
     deps = deps or Dependencies()

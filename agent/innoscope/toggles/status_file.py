@@ -73,7 +73,7 @@ def _counts_as(entry: Entry) -> str | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file atomically: a reader sees either the old or the new contents. Raises OSError."""
+    """Replace the file atomically: a reader sees either the old or the new contents. Raise OSError."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -68,7 +68,7 @@ class ThreadStates:
 def thread_states(proc: ProcFs, pid: int) -> ThreadStates:
     """Return the thread states. If a thread is stopped, confirm this with a second sample.
 
-    Raises ProcessLookupError.
+    Raise ProcessLookupError.
     """
     first = now = _sample(proc, pid)
     if any(_stopped(status) for status in first.values()):
@@ -99,7 +99,7 @@ def _stopped(status: Status) -> bool:
 
 
 def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
-    """Return the status of each thread by its id. Raises ProcessLookupError."""
+    """Return the status of each thread by its id. Raise ProcessLookupError."""
     found = {}
     with suppress(FileNotFoundError):
         for tid in map(int, os.listdir(proc.path(pid, "task"))):  # noqa: PTH208, there may be thousands

@@ -50,7 +50,7 @@ def undo(
     ``which`` is the id of a change or the name of a toggle. By default, the last change that may be in force
     is undone, or the last one of ``target`` if given. If the change is unfinished, the current values show
     which steps were written, and only those are undone.
-    Raises Refused (Overtaken if a retry cannot succeed) and ChangeFailed.
+    Raise Refused (Overtaken if a retry cannot succeed) and ChangeFailed.
     """
     deps = deps or Dependencies()
     entry = _choose(deps.journal.entries(), target, which)
@@ -103,7 +103,7 @@ class _Undoing:
         self._conclude(begun, "done", reason)
 
     def _left(self) -> tuple[Step, ...]:
-        """Return the steps left to undo, last one first. Raises Overtaken if a value has changed since."""
+        """Return the steps left to undo, last one first. Raise Overtaken if a value has changed since."""
         left = []
         for step in reversed(self.entry.steps):
             now = self.writer.read(step)
@@ -175,7 +175,7 @@ class _Undoing:
 
 
 def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) -> Entry:
-    """Return the entry to undo. Raises Refused if there is none."""
+    """Return the entry to undo. Raise Refused if there is none."""
     by_id = next((entry for entry in entries if entry.id == which), None)
     if by_id is not None:
         return by_id
@@ -189,7 +189,7 @@ def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) 
     what = "a change" if which is None else f"a change of {which!r}"
     raise Refused(
         f"cannot undo {what}: none is in force" + ("" if target is None else " on this server"),
-        remedy="innoscope toggle history; changes end with the server's process",
+        remedy="innoscope toggle history; changes are lost when the server exits",
     )
 
 
@@ -213,13 +213,13 @@ def _must_be_undoable(entry: Entry) -> None:
 def _same_process(entry: Entry, target: Target | None) -> Target:
     """Return the changed server as a target.
 
-    Raises Overtaken if its process has exited, and Refused if ``target`` is another process.
+    Raise Overtaken if its process has exited, and Refused if ``target`` is another process.
     """
     server, boot = entry.server, boot_id()
     if not lives(*server.life):
         raise Overtaken(
             f"the changed server, pid {server.pid}, has exited; {entry.id} changed no other process",
-            remedy="nothing to do: the change ended with the process",
+            remedy="nothing to do: the change was lost when the process exited",
         )
     if target is not None and (target.pid, target.start_time, boot) != server.life:
         raise Refused(

@@ -49,7 +49,7 @@ class Rescue:
 
 
 def find(target: Target) -> ThreadStates:
-    """Return the states of the server's threads. Raises NoSuchProcess."""
+    """Return the states of the server's threads. Raise NoSuchProcess."""
     try:
         if ProcFs().stat(target.pid).start_time == target.start_time:
             return stopped_threads.thread_states(ProcFs(), target.pid)
@@ -92,7 +92,7 @@ def check(target: Target, found: ThreadStates, *, end_tracer: bool) -> None:
 def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
     """Kill the tracers if allowed, resume the server, verify that it responds, and journal the rescue.
 
-    Raises the errors of ``check`` and ``send``, and ChangeFailed if the server stays stopped or unresponsive.
+    Raise the errors of ``check`` and ``send``, and ChangeFailed if the server stays stopped or unresponsive.
     """
     at, began, steps = time.time(), time.monotonic(), list[str]()
     try:
@@ -148,7 +148,7 @@ def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
     """Send a signal to the process if its start time matches.
 
     Return whether the process exits within ``wait_s`` seconds or has already exited.
-    Raises NoRights, or KernelUnable if the kernel does not support pidfds (Linux before 5.3).
+    Raise NoRights, or KernelUnable if the kernel does not support pidfds (Linux before 5.3).
     """
     try:
         pidfd = os.pidfd_open(pid)

@@ -206,7 +206,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Compile the rules. `libraries` are patterns for the modules that `leaf` skips.
+    /// Compile the rules. `libraries` contains patterns for the modules that `leaf` skips.
     ///
     /// Errors: `Internal` for a malformed pattern.
     pub fn new(rules: Vec<Rule>, libraries: &[String]) -> Result<Self> {
@@ -320,7 +320,7 @@ pub struct ThreadKinds {
 }
 
 impl ThreadKinds {
-    /// Compile the kinds. `pool` are patterns for the functions of thread pools.
+    /// Compile the kinds. `pool` contains patterns for the functions of thread pools.
     ///
     /// Errors: `Internal` for a malformed pattern.
     pub fn new(kinds: Vec<KindRule>, pool: Vec<String>) -> Result<Self> {

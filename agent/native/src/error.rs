@@ -6,7 +6,7 @@ use std::io;
 /// The kind of a failure. In Python, `NativeError.args[0]` is the result of `as_str`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The process has ended or never existed.
+    /// The process has exited or never existed.
     Gone,
     /// The kernel refused the operation with EPERM or EACCES.
     Rights,

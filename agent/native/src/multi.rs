@@ -53,7 +53,7 @@ pub fn is_supported() -> bool {
     detect().is_ok()
 }
 
-/// Detect support like [`is_supported`], and return the reason if links are not supported.
+/// Detect support in the same way as [`is_supported`], and return the reason if links are not supported.
 pub fn detect() -> &'static Result<(), String> {
     static DETECTED: OnceLock<Result<(), String>> = OnceLock::new();
     DETECTED.get_or_init(|| match env::var_os(ENVIRONMENT_VARIABLE) {

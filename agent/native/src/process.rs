@@ -23,7 +23,7 @@ use crate::unwind::{End, Unwinder, Walk};
 /// Maximum number of threads that are retried because they ran. The others are returned as they were copied.
 const MAX_RETRIED: usize = 1_000;
 /// The cache is cleared, to limit memory, when it holds more than twice the distinct stacks of the last
-/// snapshot plus this number. Threads that compute have new stacks in each snapshot.
+/// snapshot plus this number. Threads on a CPU have new stacks in each snapshot.
 const SPARE_STACKS: usize = 64;
 
 /// How to copy the threads.
@@ -164,7 +164,7 @@ impl Process {
 
     /// Copy, unwind and symbolise the stacks of all threads.
     ///
-    /// Errors: `Gone` if the process ended before the copy; otherwise the errors of the method.
+    /// Errors: `Gone` if the process exited before the copy; otherwise the errors of the method.
     pub fn snapshot(&mut self) -> Result<Snapshot> {
         if self.names.len() > 2 * self.distinct_stacks + SPARE_STACKS {
             self.names.clear_stacks();
@@ -350,7 +350,7 @@ fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dy
     Err(Error::new(kind, reasons.join("; ")))
 }
 
-/// Refuse a process of another architecture: registers, unwind rules and system call numbers are those of
+/// Reject a process of another architecture: registers, unwind rules and system call numbers are those of
 /// this build's architecture.
 fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
     let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());

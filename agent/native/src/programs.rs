@@ -114,7 +114,7 @@ pub fn load_uprobe(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
     if multi::is_supported() { load_for_links(name, code, maps) } else { load(name, code, maps, FOR_EVENTS) }
 }
 
-/// Load a program like [`load_uprobe`], but for [`multi::attach`] only.
+/// Load a program in the same way as [`load_uprobe`], but for [`multi::attach`] only.
 pub fn load_for_links(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
     load(name, code, maps, FOR_LINKS)
 }

@@ -36,7 +36,7 @@ pub struct Trace {
 impl Trace {
     /// Load the programs.
     ///
-    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or refuses
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or rejects
     /// them.
     pub fn new(options: Options) -> Result<Self> {
         // libbpf prints to stderr by default. The returned error contains everything that matters.

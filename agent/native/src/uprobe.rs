@@ -35,7 +35,7 @@ pub struct Place<'a> {
 /// descriptor detaches the program.
 ///
 /// Errors: `Rights` (perf events need CAP_SYS_ADMIN since CVE-2025-38466), `Gone`, `Bpf` if the kernel has no
-/// uprobes or refuses the instruction.
+/// uprobes or rejects the instruction.
 pub fn attach(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     if multi::is_supported() {
         return multi::attach(program, place).map_err(|error| failed(&error, place));

@@ -43,7 +43,7 @@ Examples:
   innoscope profile -f pprof -o cpu.pb.gz && go tool pprof -top cpu.pb.gz
 
 \b
-Exit codes: 3 no server, or several, 4 the server ended (what was collected is printed), 5 not a server,
+Exit codes: 3 no server, or several, 4 the server exited (what was collected is printed), 5 not a server,
 6 no privileges, 7 the kernel does not support it.  More: docs/profile.md, docs/waits.md, docs/json.md.
 """
 

@@ -166,5 +166,5 @@ def command(
         ended.set()
         socket.close()
         sensor.close()
-    log.info("sensor ends")
+    log.info("sensor exits")
     return code

@@ -41,7 +41,7 @@ Examples:
   innoscope stacks --format pprof -o stacks.pb.gz && go tool pprof -top stacks.pb.gz
 
 \b
-Exit codes: 3 no server, or several, 4 the server ended (what was collected is printed), 5 not a server,
+Exit codes: 3 no server, or several, 4 the server exited (what was collected is printed), 5 not a server,
 6 no privileges, 7 the kernel does not support it, 9 a damaged file, 20 a debugger is attached (ptrace).
 Wait classes: docs/waits.md; JSON: docs/json.md.
 """

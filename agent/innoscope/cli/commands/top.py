@@ -32,7 +32,7 @@ Examples:
   innoscope replay hour.rec.gz                          play back the recording
 
 \b
-Exit codes: 3 no server, or several, 4 the server ended, 5 not a server, 6 no privileges, 7 the kernel does
+Exit codes: 3 no server, or several, 4 the server exited, 5 not a server, 6 no privileges, 7 the kernel does
 not support it, 12 cannot write FILE. All codes: docs/cli.md.
 """
 

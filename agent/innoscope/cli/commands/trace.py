@@ -44,8 +44,8 @@ Examples:
   innoscope trace row_search_for_mysql --force           a function that is called too often, for 5 s
 
 \b
-Exit codes: 2 the name is ambiguous, 3 no server, or several, 4 the server ended (results so far are printed),
-6 no privileges, 7 the kernel does not support it, 14 called too often, 15 function not found.
+Exit codes: 2 the name is ambiguous, 3 no server, or several, 4 the server exited (results so far are
+printed), 6 no privileges, 7 the kernel does not support it, 14 called too often, 15 function not found.
 More: docs/trace.md.
 """
 

@@ -90,5 +90,5 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def _failed(checks: Sequence[Check], name: str) -> bool:
-    """Return whether the check with this name failed or is missing."""
+    """Return whether the check ``name`` failed or is missing."""
     return not any(check.name == name and check.status is Status.OK for check in checks)

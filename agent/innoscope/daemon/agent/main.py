@@ -221,7 +221,7 @@ def run(config: Config) -> None:
     finally:
         if own is not None:
             own.end()
-    _log.info("agent ends")
+    _log.info("agent exits")
 
 
 def _as_root(config: Config) -> child.OwnSensor | None:

@@ -99,7 +99,7 @@ class Recorder:
     def begin(self) -> None:
         """Start a capture, without lock owners: the agent cannot read the server's memory."""
         self._fetched = not_fetched(
-            "unsupported", "SQL is disabled, or the server ended before it was queried"
+            "unsupported", "SQL is disabled, or the server exited before it was queried"
         )
 
     def end(self) -> ServerFacts:

@@ -18,7 +18,7 @@ from innoscope.common.errors import BadFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: bcrypt uses only this many bytes. Longer passwords are refused, as in newer bcrypt libraries.
+#: bcrypt uses only this many bytes. Longer passwords are rejected, as in newer bcrypt libraries.
 _MAX_PASSWORD_BYTES: Final = 72
 #: Size of each of two caches. Correct and wrong passwords are cached separately,
 #: so that wrong guesses do not evict correct passwords.

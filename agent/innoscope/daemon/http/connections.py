@@ -63,7 +63,10 @@ class Connections:
         return len(self._open) > self._limit // 2
 
     def add(self, wire: socket.socket, client: str, seconds: float) -> OpenConnection:
-        """Add a connection whose client has ``seconds`` to send a request. At the limit, end another one."""
+        """Add a connection whose client has ``seconds`` to send a request.
+
+        At the limit, close another connection.
+        """
         connection = OpenConnection(wire, client, seconds)
         with self._lock:
             if len(self._open) >= self._limit:
@@ -74,7 +77,7 @@ class Connections:
         return connection
 
     def remove(self, connection: OpenConnection) -> None:
-        """Remove a connection that has ended."""
+        """Remove a connection that is closed."""
         with self._lock:
             self._open.pop(connection, None)
 

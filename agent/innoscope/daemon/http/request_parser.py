@@ -1,6 +1,6 @@
 """Parse the request line and the headers of an HTTP request strictly.
 
-Everything that a proxy in front of the agent could interpret differently is refused: other line endings,
+Everything that a proxy in front of the agent could interpret differently is rejected: other line endings,
 folded headers, duplicate Content-Length headers, and bodies.
 """
 
@@ -26,7 +26,7 @@ _ONCE: Final = frozenset({b"host", b"content-length", b"authorization"})
 
 
 class Refused(Exception):
-    """The request is refused with ``status`` and ``reason``, and the connection is closed."""
+    """The request is rejected with ``status`` and ``reason``, and the connection is closed."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)

@@ -165,7 +165,7 @@ class WebServer:
                 self._stopping.wait(0.01)
 
     def stop(self) -> None:
-        """Stop listening, which ends ``serve``, and end all connections."""
+        """Stop listening, which ends ``serve``, and close all connections."""
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.opened.ended.wait(_PAUSE_S)
 
     def parse_request(self) -> bool:
-        """Check the request strictly, then let the library parse it. If it is refused, send an error."""
+        """Check the request strictly, then let the library parse it. If it is rejected, send an error."""
         self._reset()
         self.opened.set_deadline(_REQUEST_S)
         self.connection.settimeout(_REQUEST_S)
@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that the library could not parse. The response does not quote the request."""
+        """Reject a request that the library could not parse. The response does not quote the request."""
         self._reset()
         self._send(plain(HTTPStatus(code).phrase, HTTPStatus(code)))
 

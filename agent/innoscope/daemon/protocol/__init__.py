@@ -1,1 +1,1 @@
-"""The protocol between sensor and agent, and its client."""
+"""The protocol between the sensor and the agent, and its client."""

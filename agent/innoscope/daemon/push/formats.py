@@ -37,7 +37,7 @@ class PushRequest:
 def push_request(
     entry: QueuedProfile, push: Push, instance: str, more: Mapping[str, str] | None = None
 ) -> PushRequest:
-    """Return the request for one profile; ``more`` are additional labels."""
+    """Return the request for one profile; ``more`` contains additional labels."""
     own = {"server": entry.server, "flavour": entry.flavour, "version": entry.version, "instance": instance}
     labels = {name: value for name, value in (own | push.labels | dict(more or {})).items() if value}
     build = {"pyroscope": _pyroscope, "parca": _parca}[push.kind]

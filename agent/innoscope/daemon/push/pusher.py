@@ -164,7 +164,7 @@ class Pusher:
                 pending = self._pending[name]
                 pending.due, pending.chunks = now + self._push.interval_seconds, []
                 if not new_chunks:
-                    del self._pending[name]  # the server ended, or the sensor no longer reports it
+                    del self._pending[name]  # the server exited, or the sensor no longer reports it
         for name, new_chunks in ready:
             for target, chunks in _split(new_chunks, _MAX_INTERVALS * self._push.interval_seconds):
                 self._queue.put(queued_profile(name, target, chunks))

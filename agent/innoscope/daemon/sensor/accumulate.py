@@ -25,7 +25,7 @@ _RECOVERED_SHARE: Final = 0.9
 class _Source:
     """State of one source: the sums over its earlier epochs, and the last values of the current one.
 
-    ``reached`` holds the maximum reported so far of each persistent counter.
+    ``reached`` holds each persistent counter's maximum so far.
     """
 
     epoch: Hashable
@@ -37,8 +37,8 @@ class _Source:
 class Accumulator:
     """Adds the values of earlier epochs to each counter, so that the counter never decreases.
 
-    ``counters`` are the names of all counters. ``persistent`` are the names of counters that the source
-    itself continues after a restart (log sequence numbers), so earlier epochs are not added to them.
+    ``counters`` contains the names of all counters. ``persistent`` contains the names of counters that the
+    source itself continues after a restart (log sequence numbers), so earlier epochs are not added to them.
     """
 
     def __init__(self, counters: Collection[str], persistent: Collection[str] = ()) -> None:

@@ -49,7 +49,7 @@ class Identification:
         return self._done.wait(seconds)
 
     def target(self) -> Target:
-        """Return the identified server. Raises the error of a failed identification."""
+        """Return the identified server. Raise the error of a failed identification."""
         if self._target is None:
             raise self._error
         return self._target

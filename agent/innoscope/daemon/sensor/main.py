@@ -320,7 +320,7 @@ class Sensor:
                 with self._lock:
                     del self._slots[known.name]
             else:
-                _log.info("server ended", extra=extra)
+                _log.info("server exited", extra=extra)
                 slot.ended()
         ended = [(slot.ended_at, name) for name, slot in self._slots.items() if slot.watch is None]
         with self._lock:

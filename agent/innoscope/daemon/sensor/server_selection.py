@@ -54,7 +54,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """The slot of an ended server, reserved for its successor until the monotonic time ``until``."""
+    """The slot of an exited server, reserved for its successor until the monotonic time ``until``."""
 
     tenant: str
     until: float
@@ -148,7 +148,7 @@ class Admission:
                 _log.warning("process with a server's name ignored", extra=extra)
 
     def _release_places(self, servers: set[int], watched: Collection[int], now: float) -> None:
-        """Release the slots of servers that are no longer watched; reserve the slots of ended servers."""
+        """Release the slots of servers that are no longer watched; reserve the slots of exited servers."""
         for pid in [
             one for one in self._places if one not in watched or one not in servers or one in self._evicted
         ]:

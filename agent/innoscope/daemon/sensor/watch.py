@@ -194,7 +194,7 @@ class ServerSlot:
 
 def down(target: Target) -> Outcome:
     """Return the outcome for a server that has exited."""
-    reason = f"gone: process {target.pid} has ended"
+    reason = f"gone: process {target.pid} has exited"
     return Outcome(ProcessCollector.name, False, 0.0, (Sample("mysqld_up", 0),), reason)
 
 

@@ -102,7 +102,7 @@ def _group_throttled_threads(evidence: Evidence) -> float:
 
 
 def group_members(evidence: Evidence) -> tuple[Mapping[str, str], ...]:
-    """Return the result rows of the query ``group_members``. Raises Unknown if there are none."""
+    """Return the result rows of the query ``group_members``. Raise Unknown if there are none."""
     found = evidence.answers.get("group_members")
     if not found:
         raise Unknown("sql", evidence.missing.get("sql.group_members") or evidence.missing.get("sql"))

@@ -34,7 +34,7 @@ def _runnable_share(evidence: Evidence) -> float:
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
     """Return the client thread that was most often on a CPU, and its share of the snapshots.
 
-    Returns ``(None, 0)`` if no client thread was on a CPU. Raises Unknown without snapshots.
+    Return ``(None, 0)`` if no client thread was on a CPU. Raise Unknown without snapshots.
     """
     taken = snapshots(evidence)
     found = Counter(tid for snapshot in taken for tid in snapshot.running)

@@ -44,7 +44,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 def _share(evidence: Evidence, patterns: _native.Patterns) -> float:
     """Return the mean number of threads per snapshot that were in a matching function, at most 1.
 
-    Raises Unknown if no thread was in a matching function.
+    Raise Unknown if no thread was in a matching function.
     """
     count = sum(seen.count for seen in evidence.seen if any(map(patterns.matches, seen.functions)))
     if not count:

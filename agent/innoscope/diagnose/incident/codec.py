@@ -1,6 +1,6 @@
 """Convert dataclasses to JSON values and back using type hints, so that new fields need no code here.
 
-Files are untrusted. Decoding checks every type, requires numbers to be within limits, and refuses strings
+Files are untrusted. Decoding checks every type, requires numbers to be within limits, and rejects strings
 with characters that can control a terminal. ``encode`` escapes unprintable characters.
 """
 
@@ -52,12 +52,12 @@ class _Codec:
 
 
 def encode(value: Any) -> Any:
-    """Return the JSON value of a dataclass. Raises TypeError for a type that is not supported."""
+    """Return the JSON value of a dataclass. Raise TypeError for a type that is not supported."""
     return _codec(type(value)).encode(value)
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return the dataclass that the JSON value represents, with tuples instead of lists. Raises Damaged."""
+    """Return the dataclass that the JSON value represents, with tuples instead of lists. Raise Damaged."""
     return cast("T", _checked(_codec(kind), kind.__name__)(value))
 
 
@@ -188,7 +188,7 @@ def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
 
 
 def _kept(text: str) -> str:
-    """Return the sanitized string. Tabs are kept, because the server's output may contain them."""
+    """Return the sanitised string. Tabs are kept, because the server's output may contain them."""
     return "\t".join(map(sanitize.block, text.split("\t"))) if not text.isprintable() else text
 
 

@@ -20,7 +20,8 @@ MIN_ERRORS: Final = 4.0
 MIN_THREADS: Final = 1.0
 #: Minimum difference between two mean thread counts, as a share of the larger one.
 MIN_SHARE: Final = 0.3
-#: Minimum factor between a metric's rates or levels on the two sides. The values must not overlap.
+#: Minimum ratio of a metric's rates or levels on the two sides. The two ranges of values must also not
+#: overlap.
 MIN_FACTOR: Final = 2.0
 #: Minimum number of events on each side for their means to be compared.
 MIN_EVENTS: Final = 20

@@ -99,7 +99,7 @@ class _Counted:
 
 
 def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
-    """Read any supported file. ``progress`` is called with the number of snapshots read. Raises BadFile."""
+    """Read any supported file. ``progress`` is called with the number of snapshots read. Raise BadFile."""
     head = _head(path)
     if b'"innoscope_incident"' in head[:100]:
         return of_capture(path, load(path))
@@ -122,12 +122,12 @@ def _head(path: Path) -> bytes:
 
 
 def of_capture(path: Path, capture: Capture) -> Side:
-    """Return a side with the evidence of the incident. Raises BadFile for invalid evidence."""
+    """Return a side with the evidence of the incident. Raise BadFile for invalid evidence."""
     return _of_evidence(str(path), capture.evidence, _variables(capture))
 
 
 def before_of(path: Path, capture: Capture) -> Side:
-    """Return a side with the evidence from before the stall. Raises BadFile if the file has none."""
+    """Return a side with the evidence from before the stall. Raise BadFile if the file has none."""
     if capture.before is None:
         raise BadFile(
             f"{path} has no evidence from before the stall",
@@ -249,7 +249,7 @@ def _frame(item: Mapping[str, Any]) -> Frame:
 
 @lru_cache(maxsize=65536)
 def _printable(text: str) -> str:
-    """Return ``text`` on one line, sanitized. Results are cached: the same few names repeat."""
+    """Return ``text`` on one line, sanitised. Results are cached: the same few names repeat."""
     return sanitize.words(text)
 
 

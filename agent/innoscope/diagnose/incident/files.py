@@ -80,7 +80,7 @@ def check_free(path: Path) -> None:
 
 
 def save(path: Path, capture: Capture) -> None:
-    """Write an incident file atomically with mode 0600. Raises CannotWrite, also if ``path`` exists."""
+    """Write an incident file atomically with mode 0600. Raise CannotWrite, even if ``path`` exists."""
     data = _packed(capture)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -100,7 +100,7 @@ def save(path: Path, capture: Capture) -> None:
 
 
 def _give_name(partial: Path, path: Path) -> None:
-    """Rename a file without replacing an existing one. Raises FileExistsError."""
+    """Rename a file without replacing an existing one. Raise FileExistsError."""
     try:
         os.link(partial, path, follow_symlinks=False)
     except FileExistsError:
@@ -127,7 +127,7 @@ def _packed(capture: Capture) -> bytes:
 
 
 def load(path: Path) -> Capture:
-    """Read an incident file. Raises only BadFile, whatever the file contains."""
+    """Read an incident file. Raise only BadFile, whatever the file contains."""
     value = _parsed(path, _unpacked(path, _read(path)))
     if not isinstance(value, dict) or "innoscope_incident" not in value:
         raise _bad(path, "not an incident file")

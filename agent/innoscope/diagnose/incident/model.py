@@ -36,7 +36,7 @@ class Capture:
     - ``verdict`` holds the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
       apply their own version of the rules.
     - ``status`` is the output of SHOW ENGINE INNODB STATUS without literals and rows.
-    - ``variables`` are the server's variables without secrets.
+    - ``variables`` holds the server's variables without secrets.
     - ``missing`` says why ``status``, ``variables`` or ``before`` is missing.
     - ``trigger`` is the configured trigger that started the capture; None if a user requested it.
     """

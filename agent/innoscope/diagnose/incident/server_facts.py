@@ -58,7 +58,7 @@ class FactsFetcher:
     def __init__(self, target: Target | None = None) -> None:
         self._target = target
         self.fetched = not_fetched(
-            "unsupported", "SQL was disabled, or the server ended before it was queried"
+            "unsupported", "SQL was disabled, or the server exited before it was queried"
         )
 
     def __call__(self, connect: Connect, waiting: int) -> None:

@@ -29,7 +29,7 @@ _NS: Final = 1e9
 def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any], Verdict]:
     """Apply the current rules, and return the report's lines, its JSON value and the verdict.
 
-    Raises BadFile for invalid evidence.
+    Raise BadFile for invalid evidence.
     """
     try:
         verdict = judge(capture.evidence)

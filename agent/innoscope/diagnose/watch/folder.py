@@ -46,7 +46,7 @@ class IncidentFolder:
         self.folder, self._bounds = folder, bounds
 
     def prepare(self) -> None:
-        """Create the folder with mode 0700 if it is missing. Raises CannotWrite if it is not writable."""
+        """Create the folder with mode 0700 if it is missing. Raise CannotWrite if it is not writable."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -59,7 +59,7 @@ class IncidentFolder:
                 path.unlink(missing_ok=True)
 
     def save(self, capture: Capture) -> Path:
-        """Write a capture, and delete the oldest files beyond the limits. Raises CannotWrite."""
+        """Write a capture, and delete the oldest files beyond the limits. Raise CannotWrite."""
         path = self.folder / (_PREFIX + files.name_for(capture))
         files.save(path, capture)
         self._keep_within(path.name)

@@ -32,10 +32,10 @@ class Source(Protocol):
     """The recorder of one server, which also runs queries on the server."""
 
     def without_sql(self, begin: float, end: float) -> Evidence:
-        """Return the evidence between these Unix times, without SQL results and possibly without stacks."""
+        """Return the evidence between two Unix times, without SQL results and possibly without stacks."""
 
     def between(self, begin: float, end: float, sql_answers: SqlAnswers | None = None) -> Evidence:
-        """Return the evidence between these Unix times."""
+        """Return the evidence between two Unix times."""
 
     def begin(self) -> None:
         """Prepare for the capture of a stall."""

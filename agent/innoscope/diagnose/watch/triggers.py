@@ -98,7 +98,7 @@ class Trigger:
         return FINDING_S if self.finding else RECENT_S
 
     def value(self, evidence: Evidence) -> float:
-        """Return the current value; for a finding, its score, or 0 if it is not reported. Raises Unknown."""
+        """Return the current value; for a finding, its score, or 0 if it is not reported. Raise Unknown."""
         return value(self.name, Signals(evidence))
 
     def holds(self, now: float) -> bool:
@@ -107,7 +107,7 @@ class Trigger:
 
 
 def parse(text: str) -> Trigger:
-    """Parse a trigger. Raises BadTrigger, with suggestions in the remedy."""
+    """Parse a trigger. Raise BadTrigger, with suggestions in the remedy."""
     if text.startswith(FINDING):
         _require_known(text, text.strip())
         return Trigger(text, text.strip())
@@ -127,7 +127,7 @@ def parse(text: str) -> Trigger:
 
 
 def value(name: str, signals: Signals) -> float:
-    """Return the value that a trigger's name stands for. Raises Unknown."""
+    """Return the value that a trigger's name stands for. Raise Unknown."""
     if name.startswith(FINDING):
         found = {one.name: one.score for one in judge(signals.evidence).findings}
         return found.get(name.removeprefix(FINDING), 0.0)

@@ -71,7 +71,7 @@ def _granted(
 def _read(
     memory: ProcessMemory, part: Part, tickets: int, places: Iterable[tuple[Session, int]]
 ) -> Iterator[tuple[Session, Ticket]]:
-    """Yield the tickets at these addresses, except those that do not refer back to the connection."""
+    """Yield the tickets at the given addresses, except those that do not refer back to the connection."""
     places = list(places)
     size = max(part.offset(name) + part.size(name) for name in ("next", "holder", "lock", "type"))
     contents = memory.many([(address, size) for _, address in places])
@@ -84,7 +84,7 @@ def _read(
 
 
 def _conflicting(memory: ProcessMemory, part: Part, lock: int, requested: set[int]) -> frozenset[int]:
-    """Return the types of granted tickets that block these types of requests, according to the server.
+    """Return the types of granted tickets that block the ``requested`` types, according to the server.
 
     MDL_lock_strategy begins with ``m_granted_incompatible``: a set of granted types for each requested type.
     """

@@ -62,7 +62,7 @@ class Sessions(Entry, frozen=True):
     code: _Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raises ValueError."""
+        """Check that keys that belong together are set together. Raise ValueError."""
         arrays = (self.arrays, self.array_bytes, self.count, self.items, self.table, self.code)
         if (self.walk == "arrays") != all(arrays):
             raise ValueError("arrays needs array_bytes, count, items, table and code")
@@ -92,7 +92,7 @@ class Metadata(Entry, frozen=True):
     code: _Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raises ValueError."""
+        """Check that keys that belong together are set together. Raise ValueError."""
         types = (self.type, self.strategy, self.of_objects, self.of_scopes)
         if (self.tickets == "contexts") != all((self.lists, self.owner, *types, self.code)):
             raise ValueError("contexts needs lists, owner, type, strategy, of_objects, of_scopes and code")
@@ -126,7 +126,7 @@ class Latches(Entry, frozen=True):
     code: _Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raises ValueError."""
+        """Check that keys that belong together are set together. Raise ValueError."""
         if (self.cells == "several") != (self.count is not None):
             raise ValueError("count is required with several arrays, and not allowed otherwise")
         if bool(self.mutexes) != (self.mutex_made_in is not None):
@@ -166,8 +166,8 @@ class File(Entry, frozen=True):
 class Part:
     """One part of a generation, resolved for a process.
 
-    ``options`` are the catalog's values that are not paths. ``roots`` has the addresses of the global
-    variables.
+    ``options`` contains the catalog's values that are not paths. ``roots`` contains the addresses of the
+    global variables.
     """
 
     options: Mapping[str, Any]
@@ -190,10 +190,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LockLayout:
-    """The resolved parts of one process.
+    """The catalog's lock layout, resolved for one process.
 
-    If a path of a part is unknown, the part is None, and ``why`` gives the reason.
-    ``tickets`` is the address of the symbol TICKETS.
+    A part is None if one of its paths is unknown; ``why`` gives the reason. ``tickets`` is the address of the
+    symbol TICKETS.
     """
 
     sessions: Part | None = None
@@ -225,7 +225,7 @@ class ProcessMemory:
 def learn(target: Target) -> LockLayout:
     """Return the lock layout of a running server. For a large build, the first call takes one or two seconds.
 
-    Raises NoSuchProcess, NoRights or BadFile.
+    Raise NoSuchProcess, NoRights or BadFile.
     """
     generations = (one for one in servers() if one.fits(target.flavour, target.version))
     generation = next(generations, None)
@@ -286,5 +286,5 @@ def _paths(body: Mapping[str, Any]) -> list[str]:
 
 @cache
 def servers() -> tuple[Generation, ...]:
-    """Return the entries of the installed catalog. Raises BadFile."""
+    """Return the entries of the installed catalog. Raise BadFile."""
     return read_yaml(catalog_path("owners.yaml"), File).servers

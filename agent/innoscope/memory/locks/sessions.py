@@ -36,7 +36,7 @@ class Session:
 
 
 def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Session]:
-    """Return all connections that these threads are currently serving."""
+    """Return all connections that ``threads`` are currently serving."""
     addresses = _of_class(memory, part, list(islice(_WALKS[part.options["walk"]](memory, part), _MOST)))
     served = threads_of(memory, _numbers(memory, part, "thread", addresses))
     connections = _numbers(memory, part, "connection", addresses)
@@ -77,9 +77,10 @@ def _tree(memory: ProcessMemory, part: Part) -> Iterator[int]:
 def _arrays(memory: ProcessMemory, part: Part) -> Iterator[int]:
     """Yield the elements of the arrays in the object that a pointer refers to.
 
-    An array's elements are behind a pointer. Since 8.0, they are in its place while they are few enough. The
-    server shifts the elements when a connection begins or ends (Global_THD_manager::add_thd and remove_thd,
-    mysqld_thd_manager.cc of 5.7), so that one can be missed or found twice. Therefore they are read twice.
+    An array's elements are stored behind a pointer or, since 8.0 if they are few, in place of the pointer.
+    The server shifts the elements when a connection begins or ends (Global_THD_manager::add_thd and
+    remove_thd, mysqld_thd_manager.cc of 5.7), so a read can miss an element or find it twice. Therefore all
+    elements are read twice.
     """
     yield from dict.fromkeys(one for _ in range(2) for one in islice(_elements(memory, part), _MOST))
 
@@ -91,7 +92,7 @@ def _elements(memory: ProcessMemory, part: Part) -> Iterator[int]:
         count = memory.number(array + part.offset("count"))
         if "inline" in part.members:
             inline = memory.number(array + part.offset("inline"), part.size("inline"))
-            if inline * _POINTER <= size:  # it is negative if there is a pointer
+            if inline * _POINTER <= size:  # negative if there is a pointer
                 items, count = array + part.offset("items"), inline
         yield from memory.numbers([items + _POINTER * place for place in range(min(count, _MOST))])
 

@@ -51,7 +51,7 @@ def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int]]:
 
 
 def _waits_for_latch(thread: Thread) -> bool:
-    """Return whether InnoDB's latch code, or an unnamed function (stripped server), called ``syscall()``."""
+    """Return whether InnoDB's latch code, or a function without a symbol, called ``syscall()``."""
     if len(thread.frames) < _NEAR or thread.frames[0].function != "syscall":
         return False
     near = thread.frames[1:_NEAR]

@@ -34,7 +34,7 @@ def derive(
 
 
 def plain(values: Mapping[str, float], metrics: Iterable[str]) -> list[Sample]:
-    """Return the given values of these metrics as samples, unchanged."""
+    """Return the values of ``metrics`` as samples, unchanged."""
     wanted = frozenset(metrics)
     split = ((*name.partition("."), value) for name, value in values.items())
     return [

@@ -43,7 +43,7 @@ class MemoryCollector:
     def collect(self) -> list[Sample]:
         """Return all samples.
 
-        Raises CollectorFailed with reason ``gone``, ``rights``, ``unsupported`` (nothing can be read) or
+        Raise CollectorFailed with reason ``gone``, ``rights``, ``unsupported`` (nothing can be read) or
         ``error``.
         """
         with explaining():

@@ -102,7 +102,7 @@ class ProbesCollector:
             attach_on(self._start_quietly, 0.0)
 
     def start(self) -> Governor:
-        """Compile, calibrate and attach the probes. Raises InnoscopeError."""
+        """Compile, calibrate and attach the probes. Raise InnoscopeError."""
         attachment = Attachment(self._target, self._families, metrics=self._metrics)
         try:
             with translating(self._target.pid):  # the server may exit at any time
@@ -141,7 +141,7 @@ class ProbesCollector:
     def start_once(self) -> Governor:
         """Return the governor, starting it if necessary.
 
-        Raises CollectorFailed while the governor is starting in the background, or if it cannot start.
+        Raise CollectorFailed while the governor is starting in the background, or if it cannot start.
         """
         if self._failure is not None:
             reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"

@@ -63,16 +63,16 @@ class ProcessCollector:
     def collect(self) -> Iterable[Sample]:
         """Return all samples.
 
-        Raises CollectorFailed (``gone``) if the process ended or its pid was reused.
+        Raise CollectorFailed (``gone``) if the process exited or its pid was reused.
         """
         pid = self._target.pid
         try:
             stat = _read(pid, "stat").rpartition(b")")[2].split()
             if stat[_STATE] in b"ZX" or int(stat[_START]) != self._target.start_time:
-                raise CollectorFailed("gone", f"process {pid} has ended")
+                raise CollectorFailed("gone", f"process {pid} has exited")
             return self._samples(pid, stat)
         except (FileNotFoundError, ProcessLookupError, IndexError) as error:
-            raise CollectorFailed("gone", f"process {pid} has ended") from error
+            raise CollectorFailed("gone", f"process {pid} has exited") from error
 
     def _samples(self, pid: int, stat: list[bytes]) -> list[Sample]:
         self._read_cpu(pid, stat)

@@ -18,7 +18,10 @@ Number = int | float
 
 @dataclass(slots=True)
 class Answers:
-    """A server's values by name, and the monitor's text by section. What was not queried is empty."""
+    """A server's values by name, and the monitor's text by section.
+
+    Anything that was not queried is empty.
+    """
 
     status: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)

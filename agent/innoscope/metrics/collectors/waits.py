@@ -64,7 +64,7 @@ class _Seen(NamedTuple):
 def open_engine(target: Target) -> Engine:
     """Return an engine that copies stacks without stopping threads.
 
-    Raises NoRights or KernelUnable.
+    Raise NoRights or KernelUnable.
     """
     try:
         engine = Engine(target, most_bytes=MOST_BYTES)
@@ -113,7 +113,7 @@ class WaitsCollector:
     def collect(self) -> Iterable[Sample]:
         """Return the number of threads per wait class in the last snapshot, and the totals so far.
 
-        Raises CollectorFailed if the last snapshot failed or is too old, or if there is none yet.
+        Raise CollectorFailed if the last snapshot failed or is too old, or if there is none yet.
         """
         with self._lock:
             if self._failure is not None:
@@ -257,7 +257,7 @@ class _Tally:
         seconds: float,
         longest_gap: float,
     ) -> None:
-        """Add one snapshot, which took ``seconds``. ``threads`` are counted by ``(wait class, kind)``.
+        """Add one snapshot, which took ``seconds``. ``threads`` counts the threads by ``(wait class, kind)``.
 
         The seconds since the previous snapshot, at most ``longest_gap``, are attributed to each thread of the
         new one.

@@ -45,7 +45,7 @@ class Cost:
         return replace(self, call_s=self.call_s - self.return_s, return_s=0.0)
 
     def share(self, rate: float, stacks: float = 0.0) -> float:
-        """Return the weighted share of the server's CPUs that these calls/s and stacks/s cost."""
+        """Return the weighted share of the server's CPUs that ``rate`` calls/s and ``stacks``/s cost."""
         return (rate * self.call_s * self.weight + stacks * self.stack_s) / self.cpus
 
     def spent(self, hits: float, stacks: float, seconds: float) -> float:
@@ -63,7 +63,7 @@ class Cost:
 def measure(session: Session, chosen: TracedFunction, *, timed: bool) -> Cost:
     """Measure the cost of the loaded programs on our own functions.
 
-    The measurement takes 50 ms of CPU time. Raises NoRights or KernelUnable.
+    The measurement takes 50 ms of CPU time. Raise NoRights or KernelUnable.
     """
     cost = calibrate(session)
     at = (ENTER, LEAVE) if timed else (ENTER,)

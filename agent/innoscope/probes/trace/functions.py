@@ -29,7 +29,7 @@ _GLOB: Final = frozenset("*?[")
 def choose(target: Target, function: str) -> TracedFunction:
     """Return the function with all its live copies.
 
-    Raises NotTraceable (its remedy lists similar names, or shows how to get symbols for a stripped server),
+    Raise NotTraceable (its remedy lists similar names, or shows how to get symbols for a stripped server),
     Ambiguous, NoSuchProcess or NoRights.
     """
     catalog = default_catalog()
@@ -81,7 +81,7 @@ def _missing(missing: Missing) -> NotTraceable:
 
 
 def _named(file: _native.CodeFile, function: str) -> list[Function]:
-    """Return the functions with this exact symbol or qualified name, including copies."""
+    """Return the functions whose symbol or qualified name is exactly ``function``, including copies."""
     matching = (
         found
         for found in file.functions([*symbol_prefixes(function), function])
@@ -109,7 +109,7 @@ def _distinct(places: Iterable[Function]) -> list[Function]:
 
 
 def _only_function(function: str, places: Sequence[Function]) -> list[Function]:
-    """Return ``places`` if all are copies of one function. Raises Ambiguous otherwise."""
+    """Return ``places`` if all are copies of one function. Raise Ambiguous otherwise."""
     groups: dict[str, list[Function]] = {}
     for each in places:
         groups.setdefault(each.symbol.partition(".")[0], []).append(each)
@@ -125,7 +125,7 @@ def _only_function(function: str, places: Sequence[Function]) -> list[Function]:
 
 
 def _without_dead_copies(file: _native.CodeFile, places: list[Function]) -> tuple[Function, ...]:
-    """Remove copies that nothing calls. Raises NotTraceable if none is left."""
+    """Remove copies that nothing calls. Raise NotTraceable if none is left."""
     counts = file.references(places)
     if counts is None:
         return tuple(places)
@@ -177,7 +177,7 @@ def _chosen(
 
 
 def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Function]) -> list[tuple[Probe, Site]]:
-    """Return the catalog's probes that cover all of these copies of a function on this server."""
+    """Return the catalog's probes that cover all copies of a function, ``places``, on this server."""
     found = []
     for probe in catalog.probes.values():
         site = probe.site(target.flavour, target.version)

@@ -21,7 +21,7 @@ class Hot(Entry, frozen=True):
     weight: Annotated[int, Meta(ge=1)] = 1
 
     def has(self, symbol: str) -> bool:
-        """Return whether the symbol belongs to one of these functions."""
+        """Return whether the symbol belongs to one of the group's functions."""
         return is_symbol_of(symbol, self.functions)
 
 
@@ -34,7 +34,7 @@ class File(Entry, frozen=True):
 
 @cache
 def default_hot() -> tuple[Hot, ...]:
-    """Return the installed list. Raises BadFile."""
+    """Return the installed list. Raise BadFile."""
     return read_yaml(catalog_path("hot.yaml"), File).hot
 
 

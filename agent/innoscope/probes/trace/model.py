@@ -118,7 +118,7 @@ class TraceResult:
     stacks_lost: int = 0
     loss: Loss | None = None
     ended: str | None = None  # why the trace ended early
-    error: InnoscopeError | None = None  # set if the server ended; reported after the result
+    error: InnoscopeError | None = None  # set if the server exited; reported after the result
     notes: list[str] = field(default_factory=list)
 
     @property

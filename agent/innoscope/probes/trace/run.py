@@ -46,8 +46,8 @@ def run(
     """Trace a function.
 
     ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if one is needed.
-    Ctrl-C and the end of the server end the trace early; the end of the server sets ``TraceResult.error``.
-    Raises TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
+    Ctrl-C ends the trace early, and so does the server's exit, which also sets ``TraceResult.error``.
+    Raise TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """
     require_host_pids("trace a function")
     progress("looking for the function")
@@ -96,7 +96,7 @@ class Tracer:
         self.callers = Callers(session.target, session.ring) if options.callers else None
 
     def trace(self, progress: Progress, pace: ServerPace | None) -> TraceResult:
-        """Attach, watch and detach. Raises TooHot, and the errors of attaching."""
+        """Attach, watch and detach. Raise TooHot, and the errors of attaching."""
         if pace:
             pace.rates()
         if self._options.callers:
@@ -160,7 +160,7 @@ class Tracer:
             time.sleep(min(INTERVAL_S, left))
             if not still_same(self._session.target):
                 result.error = gone(self._session.target.pid)
-                result.ended = f"the server ended after {time.monotonic() - began:.1f} s"
+                result.ended = f"the server exited after {time.monotonic() - began:.1f} s"
                 return
             now = time.monotonic(), self._session.hits()
             self._read_stacks(last, now)

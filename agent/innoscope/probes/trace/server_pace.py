@@ -28,7 +28,7 @@ BEFORE_S: Final = 1.0
 class Loss:
     """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, from hits and their calibrated cost.
 
-    ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` is
+    ``before`` and ``during`` contain the server's throughput per second, by kind of work. ``why_no_sql`` is
     the reason why SQL provided no numbers.
     """
 
@@ -68,7 +68,7 @@ class ServerPace:
                 self._connection.close()
 
     def measure(self) -> dict[str, float]:
-        """Measure the throughput for ``BEFORE_S`` seconds, and return it like ``rates``."""
+        """Measure for ``BEFORE_S`` seconds, and return the throughput in the format of ``rates``."""
         self.rates()
         time.sleep(BEFORE_S)
         return self.rates()

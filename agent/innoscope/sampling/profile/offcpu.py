@@ -52,7 +52,7 @@ def _explaining_bpf() -> Iterator[None]:
 
 
 class OffCpuProfiler:
-    """Profile the off-CPU time of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """Profile the off-CPU time of one server. Raise NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, naming: Naming | None = None) -> None:
         require_host_pids("profile")

@@ -67,7 +67,7 @@ def _notes(events: _native.PerfOnCpu, reason: str, period_ns: int) -> tuple[str,
 
 
 class OnCpuProfiler:
-    """Sample one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """Sample one server at ``frequency`` Hz per CPU. Raise NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, frequency: float = 99.0, naming: Naming | None = None) -> None:
         naming = naming or Naming()
@@ -133,7 +133,7 @@ class OnCpuProfiler:
         )
 
     def _cpu_seconds(self) -> float:
-        """Return the server's CPU time so far in seconds; 0 if it has ended."""
+        """Return the server's CPU time so far in seconds; 0 if it has exited."""
         try:
             return ProcFs().cpu_ticks(self.target.pid) / _TICKS
         except OSError:

@@ -46,8 +46,8 @@ def run(
 ) -> tuple[Profile, bool]:
     """Run the profiler for ``seconds``. Return the profile, and whether the server is still running.
 
-    Ctrl-C and the end of the server end the profile early, and ``Profile.ended`` contains the reason.
-    ``on_progress`` is called once a second with the elapsed seconds and a message. Raises
+    Ctrl-C or the server's exit ends the profile early, and ``Profile.ended`` contains the reason.
+    ``on_progress`` is called once a second with the elapsed seconds and a message. Raise
     NoSuchProcess if the server is not running at the start.
     """
     alive, ended = True, None
@@ -62,7 +62,7 @@ def run(
     finally:
         os.close(process)
     if not alive:
-        ended = f"the server ended after {time.monotonic() - began:.1f} of {seconds:g} s"
+        ended = f"the server exited after {time.monotonic() - began:.1f} of {seconds:g} s"
     profile = profiler.finish()
     profile.ended = ended
     return profile, alive
@@ -75,7 +75,7 @@ def _poll_until(
     seconds: float,
     on_progress: Callable[[float, str], None] | None,
 ) -> bool:
-    """Poll for ``seconds``. Return False if the server ended earlier."""
+    """Poll for ``seconds``. Return False if the server exited earlier."""
     watch = select.poll()
     watch.register(process, select.POLLIN)
     reported = 0.0

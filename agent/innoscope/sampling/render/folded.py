@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def lines(report: Report, *, limit: int | None = None) -> Iterator[str]:
-    """Yield one line per stack. A doubtful stack gets an extra root such as ``[stale]``."""
+    """Yield one line per stack. An unreliable stack gets an extra root such as ``[stale]``."""
     counts: dict[str, int] = {}
     for group in report.fold.by_stack()[:limit]:
         path = [name.replace(";", ":") for name in reversed(words.labels(group))] or ["[no frames]"]

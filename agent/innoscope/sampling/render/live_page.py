@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def compact(report: Report) -> dict[str, Any]:
     """Return the report as plain values. A stack is ``[class, threads, mark, frame, …]``, innermost first.
 
-    Classes are indexes of ``waits``, and frames are indexes of ``names``. ``mark`` is the trust level of a
-    doubtful stack, or "" for a reliable one. ``threads`` is the sum over all snapshots.
+    Classes are indexes of ``waits``, and frames are indexes of ``names``. ``mark`` is the trust level of an
+    unreliable stack, or "" for a reliable one. ``threads`` is the sum over all snapshots.
     """
     names: dict[str, int] = {}
     waits: dict[str, int] = {}

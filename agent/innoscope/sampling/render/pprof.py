@@ -27,7 +27,7 @@ class Sample:
 
 
 def samples(report: Report) -> Iterator[Sample]:
-    """Yield the stacks of a report. Doubtful stacks get a root such as ``[stale]``."""
+    """Yield the stacks of a report. Unreliable stacks get a root such as ``[stale]``."""
     for group in report.fold.by_stack():
         frames = [
             Frame(

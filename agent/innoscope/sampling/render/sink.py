@@ -80,5 +80,5 @@ def _cannot_write(path: Path, error: OSError) -> CannotWrite:
 
 
 def open_sink(path: Path | None) -> Stdout | File:
-    """Return standard output for None, else the file. Raises CannotWrite if it cannot be created."""
+    """Return standard output for None, else the file. Raise CannotWrite if it cannot be created."""
     return Stdout() if path is None else File(path)

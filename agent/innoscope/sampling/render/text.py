@@ -23,9 +23,10 @@ _QUERY_WIDTH: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What to show besides stacks of busy threads without their innermost library and kernel functions.
+    """Options for how much of each report to show.
 
-    ``idle`` adds the stacks of idle threads, and ``libraries`` those functions.
+    If ``idle`` is false, the stacks of idle threads are hidden. If ``libraries`` is false, the innermost
+    library and kernel functions of each stack are hidden.
     """
 
     idle: bool = True

@@ -29,7 +29,7 @@ class Node:
 
 
 def build(report: Report) -> Node:
-    """Build the tree of all folded stacks. Doubtful stacks are below a node such as [stale]."""
+    """Build the tree of all folded stacks. Unreliable stacks are below a node such as [stale]."""
     root = Node(f"all {report.unit.title}")
     for group in report.fold.by_stack():
         path = words.labels(group)[::-1] or ["[no frames]"]

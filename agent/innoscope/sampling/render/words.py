@@ -35,7 +35,7 @@ def headline(report: Report) -> str:
 
 
 def marks(group: Group, unit: Unit) -> str:
-    """Return the marks of a doubtful stack, like ``Group.marks``; in percent if the unit is not threads."""
+    """Return ``group.marks``, but with percentages instead of counts if the unit is not threads."""
     if unit is THREADS:
         return group.marks
     found = [(level, group.trust[level]) for level in DOUBTFUL if group.trust[level]]
@@ -88,7 +88,7 @@ def labels(group: Group) -> list[str]:
 
 
 def split(group: Group) -> list[tuple[str | None, int]]:
-    """Return the number of threads with a reliable stack, then the number at each doubtful level.
+    """Return the number of threads with a reliable stack, then the number at each unreliable trust level.
 
     For example ``[(None, 3), ("stale", 1)]``.
     """
@@ -98,5 +98,5 @@ def split(group: Group) -> list[tuple[str | None, int]]:
 
 
 def clean(text: str) -> str:
-    """Return an untrusted statement or thread name, sanitized and on one line."""
+    """Return an untrusted statement or thread name, sanitised and on one line."""
     return sanitize.words(text)

@@ -76,7 +76,7 @@ def _number(text: str | None) -> float | None:
 class Fetched:
     """The results of ``fetch``.
 
-    ``files`` maps build-ids to paths of debug files. ``notes`` are messages about failed downloads.
+    ``files`` maps build-ids to paths of debug files. ``notes`` contains messages about failed downloads.
     """
 
     files: dict[str, str]
@@ -109,7 +109,7 @@ def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress 
 def find(build_id: str, settings: Settings, name: str, progress: Progress | None = None) -> Path | None:
     """Return the debug file of one build-id, from the cache or the debuginfod servers; None if not found.
 
-    Raises OSError if a download fails, and ValueError if the build-id is malformed.
+    Raise OSError if a download fails, and ValueError if the build-id is malformed.
     """
     if not _BUILD_ID.fullmatch(build_id):  # the build-id becomes part of a path and of a URL
         raise ValueError(f"not a build-id: {build_id!r}")

@@ -48,7 +48,7 @@ class PackFile:
 
 
 def about(pack: Pack) -> PackInfo:
-    """Return the description that the pack contains, after checking it. Raises BadFile."""
+    """Return the description that the pack contains, after checking it. Raise BadFile."""
     said = packs.read_json(pack, pack.about)
     layout = packs.read_layout(pack)
     if not isinstance(said, dict):
@@ -81,7 +81,7 @@ def folder() -> Path:
 
 
 def entries(targets: Iterable[Target]) -> list[PackFile]:
-    """Return all packs of this host, sorted by name. Raises NoRights."""
+    """Return all packs of this host, sorted by name. Raise NoRights."""
     try:
         files = sorted(path for path in folder().iterdir() if path.suffix == _SUFFIX)
     except (FileNotFoundError, NotADirectoryError):

@@ -37,7 +37,7 @@ def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress
     """Return the source for a pack of a running server.
 
     ``debug_dirs`` are searched before /usr/lib/debug. debuginfod is queried only if DEBUGINFOD_URLS is set.
-    Raises BadFile (its remedy shows how to get a file), NoSuchProcess or NoRights.
+    Raise BadFile (its remedy shows how to get a file), NoSuchProcess or NoRights.
     """
     file = _best(target, debug_dirs, progress)
     return PackSource(file, Path(target.executable).name, _named(target))
@@ -47,7 +47,7 @@ def of_file(file: Path) -> PackSource:
     """Return the source for a pack of a file.
 
     The server's version is taken from a running server with the same build-id,
-    or else read from the file. Raises BadFile.
+    or else read from the file. Raise BadFile.
     """
     return PackSource(file, file.name, _server_of(file))
 
@@ -90,7 +90,7 @@ def _fetched(target: Target, progress: Progress | None) -> Path | None:
 
 
 def _server_of(file: Path) -> str | None:
-    """Return the flavour and version, such as ``mariadb 11.4.5-MariaDB``; None if unknown. Raises BadFile."""
+    """Return the flavour and version, such as ``mariadb 11.4.5-MariaDB``; None if unknown. Raise BadFile."""
     with translating(os.getpid()):
         build_id = _native.elf_info(str(file)).build_id
     for target in find_all():

@@ -1,7 +1,7 @@
 """Read the contents of this host's symbol packs: addresses of variables, and members of structures.
 
-The core reads the names in a pack like those of a debug file (docs/symbols.md). Packs are not trusted: the
-core checks the owner and the checksum, and each number is checked here.
+The core uses a pack's names in the same way as those of a debug file (docs/symbols.md). Packs are not
+trusted: the core checks the owner and the checksum, and each number is checked here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Layout:
 
 
 def layout(build_id: str | None) -> Layout | None:
-    """Return the layout in this build's pack, or None if there is none. Raises BadFile for a bad pack."""
+    """Return the layout in this build's pack, or None if there is none. Raise BadFile for a bad pack."""
     if build_id is None:
         return None
 
@@ -78,7 +78,7 @@ def layout(build_id: str | None) -> Layout | None:
 
 
 def open_pack(path: str) -> Pack:
-    """Open a pack by its path. Raises BadFile."""
+    """Open a pack by its path. Raise BadFile."""
     try:
         return _native.Pack(path)
     except _native.NativeError as error:
@@ -88,7 +88,7 @@ def open_pack(path: str) -> Pack:
 def path_for(build_id: str | None) -> str | None:
     """Return the path of this build's pack, or None if there is none.
 
-    Raises BadFile for a bad owner or checksum.
+    Raise BadFile for a bad owner or checksum.
     """
     if build_id is None:
         return None
@@ -115,7 +115,7 @@ def refused(error: NativeError) -> BadFile:
 
 
 def read_layout(pack: Pack) -> Layout:
-    """Parse and check the layout in a pack. Raises BadFile."""
+    """Parse and check the layout in a pack. Raise BadFile."""
     try:
         found = typed.decode_json(pack.layout, _Layout, pack.path)
     except BadFile as error:
@@ -125,7 +125,7 @@ def read_layout(pack: Pack) -> Layout:
 
 
 def read_json(pack: Pack, raw: bytes) -> Any:
-    """Parse one of the pack's JSON sections. Raises BadFile."""
+    """Parse one of the pack's JSON sections. Raise BadFile."""
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -148,7 +148,7 @@ def damaged(pack: Pack) -> BadFile:
 def text(value: Any) -> str:
     """Return a JSON value if it is a short, printable string, which can safely be shown on a terminal.
 
-    Raises ValueError.
+    Raise ValueError.
     """
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
         raise ValueError("malformed text")

@@ -60,7 +60,7 @@ class MemoryWriter:
     def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps with the current values in memory.
 
-        Raises NotOnThisServer if this build lacks one of the variables, and Refused if a variable or its
+        Raise NotOnThisServer if this build lacks one of the variables, and Refused if a variable or its
         value does not match the catalog.
         """
         self.learn([backend])
@@ -88,7 +88,7 @@ class MemoryWriter:
     def write(self, step: Step) -> None:
         """Write ``step.new`` if the value is still ``step.old``, and read it back.
 
-        Raises Refused if nothing was written, and ChangeFailed if the written value cannot be verified.
+        Raise Refused if nothing was written, and ChangeFailed if the written value cannot be verified.
         """
         address, size, kind = _place(step)
         new = number_bytes.encode(step.setting, step.new, kind, size)

@@ -81,7 +81,7 @@ class SqlWriter:
     def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         """Return the steps with the current values. Nothing is written. ``new`` has one value per assignment.
 
-        Raises NoLogin, LockedOut, or NotOnThisServer if this server does not have one of the variables.
+        Raise NoLogin, LockedOut, or NotOnThisServer if this server does not have one of the variables.
         """
         names = [one.setting.name for one in backend.assignments]
         try:
@@ -96,14 +96,14 @@ class SqlWriter:
     def read(self, step: Step) -> Raw:
         """Return the variable's current value.
 
-        Raises NotOnThisServer, or ChangeFailed if the server has exited.
+        Raise NotOnThisServer, or ChangeFailed if the server has exited.
         """
         return self._values([step.setting])[0]
 
     def write(self, step: Step) -> None:
         """Run ``SET GLOBAL``, and read the value back.
 
-        Raises Refused if the server refused the change: nothing was written. Raises ChangeFailed if
+        Raise Refused if the server refused the change: nothing was written. Raise ChangeFailed if
         the server set another value or did not reply in time.
         """
         if step.new is None:
@@ -231,7 +231,7 @@ def _checked(name: str) -> str:
 
 
 def _literal(raw: Raw) -> str:
-    """Return the value as an SQL literal. Raises Refused for a word that would need escaping."""
+    """Return the value as an SQL literal. Raise Refused for a word that would need escaping."""
     if isinstance(raw, bool):
         return "ON" if raw else "OFF"
     if isinstance(raw, str):

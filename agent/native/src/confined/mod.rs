@@ -135,8 +135,8 @@ impl Reader {
             Ok(status) if status.signal() == Some(libc::SIGXCPU) => {
                 "reading it exceeds its limit of CPU time, not read".to_owned()
             }
-            Ok(status) => format!("the process that reads it ended early ({status})"),
-            Err(error) => format!("the process that reads it ended early ({error})"),
+            Ok(status) => format!("the process that reads it exited early ({status})"),
+            Err(error) => format!("the process that reads it exited early ({error})"),
         }
     }
 }

@@ -55,7 +55,7 @@ impl Process {
         Ok(Ok(UnwoundThread::new(thread, walk, trust)))
     }
 
-    /// Read a stack that is deeper than its copy, without a time limit. The result is used only if the thread
+    /// Read a stack that is larger than its copy, without a time limit. The result is used only if the thread
     /// has not run since it was copied.
     fn finish_deep(
         &mut self,

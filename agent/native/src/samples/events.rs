@@ -368,11 +368,11 @@ mod tests {
         }
     }
 
-    /// Numbers of samples of a thread that computes for 200 ms, if each ms is sampled once. Time in the kernel,
-    /// and time in which the hypervisor did not run this machine, may not be sampled.
+    /// The range of sample counts for a thread that uses a CPU for 200 ms, if each ms is sampled once. Time in
+    /// the kernel, and time in which the hypervisor did not run this machine, may not be sampled.
     const ONCE: std::ops::RangeInclusive<usize> = 120..=220;
 
-    /// Compute until this thread has used so much CPU time.
+    /// Keep a CPU busy until this thread has used the given CPU time.
     fn burn(time: Duration) {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         while Duration::new(now.tv_sec as u64, now.tv_nsec as u32) < time {
@@ -404,7 +404,7 @@ mod tests {
         tids.iter().filter(|sampled| **sampled == tid).count()
     }
 
-    /// Start a thread that computes for 200 ms once it receives a message, and return its id at the end.
+    /// Start a thread that uses a CPU for 200 ms once it receives a message, and return its id at the end.
     fn computing() -> (mpsc::Sender<()>, u32, thread::JoinHandle<u32>) {
         let (send, receive) = mpsc::channel();
         let (send_tid, receive_tid) = mpsc::channel();

@@ -80,7 +80,8 @@ impl OnCpu {
 
 /// The value of MEMBARRIER_CMD_GLOBAL in linux/membarrier.h.
 const MEMBARRIER_CMD_GLOBAL: i32 = 1;
-/// A start time that is never reached: the programs of offcpu.bpf.c follow the threads but count nothing.
+/// A start time that is never reached: until it is replaced, the programs of offcpu.bpf.c follow the threads
+/// but count nothing.
 const NOT_STARTED: u64 = u64::MAX;
 /// How far in the future start and end times are set, so that every CPU sees them in time.
 const AHEAD_NS: u64 = 2_000_000;

@@ -69,12 +69,12 @@ pub enum Mode {
     Runnable,
 }
 
-/// The time account of a thread: `struct thread` of offcpu.bpf.c. Times are in ns of CLOCK_MONOTONIC.
+/// A thread's times in each state, from `struct thread` of offcpu.bpf.c. Times are in ns of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Account {
     /// The current state.
     pub mode: Mode,
-    /// The end of the interval that the account covers.
+    /// The time up to which the durations below are complete.
     pub since: u64,
     /// Time on a CPU.
     pub running: u64,
@@ -136,7 +136,7 @@ pub enum Record<'ring> {
     WaitBegins(Capture<'ring>),
     /// The end of a wait: thread id and duration.
     WaitEnds(u32, WaitEnd),
-    /// The end of a thread: its id, time of exit, account and name.
+    /// The exit of a thread: its id, time of exit, `Account` and name.
     ThreadEnds(u32, u64, Account, String),
 }
 

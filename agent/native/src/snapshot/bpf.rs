@@ -370,7 +370,7 @@ fn entries_for(threads: usize) -> u32 {
     entries.clamp(MIN_ENTRIES, MAX_ENTRIES).next_power_of_two()
 }
 
-/// Return the number of the process's threads according to the kernel, or 0 if the process has ended.
+/// Return the number of the process's threads according to the kernel, or 0 if the process has exited.
 fn thread_count(pid: u32) -> usize {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);

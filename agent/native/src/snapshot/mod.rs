@@ -140,7 +140,7 @@ pub trait Source: Send {
     /// detect this.
     fn next(&mut self) -> Result<Vec<RawThread>>;
 
-    /// Copy all threads of the process into one list, which is empty if the process has ended.
+    /// Copy all threads of the process into one list, which is empty if the process has exited.
     fn copy_all(&mut self) -> Result<Vec<RawThread>> {
         self.begin(u64::MAX)?;
         let mut threads = Vec::new();

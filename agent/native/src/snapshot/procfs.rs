@@ -21,7 +21,7 @@ use super::{Consistency, RawThread, Registers, Source};
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 
-/// Maximum stack bytes copied per thread. Deeper stacks are read when they are unwound.
+/// Maximum stack bytes copied per thread. The rest of a larger stack is read when it is unwound.
 const STACK_BYTES: usize = 20 << 10;
 /// Stack bytes copied per thread if the budget of the snapshot is used up.
 const SHALLOW_BYTES: usize = 1024;
@@ -218,7 +218,7 @@ impl ThreadFiles {
     }
 
     /// Return where the thread is blocked, or None if it is running or runnable. The file contains `running`,
-    /// or `-1 SP PC` outside a system call, or the number, six arguments, SP and PC (fs/proc/base.c,
+    /// or `-1 SP PC` outside a system call, or the system call number, six arguments, SP and PC (fs/proc/base.c,
     /// `proc_pid_syscall`).
     fn read_syscall(&self) -> io::Result<Option<Blocked>> {
         let text = read(&self.syscall)?;

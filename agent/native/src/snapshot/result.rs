@@ -19,7 +19,7 @@ pub enum Trust {
     Stale,
     /// The thread ran during every attempt to copy it.
     Torn,
-    /// The stack is deeper than the part that was copied.
+    /// The stack is larger than the part that was copied.
     Truncated,
     /// Unwinding stopped before it reached the outermost frame.
     Incomplete,

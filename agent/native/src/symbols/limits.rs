@@ -57,14 +57,14 @@ pub const UNPACKED_CONFINED: u64 = 1 << 30;
 pub const RATIO: u64 = 100;
 /// The ratio is not checked for sections of at most this many unpacked bytes.
 pub const RATIO_FREE: u64 = 64 << 10;
-/// Maximum unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount
+/// Maximum unpacked bytes of `.gnu_debugdata`: mysqld's is 10 MiB. The decompressor needs the same amount
 /// again.
 pub const DEBUGDATA: u64 = 20 << 20;
 /// Maximum bytes of a file whose CRC32 is computed because it has no build-id (1 GiB takes 0.7 s).
 pub const CRC: u64 = 512 << 20;
-/// Maximum bytes that one scan of all loaded sections reads: the largest server has 70 MiB.
+/// Maximum bytes that one scan of all loaded sections reads: those of the largest server are 70 MiB.
 pub const SCANNED: u64 = 256 << 20;
-/// Maximum bytes of one `.eh_frame` entry: the entry of MYSQLparse has 1.5 KiB.
+/// Maximum bytes of one `.eh_frame` entry: the entry of MYSQLparse is 1.5 KiB.
 pub const UNWIND_ENTRY: usize = 64 << 10;
 /// Maximum number of `.eh_frame` entries that are indexed if there is no `.eh_frame_hdr`.
 pub const UNWIND_ENTRIES: usize = 1 << 20;

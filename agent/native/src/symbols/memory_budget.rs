@@ -30,7 +30,7 @@ pub fn has_room(bytes: u64) -> bool {
     TOTAL.load(Relaxed).saturating_add(bytes) <= limits::ALL_BYTES
 }
 
-/// Return the reason why no further file may be read, or `None`. A file is refused unless there is room for
+/// Return the reason why no further file may be read, or `None`. A file is rejected unless there is room for
 /// the largest possible one, so that no file is read partially.
 pub fn problem() -> Option<String> {
     (!has_room(limits::FILE_BYTES))

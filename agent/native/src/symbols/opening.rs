@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::limits;
 
-/// Maximum number of symbolic links in one path, like the kernel's limit.
+/// Maximum number of symbolic links in one path, the same as the kernel's limit.
 const LINKS: usize = 40;
 
 /// Open a regular file for reading.
@@ -45,7 +45,7 @@ pub fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
     Ok(File::from(open_at(None, OsStr::new(&path), flags)?))
 }
 
-/// Return the size of a regular file; refuse other kinds of files, and sizes above the limit.
+/// Return the size of a regular file; reject other kinds of files, and sizes above the limit.
 ///
 /// # Errors
 /// An error with the reason, without `errno`.

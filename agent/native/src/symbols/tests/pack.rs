@@ -1,4 +1,5 @@
-//! Tests that symbol packs survive a round trip, and that malformed, forged and mismatched packs are refused.
+//! Tests that symbol packs survive a round trip, and that malformed, forged and mismatched packs are
+//! rejected.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
