@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +12,7 @@ from incidents.lab import Incident
 from waiting import until
 from workloads.clients import Clients, repeating
 from workloads.crowd import Crowd
+from workloads.late_replies import late_replies
 from workloads.table_lock import table_lock
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _PROVIDER: Final = (f"gcs.fc_limit={_LIMIT}",)
 _WRITERS: Final = 6
 #: Changes per second of all writers together; the nodes can apply far more.
 _RATE: Final = 300
+#: So few changes per second that hardly a commit is waiting, unless the other nodes reply late.
+_FEW: Final = 10
 #: Number of writers on each of two nodes. The writers change rows without pausing.
 _STORM: Final = 3
 _ROWS: Final = 10_000
@@ -67,10 +70,11 @@ def _writers(
     return Clients(node, count, "shop", [*script, f"--rate={rate}", "--mysql-ignore-errors=1213"])
 
 
-def _until_writing(cluster: GaleraCluster) -> None:
+def _until_writing(cluster: GaleraCluster, rate: int = _RATE) -> None:
     """Return once the first node's clients have committed transactions for about a second."""
     first = cluster.nodes[0]
-    until(lambda: int(cluster.status(first, "local_commits")) > _RATE, within_s=_WITHIN_S)
+    begin = int(cluster.status(first, "local_commits"))
+    until(lambda: int(cluster.status(first, "local_commits")) > begin + rate, within_s=_WITHIN_S)
 
 
 @contextmanager
@@ -122,6 +126,15 @@ def _ddl(first: Server, *, running: bool) -> Iterator[Server]:
         yield first
 
 
+@contextmanager
+def _replies(first: Server, *, late: bool) -> Iterator[Server]:
+    """Write on the first node, and let the other nodes reply late or in time."""
+    with _cluster(first) as cluster, _writers(first, rate=_FEW):
+        _until_writing(cluster, _FEW)
+        with late_replies(cluster.nodes[1:]) if late else nullcontext():
+            yield first
+
+
 def _waiting(node: Server) -> int:
     [(count,)] = node.sql(
         "SELECT COUNT(*) FROM information_schema.PROCESSLIST"
@@ -166,5 +179,14 @@ INCIDENTS = (
         partial(_ddl, running=False),
         options=_OPTIONS,
         what="an ALTER TABLE from another node runs on all nodes, and writes to other tables wait for it",
+    ),
+    Incident(
+        "galera-late-replies",
+        SERVER,
+        "galera_replication",
+        partial(_replies, late=True),
+        partial(_replies, late=False),
+        options=_OPTIONS,
+        what="the other nodes are stopped (SIGSTOP) for 1.5 s at a time, and each commit waits for them",
     ),
 )

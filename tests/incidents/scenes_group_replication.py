@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from clusters.group_replication import SERVER
 from incidents.lab import Incident
 from waiting import until
 from workloads.clients import Clients, repeating
+from workloads.late_replies import late_replies
 from workloads.table_lock import table_lock
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _OPTIONS: Final = (
 _WRITERS: Final = 6
 #: Changes per second of all writers together; the members can apply far more.
 _RATE: Final = 150
+#: So few changes per second that hardly a commit is waiting, unless the other members reply late.
+_FEW: Final = 10
 _ROWS: Final = 1_000
 _WITHIN_S: Final = 60
 _COMMITTED: Final = "SELECT SUM(b) FROM shop.stock"
@@ -48,7 +51,7 @@ def _written(first: Server, rate: int = _RATE) -> Iterator[ReplicationGroup]:
         group.wait_for_rows("shop", "stock", _ROWS)
         script = repeating(["UPDATE stock SET b = b + 1 WHERE a = $R"], _ROWS)
         with Clients(first, _WRITERS, "shop", [*script, f"--rate={rate}"]):
-            until(lambda: int(first.sql(_COMMITTED)[0][0]) > _RATE, within_s=_WITHIN_S)
+            until(lambda: int(first.sql(_COMMITTED)[0][0]) > (rate or _RATE), within_s=_WITHIN_S)
             yield group
 
 
@@ -75,6 +78,13 @@ def _unlocked(first: Server, diagnosed: int) -> Iterator[Server]:
         with table_lock(group.nodes[-1], "shop", "stock"):
             pass
         yield group.nodes[diagnosed]
+
+
+@contextmanager
+def _replies(first: Server, *, late: bool) -> Iterator[Server]:
+    """Write on the primary, and let the other members reply late or in time."""
+    with _written(first, _FEW) as group, late_replies(group.nodes[1:]) if late else nullcontext():
+        yield first
 
 
 @contextmanager
@@ -126,5 +136,14 @@ INCIDENTS = (
         partial(_unlocked, diagnosed=0),
         options=_OPTIONS,
         what="two of three members are stopped (SIGSTOP), and no commit gets a majority",
+    ),
+    Incident(
+        "group-late-replies-97",
+        SERVER,
+        "group_replication_commit",
+        partial(_replies, late=True),
+        partial(_replies, late=False),
+        options=_OPTIONS,
+        what="the other members are stopped (SIGSTOP) for 1.5 s at a time, and each commit waits for them",
     ),
 )

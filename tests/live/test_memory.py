@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import statistics
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from innoscope import _native
+from innoscope._native import Member
 from innoscope.common.data import catalog_path
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.samples import by_series
@@ -41,7 +43,7 @@ AIO = AGES | {f"aio_pending_requests.{array}" for array in ("read", "write", "ch
 SLOTS = 1024
 SPINS = {"spin_waits", "spin_rounds", "spin_os_waits"}
 NEW_MYSQL = {
-    *AGES, *SPINS, "buffer_pool_owner_pages.hash_index", "buffer_pool_owner_pages.recovery",
+    *SPINS, "buffer_pool_owner_pages.hash_index", "buffer_pool_owner_pages.recovery",
     "redo_oldest_change_bytes", "change_buffer_pages", "change_buffer_max_pages", "master_ticks",
     "thread_pool_threads",
 }  # fmt: skip
@@ -147,6 +149,38 @@ def test_pending_reads_are_counted_during_read_ahead(small: Server, reader: Memo
     with TableScan(small, 2):
         assert 0 < until(lambda: reader.read()[name], every_s=0.001) <= SLOTS
     until(lambda: reader.read()[name] == 0)
+
+
+def test_age_of_a_pending_read_grows_while_the_server_is_stopped(small: Server, reader: MemoryReader) -> None:
+    name = "aio_oldest_request_seconds.read"
+    if small.spec.flavour == "mariadb":
+        assert name not in reader.read()
+        return
+    with TableScan(small, 2), _stopped_with_pending_read(small, reader):
+        began = time.monotonic()
+        first = reader.read()[name]
+        assert 0 <= first < 3, "requested just before the server was stopped"
+        last = until(lambda: (age := reader.read()[name]) >= first + 1 and age)
+        took = time.monotonic() - began
+    assert took / 2 < last - first <= took
+    until(lambda: reader.read()[name] == 0)
+
+
+@contextlib.contextmanager
+def _stopped_with_pending_read(server: Server, reader: MemoryReader) -> Iterator[None]:
+    """Stop the server at a moment when a read is pending, until the block ends."""
+    deadline = time.monotonic() + 60
+    while True:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            _wait_until_stopped(server.pid)
+            if reader.read()["aio_pending_requests.read"]:
+                yield
+                return
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert time.monotonic() < deadline
+        time.sleep(0.003)
 
 
 def test_values_that_do_not_change_are_equal(small: Server, reader: MemoryReader) -> None:
@@ -391,6 +425,39 @@ def test_buffer_pool_instances_are_summed(name: str, cache: Path) -> None:
             assert time.monotonic() < deadline
     assert values["buffer_pool_pages"] == after["buffer_pool_pages"] > 60_000
     assert values["buffer_pool_free_pages"] == after["buffer_pool_free_pages"]
+
+
+#: The asynchronous I/O of MySQL 8.0 and newer (os0file.cc), reduced to what the catalog reads.
+_AIO_SOURCE = """
+#include <chrono>
+#include <vector>
+struct Slot {
+  unsigned short pos; bool is_reserved; std::chrono::steady_clock::time_point reservation_time;
+  char rest[248];
+};
+class AIO { char m_mutex[72]; std::vector<Slot> m_slots; long m_n_reserved; static AIO *s_reads; };
+AIO *AIO::s_reads;
+int main() { return sizeof(std::vector<Slot>); }
+"""
+
+
+def test_debug_information_locates_the_slots_of_asynchronous_io(tmp_path: Path) -> None:
+    """Check the paths of the catalog that no test server has, because its builds are stripped."""
+    (tmp_path / "aio.cc").write_text(_AIO_SOURCE)
+    subprocess.run(["g++", "-g", "-o", "aio", "aio.cc"], cwd=tmp_path, check=True)
+    paths = [path for path in catalog.load().paths if path.startswith("_ZN3AIO7s_readsE")]
+
+    found = _native.members_in_file(str(tmp_path / "aio"), paths)
+
+    assert found is not None
+    slots = "_ZN3AIO7s_readsE.m_slots._M_impl"
+    assert found.missing == {}
+    assert found.found == {
+        "_ZN3AIO7s_readsE.m_n_reserved": Member((0, 96), 8, "signed"),
+        f"{slots}._M_start[*].reservation_time": Member((0, 72, 8), 8, "signed", 264, 0),
+        f"{slots}._M_start[*].is_reserved": Member((0, 72, 2), 1, "unsigned", 264, 0),
+        f"{slots}._M_finish": Member((0, 80), 8, "pointer"),
+    }
 
 
 def test_layout_of_another_version_is_refused() -> None:

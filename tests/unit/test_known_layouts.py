@@ -96,6 +96,28 @@ def test_instructions_confirm_small_offsets(code: str, confirmed: bool) -> None:
     assert ("release does not contain the instructions" in str(found.missing.get("array.used"))) != confirmed
 
 
+def test_elements_of_a_vector_inside_a_structure_are_located() -> None:
+    known = KnownLayout(
+        machine="x86_64",
+        sizes={"array": 8},
+        elements={"array.slots.first": Elements(stride=0x108, code="reserve")},
+        members=(
+            Members(code="reserve", of={"array.used": (0, 0x80)}),
+            Members(code="reserve", of={"array.slots.last": (0, 0x50)}, kind="pointer"),
+            Members(code="reserve", of={"array.slots.first[*].reserved": (0, 0x48, 2)}, size=1),
+        ),
+    )
+    reserve = _code((0x108, 0x80))
+    symbols = {"array": Symbol(4096, 8), "reserve": Symbol(ctypes.addressof(reserve), len(reserve))}
+    layout = Layout(symbols, "dynsym", {}, {}, described=False)
+
+    assert known_layouts.describe(known, os.getpid(), layout, dict).members == {
+        "array.used": Member((0, 0x80), 8, "unsigned"),
+        "array.slots.last": Member((0, 0x50), 8, "pointer"),
+        "array.slots.first[*].reserved": Member((0, 0x48, 2), 1, "unsigned", 0x108, 0),
+    }
+
+
 def test_small_offsets_without_instructions_are_refused() -> None:
     with pytest.raises(ValueError, match="no offset in array can be confirmed"):
         KnownLayout(

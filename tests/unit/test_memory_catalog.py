@@ -68,6 +68,7 @@ def _set(*path: Any) -> Callable[[Any], None]:
         ),
         (_set("values", "x", [{"status": "S", "minus": ["a.b"]}]), "minus requires paths"),
         (_set("values", "x", [{"paths": ["a"], "per": "b"}]), "per requires symbol"),
+        (_set("values", "x", [{"paths": ["a"], "clock": "monotonic"}]), "clock requires age_where"),
         (_set("values", "x", [{"paths": ["a"], "plus": {"path": "b", "bits": [3, 3]}}]), "bits must be"),
         (_set("values", "x", [{"paths": ["a"], "source": "somewhere"}]), "matching regex"),
         (_set("version", 2), "version: Invalid enum value 2"),

@@ -22,6 +22,7 @@ from unit.snapshots import target
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from innoscope.memory.catalog import Clock
     from innoscope.target.model import Target
 
 PATHS = ["pool.count", "pool.gone"]
@@ -167,7 +168,7 @@ def test_value_subtracts_and_divides() -> None:
 
 def _value(planned: PlannedValue, found: dict[Term, int | None]) -> float | None:
     elements = {term: None if number is None else (number,) for term, number in found.items()}
-    return value_of(planned, elements, {}, 0.0)
+    return value_of(planned, elements, {}, {})
 
 
 class _Page(ctypes.Structure):
@@ -192,15 +193,34 @@ def test_least_value_behind_pointers_ignores_null(
 
 
 @pytest.mark.parametrize(("slots", "age"), [(((1, 90), (1, 95), (0, 10)), 10), (((0, 90),) * 3, 0)])
+@pytest.mark.parametrize(("clock", "scale"), [("unix", None), ("monotonic", None), ("monotonic", 0.5)])
 def test_age_is_that_of_the_oldest_element_in_use(
-    slots: tuple[tuple[int, int], ...], age: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    slots: tuple[tuple[int, int], ...],
+    age: int,
+    clock: Clock,
+    scale: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     array = (_Slot * 3)(*[_Slot(*slot) for slot in slots])
     times, flags = (Term(ctypes.addressof(array), Member((at,), 8, "signed", 16, 3)) for at in (8, 0))
-    value = PlannedValue("a", (times,), None, None, None, "", settled=False, flags=flags)
-    monkeypatch.setattr("time.time", lambda: 100.0)
+    value = PlannedValue("a", (times,), None, None, scale, "", settled=False, flags=flags, clock=clock)
+    now = 100.0 * (scale or 1)
+    monkeypatch.setattr("time.time", lambda: now if clock == "unix" else 5_000.0)
+    monkeypatch.setattr("time.monotonic", lambda: now if clock == "monotonic" else 7.0)
 
-    assert _reader(value, monkeypatch, tmp_path).read() == {"a": age}
+    assert _reader(value, monkeypatch, tmp_path).read() == {"a": age * (scale or 1)}
+
+
+@pytest.mark.parametrize(("slots", "total"), [(3, 6), (2, 3), (0, None), (-1, None), (1 << 40, None)])
+def test_elements_are_counted_up_to_the_end_of_a_vector(slots: int, total: int | None) -> None:
+    array = (_Slot * 3)(_Slot(1, 0), _Slot(2, 0), _Slot(3, 0))
+    first = ctypes.addressof(array)
+    vector = (ctypes.c_void_p * 2)(first, (first + slots * ctypes.sizeof(_Slot)) % (1 << 64))
+    end = Term(ctypes.addressof(vector), Member((8,), 8, "pointer"))
+    term = Term(ctypes.addressof(vector), Member((0, 0), 8, "unsigned", ctypes.sizeof(_Slot), 0), end=end)
+
+    assert numbers.read(os.getpid(), [term]) == {term: total}
 
 
 @pytest.mark.parametrize(("spare", "pages"), [(None, 4), (4096, 5)])

@@ -154,6 +154,23 @@ def test_an_old_snapshot_is_a_timeout(workers: Workers) -> None:
     assert caught.value.reason == "timeout"
 
 
+@pytest.mark.parametrize("first", [snapshot_of(thread(1)), OSError("no memory")], ids=["taken", "failed"])
+def test_calls_run_once_after_the_first_snapshot(workers: Workers, first: Snapshot | Exception) -> None:
+    calls: list[str] = []
+    source = FakeSource(first, snapshot_of(thread(1)), stepped=True)
+    waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=INTERVAL_S)
+    waits.after_first(lambda: calls.append("early"))
+    assert calls == []
+    source.step.release()
+    until(lambda: calls, within_s=PATIENCE_S)
+    waits.after_first(lambda: calls.append("late"))
+    source.step.release(100)
+    waits.close()
+
+    assert calls == ["early", "late"]
+    assert bool(waits.thread_kinds()) or isinstance(first, Exception)
+
+
 def test_a_kernel_without_bpf_is_unsupported_with_its_reason(workers: Workers) -> None:
     error = KernelUnable(
         "this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why"

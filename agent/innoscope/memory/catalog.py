@@ -21,6 +21,8 @@ _FLAVOURS: Final = {"mysql", "mariadb"}
 
 
 _Range = tuple[int, int]
+#: The clock of the times in an array: seconds since 1970, or since the host booted.
+Clock = Literal["unix", "monotonic"]
 
 
 class Part(Entry, frozen=True):
@@ -50,6 +52,7 @@ class Source(ServerEntry, frozen=True):
     when: _Path | None = None
     least: _Member | None = None
     age_where: _Path | None = None
+    clock: Clock = "unix"
     reserve: _Path | None = None
     per: str | None = None
     settled: bool = False
@@ -71,6 +74,8 @@ class Source(ServerEntry, frozen=True):
             raise ValueError("per requires symbol")
         if (self.least or self.age_where) and len(self.paths) != 1:
             raise ValueError("least and age_where need exactly one path")
+        if self.clock != "unix" and not self.age_where:
+            raise ValueError("clock requires age_where")
         if self.least and self.age_where:
             raise ValueError("least and age_where exclude each other")
 
@@ -110,10 +115,15 @@ class Tables(Entry, frozen=True):
 
 
 class Catalog(Entry, frozen=True):
-    """The contents of memory.yaml. ``lengths`` is ``{pointer: variable with the number of elements}``."""
+    """The contents of memory.yaml.
+
+    ``lengths`` is ``{pointer: variable with the number of elements}``, and ``ends`` is ``{path of the pointer
+    to the first element: path of the pointer behind the last one}``.
+    """
 
     version: Literal[1]
     lengths: dict[str, str]
+    ends: dict[_Path, _Path]
     values: dict[_Value, Annotated[tuple[Source, ...], Meta(min_length=1)]]
     tables: Tables
 
@@ -143,7 +153,7 @@ class Catalog(Entry, frozen=True):
             for path in (*one.paths, *one.minus, one.when, one.age_where, one.reserve)
             if path
         ] + parts
-        return tuple(dict.fromkeys((*paths, *self.lengths.values())))
+        return tuple(dict.fromkeys((*paths, *self.lengths.values(), *self.ends.values())))
 
     @property
     def types(self) -> tuple[str, ...]:

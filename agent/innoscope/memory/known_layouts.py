@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from innoscope.memory.tables import Status
     from innoscope.target.model import Target
 
-#: Size of each member in bytes.
-_SIZE: Final = 8
 #: Smallest offset that machine code can confirm. Smaller ones are encoded in one byte, which is found in
 #: any code.
 CONFIRMABLE: Final = 128
@@ -61,7 +59,8 @@ class Members(Entry, frozen=True):
     of: dict[str, _Offsets]
     code: str | None = None
     instructions: tuple[Instructions, ...] = ()
-    kind: Literal["unsigned", "signed"] = "unsigned"
+    kind: Literal["unsigned", "signed", "pointer"] = "unsigned"
+    size: Literal[1, 8] = 8
 
 
 class KnownLayout(ServerEntry, frozen=True, kw_only=True):
@@ -86,8 +85,9 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
                     raise ValueError(f"{path}: needs code, or two anchors of {root}")
                 if group.code is not None and root not in self.sizes:
                     raise ValueError(f"{path}: the size of {root} is missing from sizes")
-                if ("[*]" in path) != (root in self.elements and len(offsets) > 1):
-                    raise ValueError(f"{path}: elements of {root} do not match")
+                array = layouts.array(path) if "[*]" in path else root
+                if ("[*]" in path) != (array in self.elements and len(offsets) > 1):
+                    raise ValueError(f"{path}: elements of {array} do not match")
         for root in self.roots - self.anchors.keys():
             if not any(True for _ in self.evidence(root)):
                 raise ValueError(f"no offset in {root} can be confirmed")
@@ -116,8 +116,9 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
         for group in self.members:
             if group.code is not None and any(layouts.root(path) == root for path in group.of):
                 yield from ((bytes.fromhex(one), group.code) for one in group.instructions)
-        if root in self.elements:
-            yield self.elements[root].stride, self.elements[root].code
+        for array, elements in self.elements.items():
+            if layouts.root(array) == root:
+                yield elements.stride, elements.code
 
     def _offsets(self, root: str) -> Iterator[tuple[int, str]]:
         for group in self.members:
@@ -128,14 +129,14 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
     def found(self, refused: Iterable[str]) -> dict[str, Member]:
         """Return the members of all variables that are not in ``refused``."""
         return {
-            path: Member(offsets, _SIZE, group.kind, *self._array(path))
+            path: Member(offsets, group.size, group.kind, *self._array(path))
             for group in self.members
             for path, offsets in group.of.items()
             if layouts.root(path) not in refused
         } | {name: Member((0,), self.sizes[name], "unsigned") for name in self.numbers if name not in refused}
 
     def _array(self, path: str) -> tuple[int, int]:
-        return (self.elements[layouts.root(path)].stride, 0) if "[*]" in path else (0, 1)
+        return (self.elements[layouts.array(path)].stride, 0) if "[*]" in path else (0, 1)
 
 
 class Pool(Entry, frozen=True):

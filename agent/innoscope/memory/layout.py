@@ -138,6 +138,11 @@ def _of_pack(target: Target, symbols: Mapping[str, Symbol], source: str, paths: 
     return Layout(symbols, source, members, missing, described=True, from_pack=True)
 
 
+def array(path: str) -> str:
+    """Return the path of the array or pointer whose elements a path with ``[*]`` means; the path without."""
+    return path.partition("[*]")[0]
+
+
 def root(path: str) -> str:
     """Return the name of the global variable at which a member path starts."""
     return path.partition(".")[0].partition("[")[0]

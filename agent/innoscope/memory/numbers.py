@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Number = int | float
 
 #: Maximum distance in bytes from the first to the last element of a term, if all bytes between them are read:
-#: four times the size of 64 buffer pools in MySQL 5.6, or 1,600 asynchronous I/O slots.
-SPAN: Final = 288 << 10
+#: the slots of 16 threads for asynchronous I/O in MySQL 8.0, 256 for each, of 264 bytes.
+SPAN: Final = 1056 << 10
 #: If the distance between two elements exceeds this number of bytes, each element is read separately. The
 #: buffer pools of MySQL 8.0 are 9,552 bytes apart.
 _SPARSE: Final = 4096
@@ -56,7 +56,7 @@ def read_elements(pid: int, terms: Iterable[Term]) -> dict[Term, Sequence[Number
     microseconds. Raise NoSuchProcess and NoRights.
     """
     wanted = list(dict.fromkeys(terms))
-    lengths = [term.length for term in wanted if term.length is not None]
+    lengths = [one for term in wanted for one in (term.length, term.end) if one is not None]
     counted = read(pid, lengths) if lengths else {}
     places = _follow(pid, wanted)
     pieces = [_pieces(term, place, counted) for term, place in zip(wanted, places, strict=True)]
@@ -118,12 +118,22 @@ def _is_plausible(member: Member, count: int) -> bool:
 def _pieces(term: Term, place: int, counted: Mapping[Term, Number | None]) -> list[tuple[int, int]]:
     """Return the ``(address, size)`` of the pieces to read; empty if there are no or too many elements."""
     member = term.member
-    count = member.count if term.length is None else int(counted.get(term.length) or 0)
+    count = _count(term, place, counted)
     if not place or count < 1 or not _is_plausible(member, count):
         return []
     if member.stride > _SPARSE:
         return [((place + number * member.stride) & _ADDRESS, member.size) for number in range(count)]
     return [(place, (count - 1) * member.stride + member.size)]
+
+
+def _count(term: Term, place: int, counted: Mapping[Term, Number | None]) -> int:
+    """Return the number of a term's elements. ``place`` is the address of the member of the first one."""
+    if term.length is not None:
+        return int(counted.get(term.length) or 0)
+    if term.end is not None:
+        first = place - term.member.offsets[-1]
+        return (int(counted.get(term.end) or 0) - first) // (term.member.stride or 1)
+    return term.member.count
 
 
 def _elements(member: Member, pieces: Sequence[bytes | None]) -> Sequence[Number] | None:

@@ -13,7 +13,7 @@ from innoscope.memory.numbers import is_readable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.memory.catalog import Catalog
+    from innoscope.memory.catalog import Catalog, Clock
     from innoscope.memory.layout import Layout
     from innoscope.memory.tables import Status, Variable
     from innoscope.target.model import Target
@@ -33,12 +33,14 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 class Term:
     """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
 
-    ``length`` is the term that holds the number of elements, if debug information does not give it.
+    If debug information does not give the number of elements, ``length`` is the term that holds it, or
+    ``end`` is the term that holds the address behind the last element.
     """
 
     base: int
     member: Member
     length: Term | None = None
+    end: Term | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,10 @@ class PlannedValue:
 
     ``plus`` is added to the sum: a term and the bits of it to use. A value with the unit ``sn`` is converted
     to an LSN. With ``least``, the only term is an array of pointers, and the value is the minimum of this
-    member over the objects. With ``flags``, the only term is an array of times, and the value is the age of
-    the oldest element whose flag is set. While the pointer ``reserve`` is NULL, 1 is subtracted. The terms in
-    ``minus`` are subtracted from the sum. If ``per`` is set, the result is divided by it.
+    member over the objects. With ``flags``, the only term is an array of times of ``clock``, which ``scale``
+    converts to seconds, and the value is the age of the oldest element whose flag is set. While the pointer
+    ``reserve`` is NULL, 1 is subtracted. The terms in ``minus`` are subtracted from the sum. If ``per`` is
+    set, the result is divided by it.
     """
 
     value: str
@@ -67,6 +70,7 @@ class PlannedValue:
     reserve: Term | None = None
     minus: tuple[Term, ...] = ()
     per: Term | None = None
+    clock: Clock = "unix"
     #: Variables whose layout is from the catalog. Their values are reported once they have passed its checks.
     assumed: frozenset[str] = frozenset()
 
@@ -131,6 +135,7 @@ class _Planner:
             least, flags, reserve,
             minus=tuple(self._member(path) for path in source.minus),
             per=self._symbol(source.per, "unsigned") if source.per else None,
+            clock=source.clock,
             assumed=frozenset(map(layouts.root, source.paths if self.layout.from_catalog else ())),
         )  # fmt: skip
 
@@ -144,7 +149,10 @@ class _Planner:
         if root not in self.layout.symbols:
             raise _SourceMissing(f"no symbol {root}")
         member = self._described(path, pointers=pointers)
-        return Term(self.layout.symbols[root].address, member, self._length(root, member))
+        address = self.layout.symbols[root].address
+        if (end := self.catalog.ends.get(layouts.array(path))) is not None:
+            return Term(address, member, end=self._member(end, pointers=True))
+        return Term(address, member, self._length(root, member))
 
     def _described(self, path: str, *, pointers: bool = False) -> Member:
         if not self.layout.described:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from innoscope.memory.catalog import Clock
     from innoscope.memory.numbers import Number
     from innoscope.target.model import Target
 
@@ -120,7 +121,7 @@ class MemoryReader:
             if term is not None
         )
         least = self._least(readings, found)
-        now = time.time()
+        now: Mapping[Clock, float] = {"unix": time.time(), "monotonic": time.monotonic()}
         values = {
             one.value: number for one in readings if (number := value_of(one, found, least, now)) is not None
         }
@@ -285,13 +286,14 @@ def _sum(elements: Sequence[Number] | None) -> Number | None:
 
 
 def value_of(
-    reading: plan.PlannedValue, found: _Elements, least: Mapping[str, Number], now: float
+    reading: plan.PlannedValue, found: _Elements, least: Mapping[str, Number], now: Mapping[Clock, float]
 ) -> Number | None:
     """Return a planned value; None if the server has not initialised the structure yet."""
     if reading.when is not None and not _sum(found[reading.when]):
         return 0
     if reading.flags is not None:
-        return _oldest(found[reading.terms[0]], found[reading.flags], now)
+        times, flags = found[reading.terms[0]], found[reading.flags]
+        return _oldest(times, flags, now[reading.clock], reading.scale or 1)
     total = _total(reading, found)
     if total is None or (reading.settled and not total):
         return None
@@ -341,12 +343,14 @@ def _lsn(sn: int) -> int:
     return blocks * _BLOCK + rest + _BLOCK_HEADER
 
 
-def _oldest(times: Sequence[Number] | None, flags: Sequence[Number] | None, now: float) -> Number | None:
+def _oldest(
+    times: Sequence[Number] | None, flags: Sequence[Number] | None, now: float, scale: float
+) -> Number | None:
     """Return the age of the oldest time whose flag is set; 0 if no flag is set."""
     if times is None or flags is None:
         return None
     # The two arrays are read at different times, so their lengths can differ.
-    ages = (now - time for time, flag in zip(times, flags, strict=False) if flag)
+    ages = (now - time * scale for time, flag in zip(times, flags, strict=False) if flag)
     return max(0, *ages, 0)
 
 

@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.common.samples import Outcome, Sample
@@ -76,7 +77,7 @@ class WatchedServer:
         self.target = target
         self.epoch = (target.pid, target.start_time)
         self._workers = workers
-        waits = WaitsCollector(
+        self._waits = waits = WaitsCollector(
             target,
             profiles,
             workers=workers,
@@ -106,11 +107,15 @@ class WatchedServer:
         )
 
     def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
+        """Attach the probes when a snapshot has shown which threads belong to clients.
+
+        Until the kinds of threads are known, probes count each page as written by a client.
+        """
         job = Job(ATTACHING, str(self.target.pid), attach)
-        if delay_s > 0:
+        if delay_s > 0:  # an attempt after a failure
             self._workers.submit_at(time.monotonic() + delay_s, job)
         else:
-            self._workers.submit(job)
+            self._waits.after_first(partial(self._workers.submit, job))
 
     def _own_counters(self) -> Mapping[str, float]:
         """Return the server's own counters as last read from its memory."""

@@ -104,6 +104,8 @@ class WaitsCollector:
         self._lock = threading.Lock()
         self._failure: tuple[str, str] | None = None  # (reason, message)
         self._ended = False
+        self._tried = False  # the first snapshot is complete or has failed
+        self._after_first: list[Callable[[], None]] = []
         self._snapshot_lock = threading.Lock()
         self._due = time.monotonic()
         self._workers = workers
@@ -128,6 +130,14 @@ class WaitsCollector:
     def thread_kinds(self) -> Mapping[int, str]:
         """Return the kind (kinds.KINDS) of each thread in the last snapshot, by thread id as in /proc."""
         return self._kinds
+
+    def after_first(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once the first snapshot is complete or has failed. It must not block or raise."""
+        with self._lock:
+            if not self._tried:
+                self._after_first.append(call)
+                return
+        call()
 
     def close(self) -> None:
         """Stop taking snapshots. Wait at most ``_CLOSE_S`` seconds for one in progress."""
@@ -174,7 +184,17 @@ class WaitsCollector:
         except BaseException as error:  # includes panics of the Rust core; retry later
             self._fail(error)
             return _RETRY_S
+        finally:
+            self._end_first()
         return self._interval_s
+
+    def _end_first(self) -> None:
+        """Run the calls that wait for the first snapshot."""
+        with self._lock:
+            self._tried, calls = True, self._after_first
+            self._after_first = []
+        for call in calls:
+            call()
 
     def _fail(self, error: BaseException) -> None:
         failure = explain(error)

@@ -30,6 +30,7 @@ const MAIN: &str = r#"
   printf("%s %zu %zu\n", path, (size_t) ((char *) &pool.member - (char *) &pool), sizeof(pool.member))
 namespace outer { namespace inner { struct Deep { long skipped; int wanted; } deep; } struct Last { char a, b; } last; }
 Pool pool, *pools = &pool, *forward = &pool;
+int Pool::shared = 1;
 ulint plain; volatile const double level = 1;
 int main() {
   SHOW("pool.first", first); SHOW("pool.in_union", in_union); SHOW("pool.lists[2].count", lists[2].count);
@@ -122,6 +123,14 @@ fn namespaces_and_what_follows_them_are_searched() {
         let found = program.members(&["deep.wanted", "last.b", "pool.first"]);
         let offsets: Vec<_> = found.into_iter().map(|found| found.unwrap().offsets).collect();
         assert_eq!(offsets, [[8], [1], [0]]);
+    });
+}
+
+#[test]
+fn static_members_of_classes_have_mangled_names() {
+    each_format(|program| {
+        let found = program.one("_ZN4Pool6sharedE");
+        assert_eq!((found.offsets, found.size, found.kind), (vec![0], 4, Kind::Signed));
     });
 }
 

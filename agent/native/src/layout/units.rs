@@ -152,17 +152,11 @@ impl<'data> Units<'data> {
             }
             let place = Place { unit, offset: entry.offset() };
             match entry.tag() {
-                constants::DW_TAG_variable => {
-                    if let Some(name) = self.wanted(place, entry, names)
-                        && let Some(of) = self.reference(place, entry, constants::DW_AT_type)
-                    {
-                        found.push((name, of));
-                    }
-                }
+                constants::DW_TAG_variable => found.extend(self.variable(place, entry, names)),
                 constants::DW_TAG_structure_type
                 | constants::DW_TAG_class_type
                 | constants::DW_TAG_typedef => {
-                    if let Some(name) = self.wanted(place, entry, names) {
+                    if let Some(name) = self.wanted(place, entry, constants::DW_AT_name, names) {
                         found.push((name, place));
                     }
                 }
@@ -172,8 +166,37 @@ impl<'data> Units<'data> {
         found
     }
 
-    fn wanted<T>(&self, place: Place, entry: &Entry<'data>, names: &FxHashMap<String, T>) -> Option<String> {
-        let name = std::str::from_utf8(self.name(place, entry)?).ok()?;
+    /// Return the name and the type of a variable, if its name is wanted. The name of a static member of a class
+    /// is the mangled one. Up to DWARF 4, its definition has this name. In DWARF 5, the declaration in the class,
+    /// to which the definition refers, has it.
+    fn variable<T>(
+        &self,
+        place: Place,
+        entry: &Entry<'data>,
+        names: &FxHashMap<String, T>,
+    ) -> Option<(String, Place)> {
+        if let Some(name) = self.wanted(place, entry, constants::DW_AT_name, names) {
+            return Some((name, self.reference(place, entry, constants::DW_AT_type)?));
+        }
+        let declared = self.reference(place, entry, constants::DW_AT_specification)?;
+        let declaration = self.entry(declared)?;
+        let mangled = |place: Place, entry: &Entry<'data>| {
+            [constants::DW_AT_linkage_name, constants::DW_AT_MIPS_linkage_name] // the latter before DWARF 4
+                .into_iter()
+                .find_map(|attribute| self.wanted(place, entry, attribute, names))
+        };
+        let name = mangled(place, entry).or_else(|| mangled(declared, &declaration))?;
+        Some((name, self.reference(declared, &declaration, constants::DW_AT_type)?))
+    }
+
+    fn wanted<T>(
+        &self,
+        place: Place,
+        entry: &Entry<'data>,
+        attribute: constants::DwAt,
+        names: &FxHashMap<String, T>,
+    ) -> Option<String> {
+        let name = std::str::from_utf8(self.string(place, entry, attribute)?).ok()?;
         names.get_key_value(name).map(|(name, _)| name.clone())
     }
 
@@ -213,7 +236,11 @@ impl<'data> Units<'data> {
 
     /// Return an entry's name.
     pub fn name(&self, place: Place, entry: &Entry<'data>) -> Option<&'data [u8]> {
-        let value = entry.attr_value(constants::DW_AT_name)?;
+        self.string(place, entry, constants::DW_AT_name)
+    }
+
+    fn string(&self, place: Place, entry: &Entry<'data>, attribute: constants::DwAt) -> Option<&'data [u8]> {
+        let value = entry.attr_value(attribute)?;
         Some(self.dwarf.attr_string(self.unit(place.unit)?, value).ok()?.slice())
     }
 }

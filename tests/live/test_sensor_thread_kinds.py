@@ -1,0 +1,99 @@
+"""Pages are attributed to kinds of threads only after a snapshot has identified the threads."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from innoscope.common.samples import by_series
+from innoscope.daemon.protocol.messages import decode_reply
+from innoscope.daemon.sensor.main import Sensor, Settings
+from innoscope.daemon.sensor.watch import ProbeSettings
+from innoscope.metrics.collectors import waits
+from scale import few
+from servers import Server
+from waiting import until
+from workloads import Writers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.sampling.engine import Engine
+    from innoscope.target.model import Target
+
+#: Options that make the page cleaner write all dirty pages at once, but no client, because the data fits.
+_EAGER: Final = (
+    "--innodb-max-dirty-pages-pct=0",
+    "--innodb-io-capacity=5000",
+    "--innodb-flush-log-at-trx-commit=0",
+)
+_PAGES: Final = 500
+_NAMES: Final = few(
+    ["mysql-5.6.24", "mysql-5.7.22", "mysql-9.7", "mariadb-11.4.5"],
+    "mysql-5.6.24",
+    reason="one server in make test",
+)
+
+
+@contextmanager
+def _watched(server: Server) -> Iterator[Sensor]:
+    """Run a sensor in this process that watches one server."""
+    settings = Settings(only=frozenset({str(server.pid)}), probes=ProbeSettings(frozenset({"flush"})))
+    sensor, ended = Sensor(settings), threading.Event()
+    thread = threading.Thread(target=sensor.run, args=(ended,))
+    thread.start()
+    try:
+        yield sensor
+    finally:
+        ended.set()
+        thread.join()
+        sensor.close()
+
+
+def _pages(sensor: Sensor) -> dict[str, float]:
+    """Return the number of pages written by each kind of thread; empty while no probe is attached."""
+    [server] = decode_reply(sensor.collect()).servers
+    [probes] = [one for one in server.outcomes if one.collector == "probes"]
+    found = by_series(probes.samples)
+    return {
+        labels[0]: float(str(value))
+        for (metric, labels), value in found.items()
+        if metric == "flushed_pages_by_thread"
+    }
+
+
+def _written(server: Server) -> int:
+    return int(server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_pages_written'")[0][1])
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_no_page_of_the_page_cleaner_is_attributed_to_clients(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delay the first snapshot until the probes could have been attached."""
+    may_look = threading.Event()
+
+    def late_engine(target: Target) -> Engine:
+        may_look.wait()
+        return waits.open_engine(target)
+
+    defaults = waits.WaitsCollector.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "open_source", late_engine)
+    with Server(name, options=_EAGER) as server, Writers(server, 4, rate=500), _watched(server) as sensor:
+        try:
+            until(lambda: sensor.hello()["servers"])
+            begin = _written(server)
+            until(lambda: _written(server) > begin + 4 * _PAGES)
+            early = _pages(sensor)
+        finally:
+            may_look.set()
+        until(lambda: sum(_pages(sensor).values()) > _PAGES)
+        pages = _pages(sensor)
+
+    assert early == {}
+    assert pages["user"] == 0
+    assert pages["page_cleaner"] > 0
