@@ -411,6 +411,12 @@ def pprof(
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """Return an interactive SVG (made by inferno) from folded lines ``root;...;leaf count``."""
 
+def normalise(
+    statement: bytes, *, max_chars: int, version: int, mysql_9: bool, certain: bool
+) -> tuple[str, str]:
+    """Return the normalised text of an SQL statement, cut to ``max_chars`` characters, and the complete text
+    by the rules of MySQL 9, which does not depend on ``mysql_9``. See ``sampling.digests``."""
+
 #: Functions of this module that ``calibration_run`` calls. At a hit, the kernel emulates the first
 #: instruction of the first function; that of the second has to be single-stepped out of line.
 CALIBRATION_FUNCTION: str

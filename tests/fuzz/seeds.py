@@ -21,6 +21,7 @@ from innoscope.daemon.protocol import messages
 from innoscope.daemon.sensor.main import Sensor, Settings
 from innoscope.target import discover
 from innoscope.target.proc import ProcFs
+from live.statement_mix import SINCE_8, statements
 from safety.fake_server import FORMS, PLUGINS
 from safety.fake_server import greeting as fake_greeting
 from safety.hostile_elf import nested_namespaces
@@ -67,6 +68,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
             yield "catalogs", bytes([number]) + path.read_bytes()
     yield "catalogs", bytes([_loader("agent.toml")]) + (_TREE / "packaging/agent.toml").read_bytes()
     yield "catalogs", bytes([_loader("web.yaml")]) + b"basic_auth_users:\n  a: $2y$10$" + b"x" * 53 + b"\n"
+    yield from (("digest", seed) for seed in _statements())
     for request in _requests():
         yield "http", request
     for plugin in PLUGINS:
@@ -129,6 +131,11 @@ def _reply(pid: int) -> object:
     samples = (Sample("mysqld_up", 1), Sample("fsync_seconds", Histogram((0, 2, 1), 77), ("redo",)))
     one = messages.ServerReply("3306", target, (Outcome("process", True, 0.0, samples),))
     return Sensor(Settings()).collect() | messages.encode_servers([one])
+
+
+def _statements() -> Iterator[bytes]:
+    for number, statement in enumerate([*statements(), *SINCE_8]):
+        yield bytes([number & 3]) + statement.encode()
 
 
 def _requests() -> Iterator[bytes]:

@@ -45,6 +45,7 @@ RUST: Final = {
     "dwarf": 256 << 10,
     "pack": 64 << 10,
     "demangle": 4 << 10,
+    "digest": 16 << 10,
 }
 #: Maximum CPU seconds for one input.
 MAX_SECONDS: Final = 1.0

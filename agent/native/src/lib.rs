@@ -8,6 +8,7 @@
 //! - `classify` determines what threads wait for, and their kinds.
 //! - `samples` counts the stacks that BPF programs or perf events send.
 //! - `perf_event` opens perf events and reads their ring buffers.
+//! - `digest` normalises SQL statements, so that literals can be discarded.
 //! - `layout` finds the offsets of global variables and their members.
 //! - `python` and `python_*` are the interface to Python.
 
@@ -19,6 +20,7 @@ pub mod classify;
 pub mod closers;
 pub mod code;
 pub mod confined;
+pub mod digest;
 pub mod error;
 pub mod flamegraph;
 pub mod layout;

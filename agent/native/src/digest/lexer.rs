@@ -1,0 +1,522 @@
+//! Splits a statement into the tokens that the server's lexer finds (`lex_one_token` in sql/sql_lex.cc and
+//! sql/sql_lex_hints.h of MySQL 8.0).
+//!
+//! Each byte is read a constant number of times, and nothing is recursive. Where servers disagree on the end of a
+//! literal, and it is not certain how this one reads it, the tokens end.
+
+// The flags of a lexer are independent of each other.
+#![allow(clippy::struct_excessive_bools)]
+
+use super::{Context, keywords};
+
+/// What a token is. The texts are those that the server prints in digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An operator or a single character.
+    Symbol(&'static str),
+    /// A keyword, a hint's keyword or a character set introducer.
+    Keyword(&'static str),
+    /// An identifier without quotes.
+    Name,
+    /// An identifier in backticks.
+    QuotedName,
+    /// An identifier in a hint, with or without backticks, that `@` follows: `table@query_block`.
+    NameBeforeAt,
+    /// A number, or a hexadecimal or binary literal.
+    Number,
+    /// A string, a placeholder, the name of a user variable or of a host, or what cannot be told from them.
+    Value,
+}
+
+/// A token and the bytes of the statement that it covers.
+#[derive(Clone, Copy)]
+pub struct Lexeme {
+    /// What it is.
+    pub kind: Kind,
+    /// Offset of its first byte.
+    pub start: usize,
+    /// Offset after its last byte.
+    pub end: usize,
+}
+
+/// What the next token is, if the last one decides it.
+#[derive(Clone, Copy, Default)]
+enum State {
+    #[default]
+    Start,
+    /// The dot after an identifier, before another one.
+    Dot,
+    /// An identifier after a dot, even if it is a keyword or begins with a digit.
+    Name,
+    /// The host after `user@`, or the name after `@` of a user variable.
+    Host,
+    /// The second `@` of a system variable.
+    SecondAt,
+    /// The name or scope of a system variable.
+    Variable,
+    Hint,
+}
+
+/// The state in a hint comment.
+#[derive(Clone, Copy, Default)]
+struct Hint {
+    opened: bool,
+    depth: usize,
+    /// The parentheses belong to a known hint, so that words in it are identifiers.
+    known: bool,
+    after_at: bool,
+    after_equal: bool,
+}
+
+/// An iterator over the tokens of a statement.
+pub struct Lexer<'a> {
+    text: &'a [u8],
+    context: Context,
+    /// It is not certain how the server reads this statement.
+    unsure: bool,
+    at: usize,
+    /// The statement has further tokens, but it is not certain where they begin.
+    pub cut: bool,
+    state: State,
+    /// The last token was a keyword that a hint may follow.
+    hintable: bool,
+    /// In a `/*! … */` that is executed.
+    in_comment: bool,
+    hint: Hint,
+}
+
+impl<'a> Lexer<'a> {
+    /// Return an iterator over the tokens of `text`.
+    pub fn new(text: &'a [u8], context: Context) -> Self {
+        Self {
+            text,
+            context,
+            unsure: !context.certain,
+            at: 0,
+            cut: false,
+            state: State::Start,
+            hintable: false,
+            in_comment: false,
+            hint: Hint::default(),
+        }
+    }
+
+    /// Return the byte at this distance, or 0 after the end.
+    fn peek(&self, distance: usize) -> u8 {
+        self.text.get(self.at + distance).copied().unwrap_or(0)
+    }
+
+    /// Return the rest of the statement. At its end, `at` may be one too large.
+    fn rest(&self) -> &'a [u8] {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn skip(&mut self, belongs: fn(u8) -> bool) {
+        while self.at < self.text.len() && belongs(self.text[self.at]) {
+            self.at += 1;
+        }
+    }
+
+    /// Skip to the end of `ending`, or of the statement.
+    fn skip_after(&mut self, ending: &[u8]) {
+        let rest = self.rest();
+        let found = rest.windows(ending.len()).position(|window| window == ending);
+        self.at = found.map_or(self.text.len(), |position| self.at + position + ending.len());
+    }
+
+    /// Read a token that starts anywhere; `at` is after its first byte. None: a comment or a control character.
+    fn token(&mut self, first: u8) -> Option<Kind> {
+        let start = self.at - 1;
+        let hintable = std::mem::take(&mut self.hintable);
+        let next = self.peek(0);
+        Some(match first {
+            b'\'' | b'"' => self.string(first),
+            b'`' => self.quoted_name(),
+            b'0'..=b'9' => self.number_or_name(start),
+            b'.' if next.is_ascii_digit() => self.fraction(),
+            b'.' => {
+                self.state = if is_name(next) { State::Name } else { State::Start };
+                Kind::Symbol(".")
+            }
+            b'@' => {
+                self.state = match next {
+                    b'\'' | b'"' | b'`' => State::Start,
+                    b'@' => State::SecondAt,
+                    _ => State::Host,
+                };
+                Kind::Symbol("@")
+            }
+            b'?' => Kind::Value,
+            b'#' => return self.line_comment(),
+            b'-' if next == b'-' && is_space_or_control(self.peek(1)) => return self.line_comment(),
+            // Some character sets have spaces and control characters among these.
+            b'-' if next == b'-' && !self.peek(1).is_ascii() && self.unsure => self.end(),
+            b'/' if next == b'*' => return self.comment(start, hintable),
+            b'*' if next == b'/' && self.in_comment => {
+                self.at += 1;
+                self.in_comment = false;
+                return None;
+            }
+            _ if is_name(first) => self.word(start),
+            _ => return self.symbol(start),
+        })
+    }
+
+    fn symbol(&mut self, start: usize) -> Option<Kind> {
+        let rest = &self.text[start..];
+        let text = OPERATORS.iter().find(|operator| rest.starts_with(operator.as_bytes()));
+        if let Some(text) = text {
+            self.at = start + text.len();
+            return Some(Kind::Symbol(if *text == "<>" { "!=" } else { text }));
+        }
+        let position = CHARACTERS.bytes().position(|character| character == rest[0])?;
+        Some(Kind::Symbol(&CHARACTERS[position..=position]))
+    }
+
+    /// End the tokens here. Return a token for what is hidden.
+    fn end(&mut self) -> Kind {
+        self.cut = true;
+        self.at = self.text.len();
+        Kind::Value
+    }
+
+    /// Read a string; `at` is after its first quote.
+    ///
+    /// Whether a backslash escapes the quote depends on the SQL mode (NO_BACKSLASH_ESCAPES, and for `"…"`
+    /// ANSI_QUOTES), and on the character set, in which it may be the second byte of a character.
+    fn string(&mut self, quote: u8) -> Kind {
+        while self.at < self.text.len() {
+            let byte = self.text[self.at];
+            self.at += 1;
+            if byte == b'\\' {
+                let before_quote = self.peek(0) == quote || self.peek(0) == b'\\' && self.peek(1) == quote;
+                if before_quote && self.unsure {
+                    return self.end();
+                }
+                self.at += 1;
+            } else if byte == quote {
+                if self.peek(0) != quote {
+                    return Kind::Value;
+                }
+                self.at += 1;
+            }
+        }
+        self.at = self.text.len();
+        Kind::Value
+    }
+
+    fn quoted_name(&mut self) -> Kind {
+        while self.at < self.text.len() {
+            self.skip(|byte| byte != b'`');
+            self.at += 1;
+            if self.peek(0) != b'`' && self.at <= self.text.len() {
+                return Kind::QuotedName;
+            }
+            self.at += 1;
+        }
+        self.at = self.text.len();
+        Kind::Value
+    }
+
+    fn word(&mut self, start: usize) -> Kind {
+        let first = self.text[start];
+        if self.peek(0) == b'\'' && matches!(first, b'n' | b'N') {
+            self.at += 1;
+            return self.string(b'\'');
+        }
+        if matches!(self.peek(0), b'\'' | b'"') && matches!(first, b'q' | b'Q') && self.unsure {
+            return self.end(); // q'[…]' in other dialects
+        }
+        if self.peek(0) == b'\'' && matches!(first, b'x' | b'X' | b'b' | b'B') {
+            self.at += 1;
+            return self.bits();
+        }
+        if first == b'$' && self.ends_tag() {
+            // In MySQL 9 a string `$tag$ … $tag$`, the last token of CREATE FUNCTION; earlier an identifier.
+            return self.end();
+        }
+        self.skip(is_name);
+        let word = &self.text[start..self.at];
+        if self.peek(0) == b'`' && !self.text[self.at - 1].is_ascii() && self.unsure {
+            return self.end(); // the backtick may be the second byte of a character
+        }
+        if self.peek(0) == b'.' && is_name(self.peek(1)) {
+            self.state = State::Dot;
+            return Kind::Name;
+        }
+        if let Some(keyword) = self.context.words.find(word, self.peek(0) == b'(') {
+            self.hintable = HINTABLE.contains(&keyword);
+            return Kind::Keyword(keyword);
+        }
+        if first == b'_' && keywords::is_character_set(&word[1..]) {
+            return Kind::Keyword("(_charset)");
+        }
+        Kind::Name
+    }
+
+    /// Return whether the word that began with `$` continues to another one.
+    fn ends_tag(&self) -> bool {
+        let rest = self.rest();
+        rest.iter().find(|&&byte| byte == b'$' || !is_name(byte)) == Some(&b'$')
+    }
+
+    /// Read the digits of `x'…'` or `b'…'`. The server accepts no other characters.
+    fn bits(&mut self) -> Kind {
+        self.skip(|byte| byte.is_ascii_hexdigit());
+        self.at = if self.peek(0) == b'\'' { self.at + 1 } else { self.text.len() };
+        Kind::Number
+    }
+
+    fn number_or_name(&mut self, start: usize) -> Kind {
+        if self.text[start] == b'0' && matches!(self.peek(0), b'x' | b'X' | b'b' | b'B') {
+            self.at += 1;
+            self.skip(|byte| byte.is_ascii_hexdigit());
+            if !is_name(self.peek(0)) {
+                return Kind::Number;
+            }
+        } else {
+            self.skip(|byte| byte.is_ascii_digit());
+            if self.peek(0) == b'.' {
+                self.at += 1;
+                return self.fraction();
+            }
+            if !is_name(self.peek(0)) || self.exponent() {
+                return Kind::Number;
+            }
+        }
+        // If the statement was cut within an exponent, this is the beginning of a number.
+        if matches!(self.rest(), [b'e' | b'E'] | [b'e' | b'E', b'+' | b'-']) {
+            self.at = self.text.len();
+            return Kind::Number;
+        }
+        self.skip(is_name);
+        if self.peek(0) == b'.' && is_name(self.peek(1)) {
+            self.state = State::Dot;
+        }
+        Kind::Name
+    }
+
+    /// Skip an exponent with digits. Return whether there is one.
+    fn exponent(&mut self) -> bool {
+        let sign = usize::from(matches!(self.peek(1), b'+' | b'-'));
+        let found = matches!(self.peek(0), b'e' | b'E') && self.peek(1 + sign).is_ascii_digit();
+        if found {
+            self.at += 1 + sign;
+            self.skip(|byte| byte.is_ascii_digit());
+        }
+        found
+    }
+
+    /// Read the digits after a decimal point, and an exponent.
+    fn fraction(&mut self) -> Kind {
+        self.skip(|byte| byte.is_ascii_digit());
+        self.exponent();
+        Kind::Number
+    }
+
+    fn line_comment(&mut self) -> Option<Kind> {
+        self.skip(|byte| byte != b'\n');
+        None
+    }
+
+    fn comment(&mut self, start: usize, hintable: bool) -> Option<Kind> {
+        self.at = start + 2;
+        match self.peek(0) {
+            b'+' if hintable && self.context.version >= FIRST_HINTS => {
+                self.at += 1;
+                self.state = State::Hint;
+                self.hint = Hint::default();
+            }
+            b'!' => {
+                if self.unsure && self.hides_quotes() {
+                    return Some(self.end());
+                }
+                self.at += 1;
+                let digits = (0..6).take_while(|&distance| self.peek(distance).is_ascii_digit()).count();
+                let number = &self.text[self.at..self.at + digits];
+                let needed = number.iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
+                if digits < 5 || needed <= self.context.version {
+                    self.at += if digits < 5 { 0 } else { digits };
+                    self.in_comment = true;
+                } else {
+                    self.skip_nested_comment();
+                }
+            }
+            // Executed by MariaDB, or a hint on other versions.
+            b'M' | b'+' if self.unsure && self.hides_quotes() => return Some(self.end()),
+            _ => self.skip_after(b"*/"),
+        }
+        None
+    }
+
+    /// Return whether a comment that some servers execute contains characters that may begin a string, a quoted
+    /// name or a comment.
+    fn hides_quotes(&self) -> bool {
+        let rest = self.rest();
+        let end = rest.windows(2).position(|pair| pair == b"*/").unwrap_or(rest.len());
+        let inside = &rest[..end];
+        inside.iter().any(|byte| b"'\"`$#".contains(byte))
+            || inside.windows(2).any(|pair| pair == b"--" || pair == b"/*")
+    }
+
+    /// Skip a comment that may contain complete comments, but no comments within these.
+    fn skip_nested_comment(&mut self) {
+        while self.at < self.text.len() {
+            if self.rest().starts_with(b"*/") {
+                self.at += 2;
+                return;
+            }
+            if self.rest().starts_with(b"/*") {
+                self.at += 2;
+                self.skip_after(b"*/");
+            } else {
+                self.at += 1;
+            }
+        }
+    }
+
+    fn variable(&mut self) -> Kind {
+        let start = self.at;
+        self.skip(is_name);
+        if self.peek(0) == b'.' {
+            self.state = if is_name(self.peek(1)) { State::Dot } else { State::Start };
+        }
+        match self.context.words.find(&self.text[start..self.at], false) {
+            Some(keyword) => Kind::Keyword(keyword),
+            None => Kind::Name,
+        }
+    }
+
+    /// Read a token of a hint comment. Words outside the parentheses of a known hint, and values, are hidden.
+    fn hint_token(&mut self) -> Option<Kind> {
+        if self.rest().starts_with(b"*/") {
+            self.at += 2;
+            return self.hint.opened.then_some(Kind::Symbol("*/"));
+        }
+        self.state = State::Hint;
+        if !self.hint.opened {
+            self.hint.opened = true;
+            return Some(Kind::Symbol("/*+"));
+        }
+        let start = self.at;
+        let first = self.peek(0);
+        self.at += 1;
+        let after_at = std::mem::take(&mut self.hint.after_at);
+        let after_equal = std::mem::take(&mut self.hint.after_equal);
+        let kind = match first {
+            b'\'' | b'"' | b'`' => {
+                while self.at < self.text.len() && self.peek(0) != first {
+                    if self.rest().starts_with(b"*/") {
+                        return Some(self.end()); // a syntax error
+                    }
+                    self.at += 1;
+                }
+                self.at = self.text.len().min(self.at + 1);
+                match first {
+                    b'`' if self.peek(0) == b'@' => Kind::NameBeforeAt,
+                    b'`' => Kind::QuotedName,
+                    _ => Kind::Value,
+                }
+            }
+            _ if is_name(first) => {
+                self.skip(is_name);
+                if first.is_ascii_digit() {
+                    if self.peek(0) == b'.' {
+                        self.at += 1;
+                        self.skip(|byte| byte.is_ascii_digit());
+                    }
+                    return Some(Kind::Number);
+                }
+                let keyword = self.context.words.find_hint(&self.text[start..self.at]);
+                if let Some(keyword) = keyword.filter(|_| !after_at && !after_equal) {
+                    self.hint.known |= self.hint.depth == 0;
+                    return Some(Kind::Keyword(keyword));
+                }
+                self.hint.known &= self.hint.depth > 0;
+                if self.peek(0) == b'@' { Kind::NameBeforeAt } else { Kind::Name }
+            }
+            _ => {
+                match first {
+                    b'(' => self.hint.depth += 1,
+                    b')' => {
+                        self.hint.depth = self.hint.depth.saturating_sub(1);
+                        self.hint.known &= self.hint.depth > 0;
+                    }
+                    b'@' => self.hint.after_at = true,
+                    b'=' => self.hint.after_equal = true,
+                    _ => {}
+                }
+                return self.symbol(start);
+            }
+        };
+        let named = self.hint.known && self.hint.depth > 0 && !after_equal;
+        Some(if named { kind } else { Kind::Value })
+    }
+}
+
+impl Iterator for Lexer<'_> {
+    type Item = Lexeme;
+
+    fn next(&mut self) -> Option<Lexeme> {
+        loop {
+            let state = std::mem::take(&mut self.state);
+            if matches!(state, State::Start | State::Hint) {
+                self.skip(is_space);
+            }
+            let start = self.at;
+            let &first = self.text.get(start)?;
+            let kind = match state {
+                State::Start => {
+                    self.at += 1;
+                    self.token(first)
+                }
+                State::Dot => {
+                    self.at += 1;
+                    self.state = State::Name;
+                    Some(Kind::Symbol("."))
+                }
+                State::Name => {
+                    self.skip(is_name);
+                    if self.peek(0) == b'.' && is_name(self.peek(1)) {
+                        self.state = State::Dot;
+                    }
+                    Some(Kind::Name)
+                }
+                State::Host => {
+                    self.skip(|byte| is_name(byte) || byte == b'.');
+                    Some(Kind::Value)
+                }
+                State::SecondAt => {
+                    self.at += 1;
+                    self.state = if is_name(self.peek(0)) { State::Variable } else { State::Start };
+                    Some(Kind::Symbol("@"))
+                }
+                State::Variable => Some(self.variable()),
+                State::Hint => self.hint_token(),
+            };
+            if let Some(kind) = kind {
+                return Some(Lexeme { kind, start, end: self.at });
+            }
+        }
+    }
+}
+
+/// The first version with optimizer hints. They are comments in MariaDB.
+const FIRST_HINTS: u32 = 50_700;
+/// Operators of several characters; one that begins another one comes after it.
+const OPERATORS: [&str; 12] = ["<=>", "->>", "<=", "<>", "<<", ">=", ">>", "!=", "&&", "||", ":=", "->"];
+const CHARACTERS: &str = "!%&()*+,-./:;<=>@[\\]^{|}~";
+const HINTABLE: [&str; 5] = ["SELECT", "INSERT", "REPLACE", "UPDATE", "DELETE"];
+
+/// Return whether the byte can be part of an identifier without quotes. All bytes of multi-byte characters can.
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | b' ')
+}
+
+fn is_space_or_control(byte: u8) -> bool {
+    byte == b' ' || byte.is_ascii_control()
+}
