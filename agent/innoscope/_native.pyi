@@ -96,6 +96,16 @@ class Process:
     fitted: bytes | None  # the snapshot program fitted to this kernel, to be cached; None if it is not new
     method: str  # the method in use: bpf, bpf-nosleep, procfs or ptrace
     def take_snapshot(self) -> RawSnapshot: ...
+    def at_rest(self) -> dict[int, int]:
+        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now.
+
+        If ``copied_at_rest`` has the same count after the next snapshot, the thread did not run in between.
+        Empty with ptrace, which changes the counts.
+        """
+
+    def copied_at_rest(self) -> dict[int, int]:
+        """Return the same for the threads that were off the CPU while the last snapshot copied them."""
+
     def modules(self) -> list[ModuleInfo]: ...
 
 @final

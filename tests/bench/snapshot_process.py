@@ -42,6 +42,12 @@ class _Process:
         self.last = self._process.take_snapshot()
         return self.last
 
+    def at_rest(self) -> dict[int, int]:
+        return self._process.at_rest()
+
+    def copied_at_rest(self) -> dict[int, int]:
+        return self._process.copied_at_rest()
+
     def modules(self) -> list[ModuleInfo]:
         return self._process.modules()
 

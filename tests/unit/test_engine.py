@@ -74,6 +74,12 @@ class FakeProcess:
     def take_snapshot(self) -> Any:
         return self.snapshots.pop(0) if len(self.snapshots) > 1 else self.snapshots[0]
 
+    def at_rest(self) -> dict[int, int]:
+        return {}
+
+    def copied_at_rest(self) -> dict[int, int]:
+        return {}
+
     def modules(self) -> Any:
         self.module_queries += 1
         return [FakeModule("/usr/sbin/mysqld")]

@@ -37,6 +37,12 @@ class NativeProcess(Protocol):
     def take_snapshot(self) -> RawSnapshot:
         """Take a snapshot."""
 
+    def at_rest(self) -> dict[int, int]:
+        """Return the switch counts of the threads that are off the CPU now."""
+
+    def copied_at_rest(self) -> dict[int, int]:
+        """Return the switch counts of the threads that the last snapshot copied off the CPU."""
+
     def modules(self) -> list[ModuleInfo]:
         """Return the ELF files that are mapped as executable."""
 
@@ -102,6 +108,18 @@ class Engine:
         """Return the ELF files that are mapped as executable, with the sources of their symbols."""
         with translating(self.target.pid):
             return self._process.modules()
+
+    def at_rest(self) -> dict[int, int]:
+        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now."""
+        with translating(self.target.pid):
+            return self._process.at_rest()
+
+    def copied_at_rest(self) -> dict[int, int]:
+        """Return the same for the threads that were off the CPU while the last snapshot copied them.
+
+        A thread with the same count in an earlier ``at_rest`` did not run in between.
+        """
+        return self._process.copied_at_rest()
 
     def take_snapshot(self) -> Snapshot:
         """Copy, unwind, symbolise and classify every thread. Raise NoSuchProcess if the server has exited."""

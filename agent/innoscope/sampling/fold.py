@@ -93,7 +93,7 @@ class Group:
         self.trust[thread.trust] += number
         if len(self.tids) < MAX_TIDS:
             self.tids[thread.tid] = None
-        text = thread.query.digest_text if thread.query else None
+        text = thread.query.summary if thread.query else None
         if text and (text in self.queries or len(self.queries) < MAX_QUERIES):
             self.queries[text] += 1
 

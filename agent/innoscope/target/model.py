@@ -47,7 +47,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The data that SQL reports about a thread. ``digest_text`` contains no literals."""
+    """The data about a thread's connection and statement, from SQL or from the server's memory.
+
+    ``digest_text`` contains no literals. Only statements from memory have a ``text``, which may be cut; its
+    full length, ``text_bytes``; and a ``trust``. It is ``exact`` if the thread did not run between the reads
+    of the statement and of the stack; ``running`` if it ran, but executed this statement before and after.
+    """
 
     connection_id: int
     user: str | None
@@ -57,3 +62,12 @@ class Query:
     state: str | None
     seconds: int | None
     digest_text: str | None
+    text: str | None = None
+    text_bytes: int | None = None
+    trust: str | None = None
+
+    @property
+    def summary(self) -> str | None:
+        """Return ``digest_text``, marked if the statement is less than exact."""
+        running = self.digest_text and self.trust == "running"
+        return f"[running] {self.digest_text}" if running else self.digest_text

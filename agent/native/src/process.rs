@@ -220,6 +220,25 @@ impl Process {
         Ok(snapshot)
     }
 
+    /// Return the threads that are off the CPU now, each with its count of context switches.
+    ///
+    /// If the count is the same in [`Process::copied_at_rest`] after the next snapshot, the thread did not
+    /// run in between. A method that stops threads returns none, because it changes the counts.
+    pub fn at_rest(&mut self) -> Result<Vec<(u32, u64)>> {
+        if self.source.stops_threads() {
+            return Ok(Vec::new());
+        }
+        let states = self.source.read_states()?;
+        let resting = states.into_iter().filter(|thread| thread.consistency == Consistency::Consistent);
+        Ok(resting.map(|thread| (thread.tid, thread.switches)).collect())
+    }
+
+    /// Return the threads that were off the CPU while the last snapshot copied them, each with its count of
+    /// context switches.
+    pub fn copied_at_rest(&self) -> Vec<(u32, u64)> {
+        self.cached_stacks.iter().map(|(tid, cached)| (*tid, cached.switches)).collect()
+    }
+
     /// Resolve the symbols, and cache the stacks of threads that were off the CPU.
     fn name(&mut self, done: Vec<UnwoundThread>, snapshot: &mut Snapshot) {
         let mut pacer = Pacer::start();

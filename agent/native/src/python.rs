@@ -183,6 +183,16 @@ impl Process {
         })
     }
 
+    fn at_rest(&mut self, py: Python<'_>) -> PyResult<HashMap<u32, u64>> {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        Ok(py.detach(|| inner.at_rest())?.into_iter().collect())
+    }
+
+    fn copied_at_rest(&mut self) -> HashMap<u32, u64> {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        inner.copied_at_rest().into_iter().collect()
+    }
+
     fn modules(&mut self) -> Vec<ModuleInfo> {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         inner.modules().all().iter().map(module_info).collect()

@@ -12,6 +12,8 @@ from innoscope.cli.open_server import How, method_options, open_engine
 from innoscope.cli.parameters import Duration
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
+from innoscope.memory.statements.attribution import Attribution, may_show_text
+from innoscope.memory.statements.reader import MOST_BYTES
 from innoscope.sampling.fold import Filter, Report
 from innoscope.sampling.render.json import line
 from innoscope.sampling.render.sink import open_sink
@@ -36,6 +38,7 @@ Examples:
   innoscope stacks --by wait                    by wait class, with the three top stacks of each class
   innoscope stacks --by latch                   by the mutex or rw-lock that threads wait for
   innoscope stacks --wait row_lock --queries    threads that wait for a row lock, with their statements
+  innoscope stacks --statements --by thread     with connection, user, schema and statement, without SQL
   innoscope stacks --grep btr_cur               stacks with a function whose name contains btr_cur
   innoscope stacks --count 60 --interval 1 --format html --output minute.html
   innoscope stacks --format pprof -o stacks.pb.gz && go tool pprof -top stacks.pb.gz
@@ -61,15 +64,29 @@ Wait classes: docs/waits.md; JSON: docs/json.md.
 @click.option("-i", "--interval", type=Duration(0.01), help="Time between snapshots.  [default: 1s]")
 @filter_options
 @click.option("-q", "--queries", is_flag=True, help="Show the statement of each thread, queried over SQL.")
+@click.option(
+    "-s",
+    "--statements",
+    is_flag=True,
+    help="Show the statement of each thread, read from the server's memory without SQL.",
+)
+@click.option(
+    "--statement-length",
+    type=click.IntRange(1, MOST_BYTES),
+    default=160,
+    show_default=True,
+    metavar="BYTES",
+    help=f"Cut the texts of --statements to this length, at most {MOST_BYTES:,}.",
+)
 @sql_options
 @frame_options
 @method_options
 def command(
     pid: int | None, socket: str | None, port: int | None, by: str | None, show_all: bool, full: bool,
     form: str | None, as_json: bool, output: Path | None, count: int, interval: float | None,
-    waits: tuple[str, ...], grep: str | None, limit: int | None, queries: bool, defaults_file: str | None,
-    user: str | None, inlines: bool, kernel: bool, method: str, debug_dirs: tuple[Path, ...],
-    no_debuginfod: bool,
+    waits: tuple[str, ...], grep: str | None, limit: int | None, queries: bool, statements: bool,
+    statement_length: int, defaults_file: str | None, user: str | None, inlines: bool, kernel: bool,
+    method: str, debug_dirs: tuple[Path, ...], no_debuginfod: bool,
 ) -> None:  # fmt: skip
     """Show the stacks of all threads of a server, without stopping the server.
 
@@ -80,6 +97,10 @@ def command(
     form = chosen_format(form, as_json, by, output)
     if interval is not None and count == 1:
         raise click.UsageError("--interval requires --count, the number of snapshots")
+    if statements and queries:
+        raise click.UsageError("--statements reads from memory what --queries asks over SQL: use one of them")
+    if statements and method == "ptrace":
+        raise click.UsageError("--statements cannot be used with --method ptrace, which stops threads")
 
     target = find_one(pid, socket, port)
     report = Report(target, Filter(waits, grep))
@@ -87,8 +108,9 @@ def command(
         how = How(method, inlines, kernel, debug_dirs, fetch=not no_debuginfod, repeated=count > 1)
         engine, notes = open_engine(target, how)
         report.notes |= dict.fromkeys(notes)
+        shown = statement_length if may_show_text(target.pid) else 0
         error = take_snapshots(
-            engine,
+            Attribution(target, engine, shown) if statements else engine,
             report,
             count=count,
             interval_s=interval or 1.0,

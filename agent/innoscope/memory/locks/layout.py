@@ -30,6 +30,7 @@ _OPTIONS: Final = frozenset({
     "walk", "arrays", "tickets", "lists", "namespaces", "code",
     "cells", "locks", "mutexes", "writer_up_to", "one_reader",
 })  # fmt: skip
+_ADDRESS: Final = (1 << 64) - 1
 #: Symbol of the vtable of MDL_ticket, which identifies objects of this class.
 TICKETS: Final = "_ZTV10MDL_ticket"
 #: Offset, from a vtable symbol, of the address that objects store: after offset-to-top and the RTTI pointer.
@@ -37,10 +38,10 @@ VTABLE: Final = 16
 
 _Offset = Annotated[int, Meta(ge=0, lt=1 << 14)]
 #: A path, or the offset and size of a member in bytes.
-_Place = str | tuple[_Offset, Literal[1, 2, 4, 8]]
+Place = str | tuple[_Offset, Literal[1, 2, 4, 8]]
 _Number = Annotated[int, Meta(ge=known_layouts.CONFIRMABLE, lt=1 << 14)]
 #: Functions, each with numbers and instructions that its machine code must contain.
-_Code = dict[str, tuple[_Number | known_layouts.Instructions, ...]]
+Code = dict[str, tuple[_Number | known_layouts.Instructions, ...]]
 
 
 class Sessions(Entry, frozen=True):
@@ -48,18 +49,18 @@ class Sessions(Entry, frozen=True):
 
     walk: Literal["linked", "tree", "arrays"]
     first: str
-    thread: _Place
-    connection: _Place
-    text: _Place
-    length: _Place
+    thread: Place
+    connection: Place
+    text: Place
+    length: Place
     next: str | None = None
     arrays: Annotated[int, Meta(ge=1, le=64)] | None = None
     array_bytes: _Offset | None = None
-    count: _Place | None = None
-    items: _Place | None = None
-    inline: _Place | None = None
+    count: Place | None = None
+    items: Place | None = None
+    inline: Place | None = None
     table: str | None = None
-    code: _Code = field(default_factory=dict)
+    code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that keys that belong together are set together. Raise ValueError."""
@@ -75,21 +76,21 @@ class Metadata(Entry, frozen=True):
 
     tickets: Literal["linked", "ring", "contexts"]
     namespaces: tuple[str, ...]
-    context: _Place
-    waiting_for: _Place
-    lock: _Place
-    holder: _Place
-    key: _Place
-    names: _Place
-    next: _Place
+    context: Place
+    waiting_for: Place
+    lock: Place
+    holder: Place
+    key: Place
+    names: Place
+    next: Place
     first: str | None = None
     lists: tuple[_Offset, ...] = ()
-    owner: _Place | None = None
-    type: _Place | None = None
-    strategy: _Place | None = None
+    owner: Place | None = None
+    type: Place | None = None
+    strategy: Place | None = None
     of_objects: str | None = None
     of_scopes: str | None = None
-    code: _Code = field(default_factory=dict)
+    code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that keys that belong together are set together. Raise ValueError."""
@@ -108,22 +109,22 @@ class Latches(Entry, frozen=True):
     mutexes: tuple[int, ...]
     writer_up_to: int
     array: str
-    size: _Place
-    used: _Place
-    cell: _Place
-    object: _Place
-    request: _Place
-    waiting: _Place
-    thread: _Place
-    writer: _Place
-    word: _Place
-    made_in: _Place
+    size: Place
+    used: Place
+    cell: Place
+    object: Place
+    request: Place
+    waiting: Place
+    thread: Place
+    writer: Place
+    word: Place
+    made_in: Place
     cell_bytes: str | int
-    mutex_made_in: _Place | None = None
-    reader: _Place | None = None
+    mutex_made_in: Place | None = None
+    reader: Place | None = None
     one_reader: tuple[int, ...] = ()
     count: str | None = None
-    code: _Code = field(default_factory=dict)
+    code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that keys that belong together are set together. Raise ValueError."""
@@ -203,6 +204,15 @@ class LockLayout:
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The resolved parts, the reasons for all other parts, and the symbols of the process."""
+
+    parts: dict[str, Part]
+    why: dict[str, str]
+    symbols: Mapping[str, Symbol]
+
+
 class ProcessMemory:
     """Reads the memory of one process. Unmapped addresses yield None or 0."""
 
@@ -210,8 +220,11 @@ class ProcessMemory:
         self._pid = pid
 
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return the bytes at each ``(address, size)``; None if the address is not mapped."""
-        return _native.read_many(self._pid, places)
+        """Return the bytes at each ``(address, size)``; None if the address is not mapped.
+
+        A pointer of a hostile server plus an offset may exceed 64 bits, and wraps around as in C.
+        """
+        return _native.read_many(self._pid, [(address & _ADDRESS, size) for address, size in places])
 
     def numbers(self, addresses: Sequence[int], size: int = 8) -> list[int]:
         """Return the unsigned number of ``size`` bytes at each address; 0 if it is not mapped."""
@@ -231,10 +244,19 @@ def learn(target: Target) -> LockLayout:
     generation = next(generations, None)
     if generation is None:
         return LockLayout()
-    bodies = generation.parts
+    found = resolve(target, generation.parts, (TICKETS,))
+    table = found.symbols.get(TICKETS)
+    return LockLayout(**found.parts, tickets=table.address if table else None, why=found.why)
+
+
+def resolve(target: Target, bodies: Mapping[str, Mapping[str, Any]], extra: Sequence[str] = ()) -> Resolved:
+    """Locate the parts that ``bodies`` describe in a running server, and the symbols ``extra``.
+
+    Raises NoSuchProcess, NoRights or BadFile.
+    """
     paths = sorted({path for body in bodies.values() for path in _paths(body)})
     functions = {function for body in bodies.values() for function in body.get("code", ())}
-    names = sorted({layouts.root(path) for path in paths} | {TICKETS} | functions)
+    names = sorted({layouts.root(path) for path in paths} | {*extra} | functions)
     known = layouts.learn(target, names, (), layouts.Debug(), _CACHE, types=paths)
     parts: dict[str, Part] = {}
     why: dict[str, str] = {}
@@ -252,8 +274,7 @@ def learn(target: Target) -> LockLayout:
             why[name] = f"the layout of {name} {reason}"
         else:
             parts[name] = _part(body, known_here, known.symbols)
-    table = known.symbols.get(TICKETS)
-    return LockLayout(**parts, tickets=table.address if table else None, why=why)
+    return Resolved(parts, why, known.symbols)
 
 
 def _variables(known: layouts.Layout) -> dict[str, Member]:

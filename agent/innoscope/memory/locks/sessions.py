@@ -37,7 +37,7 @@ class Session:
 
 def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Session]:
     """Return all connections that ``threads`` are currently serving."""
-    addresses = _of_class(memory, part, list(islice(_WALKS[part.options["walk"]](memory, part), _MOST)))
+    addresses = addresses_of(memory, part)
     served = threads_of(memory, _numbers(memory, part, "thread", addresses))
     connections = _numbers(memory, part, "connection", addresses)
     texts = _texts(memory, part, addresses)
@@ -46,6 +46,11 @@ def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Ses
         for address, thread, connection, text in zip(addresses, served, connections, texts, strict=True)
         if thread in threads and connection
     ]
+
+
+def addresses_of(memory: ProcessMemory, part: Part) -> list[int]:
+    """Return the addresses of the THDs of all connections, at most ``_MOST``."""
+    return _of_class(memory, part, list(islice(_WALKS[part.options["walk"]](memory, part), _MOST)))
 
 
 def threads_of(memory: ProcessMemory, handles: list[int]) -> list[int]:

@@ -125,4 +125,7 @@ def _query(query: Query) -> dict[str, Any]:
         "state": query.state,
         "seconds": query.seconds,
         "digest_text": query.digest_text,
+        "text": query.text,
+        "text_bytes": query.text_bytes,
+        "trust": query.trust,
     }

@@ -212,8 +212,8 @@ def _about(group: Group, report: Report) -> Iterator[str]:
     query = thread.query
     if query is None:
         return
-    user = f"{query.user or '?'}@{query.host or '?'}"
-    state = " · ".join(str(part) for part in (query.command, query.state) if part)
+    user = f"{query.user or '?'}@{query.host or '?'}" if query.trust is None else query.user
+    state = " · ".join(str(part) for part in (query.command, query.state, query.trust) if part)
     parts = [
         f"connection {query.connection_id}",
         user,
@@ -222,5 +222,7 @@ def _about(group: Group, report: Report) -> Iterator[str]:
         f"{query.seconds} s" if query.seconds is not None else None,
     ]
     yield "  " + "  ".join(words.clean(part) for part in parts if part)
-    if query.digest_text:
+    if query.text:
+        yield f"  {words.clean(query.text)}"
+    elif query.digest_text:
         yield f"  {_short(query.digest_text)}"

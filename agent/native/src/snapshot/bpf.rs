@@ -250,27 +250,12 @@ impl BpfSource {
             thread.stack = stack.unwrap_or_default().into();
             pacer.yield_if_due();
         }
-        let now = self.read_states()?;
+        let now: FxHashMap<u32, RawThread> =
+            self.read_states()?.into_iter().map(|thread| (thread.tid, thread)).collect();
         for thread in threads.iter_mut().filter(|thread| thread.stack_wanted > 0) {
             thread.compare(now.get(&thread.tid));
         }
         Ok(())
-    }
-
-    /// Read the state of all threads, without their stacks.
-    fn read_states(&mut self) -> Result<FxHashMap<u32, RawThread>> {
-        self.configure(Config { stacks: false, ..ALONE })?;
-        let mut iterator = Self::start(self.link.as_raw_fd())?;
-        let mut states = FxHashMap::default();
-        loop {
-            let mut bytes = Vec::new();
-            let (filled, ended) = Self::fill(&mut iterator, &mut bytes, PART_BYTES)?;
-            let (threads, _) = parse_all(&Arc::new(bytes), filled);
-            states.extend(threads.into_iter().map(|thread| (thread.tid, thread.without_stack())));
-            if ended {
-                return Ok(states);
-            }
-        }
     }
 }
 
@@ -335,6 +320,21 @@ impl Source for BpfSource {
 
     fn read_state(&mut self, tid: u32) -> Result<Option<RawThread>> {
         self.visit_one(tid, false)
+    }
+
+    fn read_states(&mut self) -> Result<Vec<RawThread>> {
+        self.configure(Config { stacks: false, ..ALONE })?;
+        let mut iterator = Self::start(self.link.as_raw_fd())?;
+        let mut states = Vec::new();
+        loop {
+            let mut bytes = Vec::new();
+            let (filled, ended) = Self::fill(&mut iterator, &mut bytes, PART_BYTES)?;
+            let (threads, _) = parse_all(&Arc::new(bytes), filled);
+            states.extend(threads.into_iter().map(RawThread::without_stack));
+            if ended {
+                return Ok(states);
+            }
+        }
     }
 
     fn name(&self) -> &'static str {

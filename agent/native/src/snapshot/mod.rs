@@ -164,6 +164,9 @@ pub trait Source: Send {
     /// Read the current state of one thread without its stack, for `consistency` and `switches`.
     fn read_state(&mut self, tid: u32) -> Result<Option<RawThread>>;
 
+    /// Read the current state of all threads without their stacks.
+    fn read_states(&mut self) -> Result<Vec<RawThread>>;
+
     /// Return the name of the method: "bpf", "bpf-nosleep", "procfs" or "ptrace".
     fn name(&self) -> &'static str;
 

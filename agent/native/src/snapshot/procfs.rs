@@ -200,6 +200,14 @@ impl Source for ProcfsSource {
         self.copy(tid, 0, false)
     }
 
+    fn read_states(&mut self) -> Result<Vec<RawThread>> {
+        let mut states = Vec::new();
+        for tid in thread_ids(self.pid)? {
+            states.extend(self.read_state(tid)?);
+        }
+        Ok(states)
+    }
+
     fn name(&self) -> &'static str {
         "procfs"
     }

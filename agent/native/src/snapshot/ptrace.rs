@@ -89,6 +89,10 @@ impl Source for PtraceSource {
         Ok(read_thread(self.pid, tid))
     }
 
+    fn read_states(&mut self) -> Result<Vec<RawThread>> {
+        Ok(thread_ids(self.pid)?.into_iter().filter_map(|tid| read_thread(self.pid, tid)).collect())
+    }
+
     fn name(&self) -> &'static str {
         "ptrace"
     }

@@ -1,0 +1,1 @@
+"""Find the statement that each thread executes, in the server's memory."""
