@@ -171,7 +171,7 @@ def test_text_output_and_cut(server: Server) -> None:
         )
         folded = innoscope("stacks", "--pid", server.pid, "--statements", "--statement-length", 20)
     assert done.stdout.count(" exact\n  UPDATE t1 SET b = ") == WAITERS, done.stdout
-    assert "× UPDATE t1 SET b = ? WHERE a = ?" in folded.stdout, folded.stdout
+    assert "× UPDATE `t1` SET `b` = ? WHERE `a` = ?" in folded.stdout, folded.stdout
 
 
 def test_statements_without_bpf(server: Server) -> None:

@@ -247,11 +247,17 @@ SNAPSHOT = snapshot_of(
 
 
 def attributed(
-    before: Counts, copied: Counts, after: Counts, *, most_bytes: int = 160, changed: int | None = None
+    before: Counts,
+    copied: Counts,
+    after: Counts,
+    *,
+    most_bytes: int = 160,
+    changed: int | None = None,
+    statement: str = "SELECT 'secret'",
 ) -> dict[int, Any]:
     """Return the query of each thread. Connection ``changed`` changes its statement meanwhile."""
     connections = Connections()
-    thds = {one: connections.add(10 * one + 1, one, f"SELECT 'secret' + {one}") for one in (7, 8, 9)}
+    thds = {one: connections.add(10 * one + 1, one, f"{statement} + {one}") for one in (7, 8, 9)}
     engine = FakeEngine(SNAPSHOT, before, copied, after)
     layout = StatementLayout(part(), "debug information")
     source = Attribution(target(), engine, most_bytes, layout, connections.memory)
@@ -300,6 +306,20 @@ def test_text_is_cut_and_can_be_withheld() -> None:
     assert attributed({}, {}, {}, most_bytes=6)[71].text == "SELECT"
     withheld = attributed({}, {}, {}, most_bytes=0)[71]
     assert (withheld.text, withheld.digest_text) == (None, "SELECT ? + ?")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE USER a IDENTIFIED BY 'secret'",
+        "SET PASSWORD = 'secret'",
+        "CHANGE MASTER TO master_password='secret'",
+    ],
+)
+def test_text_that_may_contain_a_password_is_withheld(statement: str) -> None:
+    query = attributed({}, {}, {}, statement=statement)[71]
+    assert query.text is None
+    assert "secret" not in query.digest_text
 
 
 def test_only_root_and_the_servers_user_see_text(monkeypatch: pytest.MonkeyPatch) -> None:

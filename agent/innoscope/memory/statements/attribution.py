@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from innoscope.memory.locks.layout import ProcessMemory
 from innoscope.memory.statements import reader
 from innoscope.memory.statements.layout import installed, learn
+from innoscope.sampling.digests import digest
 from innoscope.sampling.engine import attach_queries
 from innoscope.sampling.model import AT_REST
-from innoscope.target.fingerprint import fingerprint
 from innoscope.target.model import Query
 from innoscope.target.native_errors import translating
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 EXACT: Final = "exact"
 RUNNING: Final = "running"
+#: A statement that contains one of these words may set a password, so its text is never shown.
+_SECRET: Final = re.compile(rb"password|identified", re.IGNORECASE)
 
 
 class RestingEngine(Protocol):
@@ -71,7 +74,7 @@ class Attribution:
     def take_snapshot(self) -> Snapshot:
         """Take a snapshot and attach the statements; add a note on how they were found, or why not.
 
-        Raises what the engine raises, and NoSuchProcess and NoRights.
+        Raise what the engine raises, and NoSuchProcess and NoRights.
         """
         part = self._layout.part
         if part is None:
@@ -103,7 +106,8 @@ class Attribution:
 
     def _query(self, statement: Statement, trust: str) -> Query:
         command, raw = statement.command, statement.text
-        shown = _decoded(raw[: self._most_bytes]) if raw else None
+        flavour, version = self._target.flavour, self._target.version
+        shown = _decoded(raw[: self._most_bytes]) if raw and not _SECRET.search(raw) else None
         return Query(
             connection_id=command.connection,
             user=statement.user,
@@ -112,7 +116,7 @@ class Attribution:
             command=installed().commands.get(command.number, str(command.number)),
             state=None,
             seconds=None,
-            digest_text=fingerprint(_decoded(raw)) if raw else None,
+            digest_text=digest(raw, flavour=flavour, version=version).text if raw else None,
             text=shown or None,
             text_bytes=command.length if raw else None,
             trust=trust,

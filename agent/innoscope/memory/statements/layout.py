@@ -156,5 +156,5 @@ def _expression(pattern: str) -> re.Pattern[bytes]:
 
 @cache
 def installed() -> File:
-    """Return the installed catalog. Raises BadFile."""
+    """Return the installed catalog. Raise BadFile."""
     return read_yaml(catalog_path("statements.yaml"), File)

@@ -58,9 +58,10 @@ class Statement:
 
 
 def read(memory: ProcessMemory, part: Part, known: Collection[int]) -> dict[int, Statement]:
-    """Return the statements that threads execute, by thread id. ``known`` are ids of the server's threads.
+    """Return the statements that threads execute, by thread id.
 
-    A thread that seems to execute several commands is omitted.
+    ``known`` contains the ids of the server's threads. A thread that seems to execute several commands is
+    omitted.
     """
     found = commands(memory, part)
     thds = [one.thd for one in found]
@@ -136,7 +137,7 @@ def _number(raw: bytes, at: int, size: int) -> int:
 
 
 def _strings(memory: ProcessMemory, starts: Sequence[int]) -> list[str | None]:
-    """Return the C strings at these addresses; None for one that is not mapped, empty or too long.
+    """Return the C strings at ``starts``; None for one that is not mapped, empty or too long.
 
     A string is read in two parts, because the page after its end may not be mapped.
     """
