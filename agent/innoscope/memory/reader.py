@@ -367,6 +367,6 @@ def _explanation(reading: plan.PlannedValue, has_value: bool) -> Explanation:
     return Explanation(
         reading.value,
         None,
-        "the server is starting or stopping, and its structure is not initialised",
+        "the structure is not initialised (the server is starting or stopping), or is too large to read",
         "retry in a second",
     )
