@@ -118,7 +118,7 @@ def _in_place(server: Server) -> set[int]:
     return {
         connection
         for connection, (_, schema, command, statement) in _list(server).items()
-        if schema and command != "Sleep" and not (statement or "").startswith(_PASSING)
+        if schema and command in {"Query", "Execute"} and not (statement or "").startswith(_PASSING)
     }
 
 
