@@ -31,7 +31,7 @@ pub struct Context {
     pub certain: bool,
 }
 
-/// A token as the digest keeps it.
+/// A token as stored in the digest.
 #[derive(Debug, PartialEq)]
 enum Token<'a> {
     Fixed(&'static str),
