@@ -49,10 +49,10 @@ struct Pending {
 struct Sums {
     waits: u64,
     long: WaitTime,
-    /// Time of the sampled long waits, each multiplied by the number of waits that it is counted as.
+    /// Time of the sampled long waits, each multiplied by its `every`.
     long_weighted: WaitTime,
     short: WaitTime,
-    /// Time of the sampled short waits, each multiplied by the number of waits that it is counted as.
+    /// Time of the sampled short waits, each multiplied by its `every`.
     short_weighted: WaitTime,
 }
 
