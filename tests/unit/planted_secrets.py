@@ -1,4 +1,4 @@
-"""Statements with a secret in their literals, for tests of what removes literals."""
+"""Statements with a secret in their literals, for tests of the code that removes literals."""
 
 from __future__ import annotations
 
