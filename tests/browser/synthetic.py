@@ -193,7 +193,10 @@ class FakeSensor:
         return {"servers": replies}
 
     def _snapshots(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return one snapshot per second, from the convoy if ``convoy`` is set, else from the hour's end."""
+        """Return one snapshot per second of the requested range.
+
+        All show the start of the convoy if ``convoy`` is set, else the end of the hour.
+        """
         before_end = CONVOY[0] if self.convoy else 0.0
         stacks = _Stacks("mysql-5.6.24", 1)
         counts = {

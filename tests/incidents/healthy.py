@@ -50,7 +50,7 @@ def _one(load: Healthy, server: str, seconds: float) -> int:
 
 
 def observed(load: Healthy, name: str, seconds: float = SECONDS) -> Line:
-    """Run a load on a new server and diagnose it; count its threads and work meanwhile."""
+    """Run a load on a new server and diagnose it; count its threads and work during the diagnosis."""
     with Server(name, options=load.options) as server, load.load(server), counting(server) as counted:
         result = diagnose(server.pid, seconds=seconds)
     record = result.record

@@ -29,7 +29,7 @@ _PROVIDER: Final = (f"gcs.fc_limit={_LIMIT}",)
 _WRITERS: Final = 6
 #: Changes per second of all writers together; the nodes can apply far more.
 _RATE: Final = 300
-#: So few changes per second that hardly a commit is waiting, unless the other nodes reply late.
+#: Changes per second: so few that commits hardly ever wait, unless the other nodes reply late.
 _FEW: Final = 10
 #: Number of writers on each of two nodes. The writers change rows without pausing.
 _STORM: Final = 3

@@ -31,7 +31,7 @@ _OPTIONS: Final = (
 _WRITERS: Final = 6
 #: Changes per second of all writers together; the members can apply far more.
 _RATE: Final = 150
-#: So few changes per second that hardly a commit is waiting, unless the other members reply late.
+#: Changes per second: so few that commits hardly ever wait, unless the other members reply late.
 _FEW: Final = 10
 _ROWS: Final = 1_000
 _WITHIN_S: Final = 60

@@ -85,7 +85,8 @@ class Observation:
     running: Counter[Trust] = field(default_factory=Counter)
     #: Number of threads that were not on a CPU, by trust level.
     at_rest: Counter[Trust] = field(default_factory=Counter)
-    #: Stacks shown as complete although the outermost function does not start a thread.
+    #: Stacks shown as complete although the outermost function is not a thread or process entry point
+    #: (``ROOTS``).
     rootless: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     examples: dict[str, Counter[str]] = field(default_factory=dict)

@@ -37,7 +37,7 @@ SEVERAL_LINES: Final = (
 
 
 def statements() -> list[str]:
-    """Return all statements that every version knows, more or less."""
+    """Return the statements for all versions. A version may reject some of them with a syntax error."""
     generated = [around.replace("{}", literal) for around, literal in product(AROUND, LITERALS)]
     columns = ", ".join(f"column_{number}" for number in range(200))
     keywords = " OR ".join(["NOT a IS NULL"] * 300)

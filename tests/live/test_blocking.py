@@ -169,7 +169,7 @@ def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
 def test_owner_of_a_mutex_is_named_on_a_stripped_server(folder: Path) -> None:
     """A connection loads a plugin from a pipe that never reaches its end.
 
-    Meanwhile, the connection holds the mutex that SHOW PLUGINS needs.
+    While it loads the plugin, the connection holds the mutex that SHOW PLUGINS needs.
     """
     with Server("mariadb-10.11", options={"plugin_dir": str(folder)}) as server:
         server.sql("CREATE DATABASE blocking")

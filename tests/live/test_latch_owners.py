@@ -89,8 +89,8 @@ def _sleeps(server: Server) -> dict[int, int]:
 def test_owners_are_the_threads_that_the_server_names(name: str) -> None:
     """Compare owners while a waiter sleeps: each release of a lock by its writer would have woken it.
 
-    Readers are compared only while the writer waits for them to leave. Under an SX lock, which the writer can
-    upgrade meanwhile, they come and go without waking a waiter.
+    Readers are compared only while the writer waits for them to leave. While a writer holds an SX lock, which
+    it may upgrade to an X lock at any time, readers come and go without waking a waiter.
     """
     compared = 0
     with Server(name, options=OPTIONS) as server:

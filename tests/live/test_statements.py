@@ -36,7 +36,7 @@ SERVERS = few(ALL, "mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11", reason="one 
 FOREVER, SLEEPERS, WAITERS, BURNERS = 100_000, 20, 20, 2
 CLIENTS, SNAPSHOTS = 8, count(quick=100, full=1_000)
 WAITING = {"row_lock", "user_sleep"}
-#: How the statements begin that the connections execute before those that do not end.
+#: Prefixes of the short statements that the connections execute before the statements that do not end.
 _PASSING = ("CALL", "SELECT 1", "PREPARE", "SET")
 #: Shorter than the statements of the clients in tests with changing statements.
 PROMPT_S = 0.01
@@ -184,7 +184,8 @@ def test_statements_without_bpf(server: Server) -> None:
     assert {query["connection_id"] for query in found} <= set(sent)
 
 
-#: For each statement, when it was sent, when its result arrived, and when that of the next one arrived.
+#: For each statement: when it was sent, when its result arrived, and when the next statement's result
+#: arrived.
 Log = dict[str, tuple[float, float, float]]
 
 

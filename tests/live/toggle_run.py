@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a toggle is not supported on this server (``none``), or why a backend is refused (``never``)."""
+    """The reason why the server lacks a toggle (``none``), or why a backend is refused (``never``)."""
 
     toggle: str
     kind: Literal["none", "never"]

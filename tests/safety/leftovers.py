@@ -171,7 +171,7 @@ def _differences(one: bytes, other: bytes) -> set[int]:
 
 
 def _in_processes(pattern: str) -> Iterator[Path]:
-    """Yield matching files of all processes on this machine, except processes that end meanwhile."""
+    """Yield matching files of all processes on this machine; skip processes that exit during the search."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield from process.glob(pattern)

@@ -19,7 +19,7 @@ DOUBLINGS = 15
 
 
 def make_redo(server: Server, doublings: int = DOUBLINGS) -> None:
-    """Write and update rows in random order, 30 MB by default. One doubling less halves the amount."""
+    """Write and update rows in random order, 30 MB by default. Each doubling fewer halves the amount."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE crash")
         cursor.execute(

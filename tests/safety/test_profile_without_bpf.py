@@ -87,7 +87,7 @@ def test_samples_add_up_to_the_cpu_time(server: Server, rights: list[str]) -> No
 
 @pytest.mark.parametrize("rights", RIGHTS)
 def test_nothing_is_stopped(server: Server, rights: list[str]) -> None:
-    """Check also the notes: they say what the missing privileges change."""
+    """Also check the notes, which say how the profile differs without the privileges."""
     with Burn(server, 2), Disturbances(server.pid) as disturbances:
         result = innoscope("profile", "--pid", server.pid, "--seconds", 1, "--json", under=rights)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Findings about writing, reading, the process and replicas follow from synthetic evidence."""
+"""Test the findings about writing, reading, the process and replicas with synthetic evidence."""
 
 from __future__ import annotations
 

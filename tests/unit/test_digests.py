@@ -146,7 +146,7 @@ def test_text_ends_where_servers_disagree(statement: str) -> None:
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_no_literal_survives_in_statements_from_random_pieces(context: dict[str, Any]) -> None:
-    """The secret is only in literals, as the sql_mode defines literals."""
+    """Generate statements with the secret only inside literals or $$ bodies, for a random sql_mode."""
     chance = random.Random(21)  # noqa: S311
     for _ in range(20_000):
         statement = random_statement(chance)

@@ -1,4 +1,4 @@
-"""Findings about clusters follow from synthetic evidence."""
+"""Test the findings about clusters with synthetic evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about locks, read-ahead and the history list follow from synthetic evidence."""
+"""Test the findings about locks, read-ahead and the history list with synthetic evidence."""
 
 from __future__ import annotations
 

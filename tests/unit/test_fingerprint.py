@@ -39,7 +39,7 @@ def test_ambiguous_statement_is_cut_off(statement: str) -> None:
 
 
 def test_planted_secrets_never_appear() -> None:
-    """Build statements from random pieces. Secrets are only in literals, as the sql_mode defines literals."""
+    """Generate statements with the secret only inside literals or $$ bodies, for a random sql_mode."""
     chance = random.Random(17)  # noqa: S311
     for _ in range(ROUNDS):
         statement = random_statement(chance)

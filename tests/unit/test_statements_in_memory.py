@@ -255,7 +255,10 @@ def attributed(
     changed: int | None = None,
     statement: str = "SELECT 'secret'",
 ) -> dict[int, Any]:
-    """Return the query of each thread. Connection ``changed`` changes its statement meanwhile."""
+    """Return the query of each thread.
+
+    If ``changed`` is given, that connection starts another statement during the snapshot.
+    """
     connections = Connections()
     thds = {one: connections.add(10 * one + 1, one, f"{statement} + {one}") for one in (7, 8, 9)}
     engine = FakeEngine(SNAPSHOT, before, copied, after)

@@ -53,7 +53,8 @@ _RECENT_S: Final = 10.0
 #: Probe overhead budgets, as shares of the server's CPUs: with all probes, and with only the probes that
 #: findings use. Both are lower than the agent's budget, because all sources run at the same time here, and
 #: together they must cost a server on two busy CPUs less than 3 %. Probes that no finding uses took 40 % of
-#: the first budget, so with the second one the remaining probes are attached just as often.
+#: the first budget. The second budget is lower by this share, so the other probes are attached for the same
+#: share of the time.
 _BUDGET_OF_ALL: Final = 0.004
 _BUDGET_OF_READ: Final = 0.0024
 

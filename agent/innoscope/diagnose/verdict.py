@@ -74,7 +74,7 @@ class Verdict:
 
     @property
     def nothing_wrong(self) -> bool:
-        """Return whether there are no findings even though snapshots were available."""
+        """Return whether snapshots were available and no rule produced a finding."""
         return not self.findings and not self.blind
 
 

@@ -139,7 +139,7 @@ def _of_pack(target: Target, symbols: Mapping[str, Symbol], source: str, paths: 
 
 
 def array(path: str) -> str:
-    """Return the path of the array or pointer whose elements a path with ``[*]`` means; the path without."""
+    """Return the path of the array or pointer before ``[*]``, or the whole path if it has no ``[*]``."""
     return path.partition("[*]")[0]
 
 

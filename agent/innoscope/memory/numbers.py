@@ -127,7 +127,7 @@ def _pieces(term: Term, place: int, counted: Mapping[Term, Number | None]) -> li
 
 
 def _count(term: Term, place: int, counted: Mapping[Term, Number | None]) -> int:
-    """Return the number of a term's elements. ``place`` is the address of the member of the first one."""
+    """Return a term's number of elements. ``place`` is the address of the member in the first element."""
     if term.length is not None:
         return int(counted.get(term.length) or 0)
     if term.end is not None:

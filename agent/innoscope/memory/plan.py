@@ -61,7 +61,7 @@ class PlannedValue:
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
-    #: True for a copy that only SHOW STATUS updates: if it is 0, it was never updated.
+    #: True for a copy that only SHOW STATUS updates. The value 0 then means that it was never updated.
     settled: bool
     plus: tuple[Term, tuple[int, int]] | None = None
     unit: str | None = None

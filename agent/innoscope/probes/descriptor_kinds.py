@@ -28,7 +28,7 @@ class DescriptorKinds:
         """Return the kind of file that each descriptor was used for since the last call.
 
         The kind is data, redo, binlog, doublewrite or temporary. It is other if the descriptor is closed, or
-        if it had a different kind at the last call: it may have been used for several files meanwhile.
+        if it had a different kind at the last call: it may have been used for several files since then.
         """
         found = descriptors.kinds(self._pid, numbers)
         now = {number: _LABELS.get(kind, OTHER) for number, kind in found.items()}

@@ -1,9 +1,9 @@
 """Extrapolate counts to the full time, as if every probe had been attached all the time.
 
 A probe on a duty cycle counts during a window and is detached during the pause after it. The hits of a window
-also represent the pause. The counts owed for the pause are added gradually while it lasts. Otherwise, a
-reader that sees only part of a cycle, such as `diagnose` with its few seconds, would get far too many hits
-or none.
+are scaled up to cover the pause too. The counts owed for the pause are added gradually while it lasts.
+Otherwise, a reader that sees only part of a cycle, such as `diagnose` with its few seconds, would get far
+too many hits or none.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Series:
 class Totals:
     """Running totals. They are floats and never decrease. Without duty cycles they are exact.
 
-    One thread at a time may call ``add``; others may read meanwhile.
+    Only one thread at a time may call ``add``. Other threads may read the totals while it runs.
     """
 
     def __init__(self) -> None:

@@ -273,7 +273,8 @@ class Governor:
         """Begin a window.
 
         Its length, including the detaching after it, is the duty cycle times the cycle's length.
-        On a busy host, the window begins later than ``due``. Its hits then also represent the delay.
+        On a busy host, the window may begin later than ``due``. Its hits are then scaled up to cover the
+        delay too.
         """
         state.window_start = time.monotonic()
         self._account(self.attachment.read(), state.window_start)  # earlier hits have a different scale

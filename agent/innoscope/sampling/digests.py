@@ -35,11 +35,11 @@ def digest(
     certain: bool = False,
     max_chars: int = MAX_CHARS,
 ) -> Digest:
-    """Return the digest of a statement, of which the end may be missing.
+    """Return the digest of a statement, which may be truncated.
 
     Set ``certain`` if the session's ``sql_mode`` is known to contain neither ``NO_BACKSLASH_ESCAPES`` nor
     ``ANSI_QUOTES``, and its character set is not ``big5``, ``cp932``, ``gbk``, ``gb18030`` or ``sjis``.
-    Otherwise, words that another mode would read as part of a string become ``?``.
+    Otherwise, the text ends at the first place where another mode could give a different literal.
     """
     if flavour == "mariadb":
         number, mysql_9 = _MARIADB_COMMENTS, False

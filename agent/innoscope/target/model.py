@@ -51,7 +51,8 @@ class Query:
 
     ``digest_text`` contains no literals. Only statements from memory have a ``text``, which may be cut; its
     full length, ``text_bytes``; and a ``trust``. It is ``exact`` if the thread did not run between the reads
-    of the statement and of the stack; ``running`` if it ran, but executed this statement before and after.
+    of the statement and of the stack; ``running`` if it ran, but executed this statement both before and
+    after the copy of the stack.
     """
 
     connection_id: int

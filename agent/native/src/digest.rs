@@ -12,26 +12,27 @@ use std::borrow::Cow;
 pub use keywords::Words;
 use lexer::{Kind, Lexer};
 
-/// Space for tokens, in the server's bytes: its default `max_digest_length`. Further tokens are dropped.
+/// Space for tokens in bytes, as the server counts them: the default of `max_digest_length`. Further tokens are
+/// dropped.
 const MAX_TOKENS: usize = 1024;
-/// The server prints longer identifiers as `...`, in bytes.
+/// Maximum bytes of an identifier in a digest. The server prints longer ones as `...`.
 const MAX_NAME: usize = 64;
 const ELLIPSIS: &str = "...";
 
-/// What is known of the server and of the session.
+/// What is known about the server and the session.
 #[derive(Clone, Copy)]
 pub struct Context {
-    /// The server's version, such as 80031, up to which `/*!80000 … */` are executed.
+    /// The server's version, such as 80031. It executes `/*!N … */` if N is not greater than its version.
     pub version: u32,
-    /// Its keywords.
+    /// The server's keywords.
     pub words: Words,
     /// The version is known, the session's SQL mode contains neither NO_BACKSLASH_ESCAPES nor ANSI_QUOTES, and its
-    /// character set is a single-byte one or UTF-8. If false, the text ends where another context would read
-    /// another literal.
+    /// character set is a single-byte one or UTF-8. If false, the text ends at the first place where
+    /// another version, mode or character set could give a different literal.
     pub certain: bool,
 }
 
-/// A token as the digest keeps it.
+/// A token as stored in the digest.
 #[derive(Debug, PartialEq)]
 enum Token<'a> {
     Fixed(&'static str),
@@ -100,7 +101,7 @@ fn name(text: &[u8]) -> Option<Cow<'_, str>> {
 /// The tokens so far. The server's rules look only at the last tokens.
 struct Folded<'a> {
     tokens: Vec<Token<'a>>,
-    /// The space that the server needs for them.
+    /// The space in bytes that the server needs for `tokens`.
     bytes: usize,
     full: bool,
     words: Words,
@@ -217,7 +218,7 @@ const BEFORE_NULL: [&str; 23] = [
     "WHERE",
 ];
 
-/// Return the tokens as text. A space follows each, except `@` and what the server prints as `...`.
+/// Return the tokens as text. A space follows each token, except `@` and identifiers that are printed as `...`.
 fn print(tokens: &[Token<'_>]) -> String {
     let mut text = String::new();
     let mut space = false;

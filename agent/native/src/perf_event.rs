@@ -163,7 +163,7 @@ pub fn user_stack(body: &[u8]) -> Option<(Registers, &[u8])> {
     if long(body, 0)? == 0 {
         return None;
     }
-    // Before 4.18, the kernel does not know BP in a system call, and reports -1 (perf_get_regs_user in
+    // Before 4.18, the kernel does not save BP on system call entry, and reports -1 (perf_get_regs_user in
     // arch/x86/kernel/perf_regs.c).
     let bp = Some(long(body, 8)?).filter(|bp| *bp != u64::MAX);
     let registers = Registers { bp, sp: long(body, 16)?, ip: long(body, 24)? };

@@ -125,8 +125,8 @@ impl Unwinder {
     /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upwards.
     ///
     /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack slot,
-    /// original address), innermost first. If a stack word points to the kernel's `[uprobes]` page and not to
-    /// code of a module, the original address is used.
+    /// original address), innermost first. Where a stack word points to the kernel's `[uprobes]` page instead of
+    /// the code of a module, the original address is used.
     ///
     /// If a caller depends on the frame pointer and `registers` does not have it, the frame pointer is
     /// inferred; see [`Unwinder::infer`].

@@ -56,7 +56,7 @@ _SNAPSHOTS_S: Final = 2.0
 _MAX_SCRAPE_AGE: Final = 0.9
 #: A thread without a heartbeat for this many seconds counts as hung.
 _HANGS_S: Final = 60.0
-#: The same limit for the polling thread; the pause between polls is added to this number.
+#: The polling thread counts as hung after this many seconds plus the pause between two polls.
 _POLL_HANGS_S: Final = 90.0
 #: Seconds allowed at shutdown for sending the remaining profiles.
 _LAST_PUSH_S: Final = 3.0

@@ -20,7 +20,11 @@ _SITE_BITS: Final = 64
 
 
 class OpenConnection:
-    """An open connection. With TLS, ``socket`` becomes the TLS socket. ``client_of`` returns ``client``."""
+    """An open connection.
+
+    With TLS, ``socket`` is later replaced by the TLS socket. ``client`` is the client's IPv4 address or IPv6
+    /64 prefix, as returned by ``client_of``.
+    """
 
     def __init__(self, connection: socket.socket, client: str, seconds: float) -> None:
         self.socket = connection

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 #: Seconds until a process that neither listens nor has entered its data directory is treated as a server.
 #: A process that exits earlier, as in a crash loop, gets no series.
 _SETTLE_S: Final = 10.0
-#: Seconds between identifications of a second server on a data directory while the first one is running.
+#: Seconds before a server is retried whose data directory is in use by a watched server.
 _DUPLICATE_S: Final = 10.0
 #: Seconds for which an exited server's slot is reserved for the next server on its data directory.
 _RESERVED_S: Final = 60.0

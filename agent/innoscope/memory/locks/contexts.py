@@ -1,7 +1,7 @@
 """Find the holders of metadata locks in each connection's lists of granted tickets (MDL_context).
 
-The list in the lock itself is incomplete since 5.7: of the tickets of statements that read or write a table,
-the lock may contain only the number (``MDL_ticket::m_is_fast_path`` in mdl.h of MySQL 5.7 and 8.0).
+The list in the lock itself is incomplete since 5.7: for statements that read or write a table, the lock may
+store only the number of tickets (``MDL_ticket::m_is_fast_path`` in mdl.h of MySQL 5.7 and 8.0).
 """
 
 from __future__ import annotations

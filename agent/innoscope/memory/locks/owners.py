@@ -121,7 +121,7 @@ class LockOwners:
             found += srw.waits(self._memory, snapshot.threads, threads)
         if self._layout is not None and self._layout.latches is not None and seen & _LATCHES:
             # A thread that waits for a row neither waits for a latch nor holds one (lock_wait_suspend_thread,
-            # lock0wait.cc): if the sync array says so, it was read later than the thread's stack.
+            # lock0wait.cc). If the sync array says that it does, the array was read after the thread's stack.
             rows = {thread.ns_tid for thread in snapshot.threads if thread.wait == _ROW}
             found += sync_array.waits(self._memory, self._layout.latches, threads - rows)
         return found

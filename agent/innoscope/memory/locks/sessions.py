@@ -82,7 +82,7 @@ def _tree(memory: ProcessMemory, part: Part) -> Iterator[int]:
 def _arrays(memory: ProcessMemory, part: Part) -> Iterator[int]:
     """Yield the elements of the arrays in the object that a pointer refers to.
 
-    An array's elements are stored behind a pointer or, since 8.0 if they are few, in place of the pointer.
+    An array's elements are stored behind a pointer. Since 8.0, a few elements are stored in its place.
     The server shifts the elements when a connection begins or ends (Global_THD_manager::add_thd and
     remove_thd, mysqld_thd_manager.cc of 5.7), so a read can miss an element or find it twice. Therefore all
     elements are read twice.

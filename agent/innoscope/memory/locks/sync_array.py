@@ -1,8 +1,8 @@
 """Read InnoDB's sync array (MySQL): waiters of mutexes and rw-locks, and the owners of rw-locks.
 
 An rw-lock stores its exclusive owner (5.7 and newer: or its SX owner). Since 8.0, it also stores its reader
-if there is only one. Release builds do not store a mutex's owner. For a mutex, only its name is known, and
-only in 5.5 and 5.6: the source file that created it.
+if there is only one. Release builds do not store a mutex's owner. In 5.5 and 5.6, a mutex at least has a
+name: the source file that created it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Attribution:
             why = self._layout.source
             return _noted(self._engine.take_snapshot(), f"statements are not available for this build: {why}")
         if not self._known:
-            # The first snapshot reads symbols, which takes longer than many statements do.
+            # The first snapshot also reads symbols. This takes longer than many statements run.
             self._known = _ids(self._engine.take_snapshot())
         counts, before = self._engine.at_rest(), self._read(part)
         snapshot = self._engine.take_snapshot()

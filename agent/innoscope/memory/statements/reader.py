@@ -31,7 +31,7 @@ _HANDLE_BYTES: Final = 8
 #: Members of a THD that identify its command, in the order of the fields of Command.
 _FIELDS: Final = ("connection", "command", "query", "text", "length")
 _PAGE: Final = 4_096
-#: Security_context and strings of a connection that are stored in the THD itself are not farther away.
+#: Maximum distance in bytes from the start of a THD to a Security_context that is stored in the THD itself.
 _THD_BYTES: Final = 1 << 15
 
 

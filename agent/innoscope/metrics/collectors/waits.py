@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum time that one snapshot represents, in intervals. The rest of a longer gap counts as not observed.
+#: Maximum time that is attributed to one snapshot, in intervals. The rest of a longer gap counts as not
+#: observed.
 _LONGEST_GAP: Final = 5
 #: Age in seconds at which the last snapshot is too old to export.
 _STALE_S: Final = 5.0

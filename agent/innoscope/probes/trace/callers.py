@@ -36,7 +36,7 @@ class Callers:
             self._samples.read()
 
     def report(self, headline: str) -> Report:
-        """Return the folded stacks. Each stack also represents the calls since the previous one."""
+        """Return the folded stacks. The weight of a stack is the number of calls since the previous one."""
         report = Report(self._target, unit=CALLS)
         report.headline = headline
         report.snapshots, report.method = 1, "bpf"

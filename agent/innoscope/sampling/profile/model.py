@@ -35,7 +35,7 @@ class Profile:
     ``began_at`` is Unix time. ``bytes`` counts the copied stack bytes; ``lost`` counts records lost because
     the ring buffer was full.
 
-    On-CPU: each sample represents ``period_ns`` of one CPU's time; ``cpu_seconds`` is the CPU time according
+    On-CPU: each sample counts as ``period_ns`` of one CPU's time; ``cpu_seconds`` is the CPU time according
     to /proc. Off-CPU: the times in ``threads`` and in ``rows`` have the same sum. ``seen_ns`` is the time of
     the waits whose own stack was sampled. The remaining time is distributed over these waits.
     """

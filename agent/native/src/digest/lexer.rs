@@ -2,14 +2,14 @@
 //! sql/sql_lex_hints.h of MySQL 8.0).
 //!
 //! Each byte is read a constant number of times, and nothing is recursive. Where servers disagree on the end of a
-//! literal, and it is not certain how this one reads it, the tokens end.
+//! literal, and it is not certain how this server reads it, the lexer hides the rest of the statement.
 
 // The flags of a lexer are independent of each other.
 #![allow(clippy::struct_excessive_bools)]
 
 use super::{Context, keywords};
 
-/// What a token is. The texts are those that the server prints in digests.
+/// The kind of a token. The texts are those that the server prints in digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An operator or a single character.
@@ -24,14 +24,14 @@ pub enum Kind {
     NameBeforeAt,
     /// A number, or a hexadecimal or binary literal.
     Number,
-    /// A string, a placeholder, the name of a user variable or of a host, or what cannot be told from them.
+    /// A string, a placeholder, the name of a user variable or of a host, or text that may be any of these.
     Value,
 }
 
 /// A token and the bytes of the statement that it covers.
 #[derive(Clone, Copy)]
 pub struct Lexeme {
-    /// What it is.
+    /// The kind of the token.
     pub kind: Kind,
     /// Offset of its first byte.
     pub start: usize,
@@ -39,7 +39,7 @@ pub struct Lexeme {
     pub end: usize,
 }
 
-/// What the next token is, if the last one decides it.
+/// What the last token implies about the next one.
 #[derive(Clone, Copy, Default)]
 enum State {
     #[default]
@@ -149,7 +149,7 @@ impl<'a> Lexer<'a> {
             b'?' => Kind::Value,
             b'#' => return self.line_comment(),
             b'-' if next == b'-' && is_space_or_control(self.peek(1)) => return self.line_comment(),
-            // Some character sets have spaces and control characters among these.
+            // In some character sets, spaces and control characters are among the non-ASCII bytes.
             b'-' if next == b'-' && !self.peek(1).is_ascii() && self.unsure => self.end(),
             b'/' if next == b'*' => return self.comment(start, hintable),
             b'*' if next == b'/' && self.in_comment => {
@@ -173,7 +173,7 @@ impl<'a> Lexer<'a> {
         Some(Kind::Symbol(&CHARACTERS[position..=position]))
     }
 
-    /// End the tokens here. Return a token for what is hidden.
+    /// Hide the rest of the statement. Return a token that stands for it.
     fn end(&mut self) -> Kind {
         self.cut = true;
         self.at = self.text.len();
@@ -232,7 +232,8 @@ impl<'a> Lexer<'a> {
             return self.bits();
         }
         if first == b'$' && self.ends_tag() {
-            // In MySQL 9 a string `$tag$ … $tag$`, the last token of CREATE FUNCTION; earlier an identifier.
+            // MySQL 9 reads a string `$tag$ … $tag$`, the last token of CREATE FUNCTION. Older versions read an
+            // identifier.
             return self.end();
         }
         self.skip(is_name);
@@ -254,7 +255,7 @@ impl<'a> Lexer<'a> {
         Kind::Name
     }
 
-    /// Return whether the word that began with `$` continues to another one.
+    /// Return whether only identifier characters lie between the `$` that began the word and another `$`.
     fn ends_tag(&self) -> bool {
         let rest = self.rest();
         rest.iter().find(|&&byte| byte == b'$' || !is_name(byte)) == Some(&b'$')
@@ -501,9 +502,9 @@ impl Iterator for Lexer<'_> {
     }
 }
 
-/// The first version with optimizer hints. They are comments in MariaDB.
+/// The first MySQL version with optimizer hints. MariaDB treats them as comments.
 const FIRST_HINTS: u32 = 50_700;
-/// Operators of several characters; one that begins another one comes after it.
+/// Operators of several characters. An operator that is a prefix of another one comes after it.
 const OPERATORS: [&str; 12] = ["<=>", "->>", "<=", "<>", "<<", ">=", ">>", "!=", "&&", "||", ":=", "->"];
 const CHARACTERS: &str = "!%&()*+,-./:;<=>@[\\]^{|}~";
 const HINTABLE: [&str; 5] = ["SELECT", "INSERT", "REPLACE", "UPDATE", "DELETE"];

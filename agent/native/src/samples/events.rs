@@ -27,8 +27,8 @@ use crate::snapshot::task::thread_ids;
 const MIN_RING_BYTES: usize = 128 << 10;
 /// Maximum number of kernel addresses in a sample.
 const MAX_KERNEL_FRAMES: usize = 64;
-/// How often the threads are listed until no new ones are found. One pass is enough unless threads that have
-/// no clocks yet create threads at that moment.
+/// Maximum number of times that the threads are listed, until no new ones are found. Once is enough unless
+/// threads that have no clocks yet create threads at that moment.
 const MAX_PASSES: usize = 10;
 
 /// What to sample, and how often.

@@ -197,7 +197,7 @@ impl Samples {
         for thread in &threads {
             aggregator.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
         }
-        // A wait that began after the profile's end would replace the wait that was in progress at its end.
+        // A wait that began after the end of the profile would replace the wait that was in progress then.
         let at_end: FxHashMap<u32, u64> =
             accounts.iter().map(|(tid, account)| (*tid, account.switches)).collect();
         threads.retain(|thread| at_end.get(&thread.tid) == Some(&thread.switches));

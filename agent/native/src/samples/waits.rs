@@ -1,8 +1,8 @@
 //! Attributes the threads' waiting time to stacks. The stacks of only some waits are known, but the total
 //! times are exact.
 //!
-//! Every long wait is reported individually. Of the short waits, one in `every` is sampled at random and
-//! represents `every` waits. The total time of a thread's short waits is known, and is distributed in
+//! Every long wait is reported individually. Of the short waits, one in `every` is sampled at random and counted
+//! as `every` waits. The total time of a thread's short waits is known, and is distributed in
 //! proportion to the sampled waits.
 
 use rustc_hash::FxHashMap;
@@ -49,10 +49,10 @@ struct Pending {
 struct Sums {
     waits: u64,
     long: WaitTime,
-    /// Time of the sampled long waits, each multiplied by the number of waits that it represents.
+    /// Time of the sampled long waits, each multiplied by its `every`.
     long_weighted: WaitTime,
     short: WaitTime,
-    /// Time of the sampled short waits, each multiplied by the number of waits that it represents.
+    /// Time of the sampled short waits, each multiplied by its `every`.
     short_weighted: WaitTime,
 }
 

@@ -40,7 +40,7 @@ export class Flame {
     new ResizeObserver(() => this.fit()).observe(place);
   }
 
-  /** Return whether the user is interacting with the graph, which must not be redrawn meanwhile. */
+  /** Return whether the user is interacting with the graph. If so, it must not be redrawn. */
   get used() {
     return this.zoomed || this.term !== "" || this.place.matches(":hover, :focus");
   }
