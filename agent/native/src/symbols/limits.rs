@@ -75,5 +75,6 @@ pub const FRAMES: usize = 1024;
 /// Maximum number of unwind steps per snapshot, each about 20 to 50 ns. 20,000 threads with 30 frames take
 /// 600,000.
 pub const STEPS: u64 = 5_000_000;
-/// Maximum number of cached unwind rules, by address: a server uses about 10,000.
-pub const RULES: usize = 64 << 10;
+/// Maximum number of cached unwind rules, by address: their hash table then has 4,096 slots. Samples of running
+/// threads add new addresses for days (a busy server has more than 10,000), so a larger cache would grow as long.
+pub const RULES: usize = 3_500;
