@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 FLOOR = 0.995
 
 #: In MariaDB 10.5, InnoDB also uses condition variables to wait for latches, and its functions have no
-#: symbols. Therefore some waits for page latches are classified as row locks.
-COARSE = pytest.mark.xfail(reason="stripped: waits for page latches look like row locks", strict=False)
+#: symbols. Therefore some waits for page latches are classified as row locks. A share between this value and
+#: FLOOR is reported as a known miss (measured: 97.7 to 99.5 % and 77.3 to 84.6 %); a smaller one fails.
+COARSE = {("mariadb-10.5", "fsync"): 0.95, ("mariadb-10.5", "table_scan"): 0.7}
 
 
 def _marks(subject: str, load: str) -> list[pytest.MarkDecorator]:
     quick = subject in NAMES or (load == "row_lock" and subject in ADDED)
-    marks = [] if quick else [long("the other versions behave in the same way")]
-    return [*marks, COARSE] if subject == "mariadb-10.5" and load in ("fsync", "table_scan") else marks
+    return [] if quick else [long("the other versions behave in the same way")]
 
 
 OBSERVED = [
@@ -50,4 +50,6 @@ def test_affected_threads_get_the_right_wait_class(observatory: Observatory, sub
     counted = tally(seen, subject, load)
     assert counted.total >= seen.snapshots * PLANS[load].connections * 0.9
     assert seen.waits[expected(subject, load)] > 0
+    if COARSE.get((subject, load), FLOOR) <= counted.share < FLOOR:
+        pytest.xfail(f"stripped: waits for page latches look like row locks ({counted.share:.1%} right)")
     assert counted.share >= FLOOR, seen.shown(set(seen.waits) - right(subject, load))

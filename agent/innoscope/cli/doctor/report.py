@@ -28,7 +28,7 @@ _SAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All results. ``servers`` has the checks of each target. ``ignored`` processes were not checked."""
+    """All results: ``servers`` contains the checks of each target; ``ignored`` processes were not checked."""
 
     host: Sequence[Check]
     targets: Sequence[Target]
