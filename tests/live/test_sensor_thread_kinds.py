@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -13,6 +13,7 @@ from innoscope.daemon.protocol.messages import decode_reply
 from innoscope.daemon.sensor.main import Sensor, Settings
 from innoscope.daemon.sensor.watch import ProbeSettings
 from innoscope.metrics.collectors import waits
+from innoscope.sampling.engine import Engine
 from scale import few
 from servers import Server
 from waiting import until
@@ -21,7 +22,6 @@ from workloads import Writers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sampling.engine import Engine
     from innoscope.target.model import Target
 
 #: Options that make the page cleaner write all dirty pages at once, but no client, because the data fits.
@@ -29,8 +29,9 @@ _EAGER: Final = (
     "--innodb-max-dirty-pages-pct=0",
     "--innodb-io-capacity=5000",
     "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flushing-avg-loops=1",  # otherwise 5.6 writes no pages in the first 30 seconds
 )
-_PAGES: Final = 500
+_PAGES: Final = 100
 _NAMES: Final = few(
     ["mysql-5.6.24", "mysql-5.7.22", "mysql-9.7", "mariadb-11.4.5"],
     "mysql-5.6.24",
@@ -76,13 +77,11 @@ def test_no_page_of_the_page_cleaner_is_attributed_to_clients(
     """Delay the first snapshot until the probes could have been attached."""
     may_look = threading.Event()
 
-    def late_engine(target: Target) -> Engine:
+    def late_engine(target: Target, **options: Any) -> Engine:
         may_look.wait()
-        return waits.open_engine(target)
+        return Engine(target, **options)
 
-    defaults = waits.WaitsCollector.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "open_source", late_engine)
+    monkeypatch.setattr(waits, "Engine", late_engine)
     with Server(name, options=_EAGER) as server, Writers(server, 4, rate=500), _watched(server) as sensor:
         try:
             until(lambda: sensor.hello()["servers"])
