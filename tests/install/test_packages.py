@@ -173,6 +173,7 @@ def test_msgspec_is_included_for_each_python(packages: Packages) -> None:
         assert f"/{SITE}/msgspec/_core.cpython-{version.replace('.', '')}-" in paths
 
 
+@long("the quick suite packages the core of this host, which needs this host's glibc")
 def test_programs_need_no_newer_glibc_than_2_28(packages: Packages) -> None:
     """RHEL 8 has glibc 2.28, Debian 11 has 2.31."""
     newest = {
@@ -186,6 +187,7 @@ def test_programs_need_no_newer_glibc_than_2_28(packages: Packages) -> None:
     assert max(tuple(map(int, version.split("."))) for version in in_rpm) == GLIBC
 
 
+@long("the quick suite packages the core of this host, which needs this host's glibc")
 def test_core_needs_only_old_symbols_of_libelf(packages: Packages) -> None:
     """The core is linked with the build host's libelf, which is newer than those of RHEL 8 and Debian 11."""
     core = packages.tree / SITE / "innoscope/_native.abi3.so"

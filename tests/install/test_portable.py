@@ -19,7 +19,7 @@ from install.machine import Machine
 from install.rootfs import clean_root
 from install.test_installed import rpm_command
 from install.test_packages import GLIBC, LIBELF, needed_versions, output_of, programs, requirements
-from scale import few, long
+from scale import long
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from install.conftest import Portable
     from servers import Server
 
-pytestmark = pytest.mark.timeout(900)  # the first test may have to build the core
+pytestmark = [
+    pytest.mark.timeout(900),  # the first test may have to build the core
+    long("the quick suite installs the .deb and the .rpm for Fedora, which contain the same files"),
+]
 
 #: RHEL 8 has zlib 1.2.11.
 ZLIB = (1, 2, 11)
@@ -220,9 +223,7 @@ def test_archive_has_a_name_without_a_distribution(portable: Portable) -> None:
     assert portable.tar.name == f"{Metadata.read().tar_name}.tar.gz"
 
 
-@pytest.mark.parametrize(
-    "release", few(RELEASES, reason="test_archive_runs_from_any_folder, with the tests' own Python")
-)
+@pytest.mark.parametrize("release", RELEASES)
 def test_archive_needs_only_python_and_libelf(portable: Portable, release: str) -> None:
     """Run every command on a release without any Python libraries."""
     with Machine(clean_root(NEEDED, release), {portable.tar.parent: "/srv"}, booted=False) as machine:
@@ -233,7 +234,6 @@ def test_archive_needs_only_python_and_libelf(portable: Portable, release: str) 
         assert machine.run(f"{home}/innoscope", "--version") == VERSION
 
 
-@long("test_rpm_needs_only_what_rhel_has; the same libraries run in the archive")
 def test_rpm_for_rhel_installs_and_uninstalls(portable: Portable, tmp_path: Path) -> None:
     """Install it beside a python3.11 without libraries. The machine runs Debian, so ignore dependencies."""
     with Machine(clean_root(NEEDED), booted=False) as machine:
