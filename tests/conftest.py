@@ -23,7 +23,11 @@ from servers.debian import MYSQL_UID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_INSTALL = "tests/install/"
+#: Tests that share packages or observations of servers, which take long to make, by the start of their path.
+_GROUPS = (
+    ("tests/install/",),
+    ("tests/live/test_completeness.py", "tests/live/test_oracle.py", "tests/live/test_waits.py"),
+)
 _UNIT = Path(__file__).resolve().parent / "unit"
 
 #: Requirements of all tests outside tests/unit, with the remedy. If a requirement is missing, the session
@@ -54,21 +58,21 @@ def servers_config() -> Iterator[Path]:
         del os.environ[allowed_users.VARIABLE]
 
 
-#: Folders and files of tests that `make test` runs in two processes. These tests name servers by pid or
+#: Folders and files of tests that `make test` runs in three processes. These tests name servers by pid or
 #: socket, and other servers and BPF programs do not affect them. All other tests check the kernel for
 #: leftovers, count or measure something on the whole host, or measure times that a busy CPU would change.
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_alerts.py", "test_bad_input.py", "test_blockers.py",
-    "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py", "test_diagnose_less.py",
-    "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py", "test_google_pprof.py",
-    "test_incident_live.py", "test_incident_secrets.py", "test_latch_owners.py", "test_memory.py",
-    "test_metadata_holders.py", "test_namespaces.py", "test_push.py", "test_rule_tools.py",
-    "test_server_digests.py", "test_servers.py",
-    "test_settings.py", "test_sql.py", "test_sql_strangers.py", "test_statements.py",
-    "test_stripped.py", "test_symbols.py",
+    "test_blocking.py", "test_completeness.py", "test_dashboard_data.py", "test_dashboard_schema.py",
+    "test_diagnose_less.py", "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py",
+    "test_google_pprof.py", "test_incident_live.py", "test_incident_secrets.py", "test_latch_owners.py",
+    "test_memory.py", "test_metadata_holders.py", "test_namespaces.py", "test_oracle.py", "test_push.py",
+    "test_rule_tools.py", "test_secrets.py", "test_server_digests.py", "test_servers.py", "test_settings.py",
+    "test_sql.py", "test_sql_strangers.py", "test_statements.py", "test_stripped.py", "test_symbols.py",
     "test_toggle_chaos.py", "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py",
     "test_toggle_memory.py", "test_toggle_memory_refusals.py", "test_toggle_server_refusals.py",
-    "test_toggle_sql.py", "test_unknown_versions.py", "test_unstick.py", "test_web_requests.py",
+    "test_toggle_sql.py", "test_unknown_versions.py", "test_unstick.py", "test_waits.py",
+    "test_web_requests.py",
 })  # fmt: skip
 
 
@@ -96,11 +100,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """Assign tests that share fixtures to the same process: those of one file, and all of tests/install."""
+    """Assign tests that share fixtures to the same process: those of one file, and those of each group."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return _INSTALL if file.startswith(_INSTALL) else file
+        return next((group[0] for group in _GROUPS if file.startswith(group)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:

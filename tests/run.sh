@@ -13,8 +13,8 @@ PYTHONPATH=tests .venv/bin/python -c \
 PYTHONPATH=tests .venv/bin/python -m servers fetch
 cargo test --manifest-path agent/native/Cargo.toml --release --no-default-features --quiet
 
-# First run the tests that can run in parallel, in two processes, then the others (tests/conftest.py).
+# First run the tests that can run in parallel, in three processes, then the others (tests/conftest.py).
 failed=0
-.venv/bin/pytest -n 2 --dist loadfile -m parallel "$@" || failed=1
+.venv/bin/pytest -n 3 --dist loadfile -m parallel "$@" || failed=1
 .venv/bin/pytest -m "not parallel" "$@" || failed=1
 exit "$failed"
