@@ -177,17 +177,14 @@ def test_option_files_with_unsafe_permissions_are_reported(tmp_path: Path) -> No
     assert check()[0] == 9
 
 
-def test_the_status_file_of_toggles_is_readable_but_not_writable(tmp_path: Path) -> None:
+def test_the_status_file_of_toggles_is_readable_but_not_writable(folder: Path) -> None:
     """Check that all users can read toggles.json, and that only root can change the file."""
-    tmp_path.chmod(0o755)
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
-    file = tmp_path / "toggles.json"
+    file = folder / "toggles.json"
     status_file.write(file, {"version": 1, "written_at": 1, "servers": []})
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
-    accesses = stranger(os.getpid(), tmp_path, file)
-    assert [one for one in accesses if str(tmp_path) in one] == [str(file)]
+    accesses = stranger(os.getpid(), folder, file)
+    assert [one for one in accesses if str(folder) in one] == [str(file)]
     file.unlink()
     os.mkfifo(file)
     reader = TogglesFile(file)
