@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-#: Options that minimise the memory and the threads of InnoDB.
+#: Options that minimize the memory and the threads of InnoDB.
 _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",

@@ -48,7 +48,7 @@ _STATISTIC: Final = re.compile(r"stat::(\w+):\s+(\d+)")
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one target. If it failed, ``report`` says why. ``cpu_s`` includes its start."""
+    """The result of one target. If it failed, ``report`` says why. ``cpu_s`` includes start-up."""
 
     target: str
     executions: int

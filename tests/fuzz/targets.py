@@ -105,7 +105,7 @@ def _in_file(data: bytes, load: Callable[[Path], object]) -> None:
 
 
 def _shared_memory() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - only faster than a disk
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - only for speed
 
 
 def incident(data: bytes) -> None:
