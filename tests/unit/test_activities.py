@@ -1,4 +1,4 @@
-"""Activities are recognised from stacks, and their signals are derived from consecutive snapshots."""
+"""Activities are recognized from stacks, and their signals are derived from consecutive snapshots."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ NO_FILE = "/nowhere/my.cnf"
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    """Return a /proc with processes on the host, in another pid namespace, and only in a Docker cgroup."""
+    """Return a fake /proc: processes on the host, in another pid namespace, and only in a Docker cgroup."""
     for pid, inner in ((HOST, "1"), (NESTED, "2\t1"), (IN_CGROUP, "3")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(
@@ -57,7 +57,7 @@ def listening(tmp_path: Path) -> Iterator[str]:
 
 
 def contained(**changes: object) -> Target:
-    """Return this process as if it ran in a container."""
+    """Return a target for this process, as if it ran in a container."""
     return target(**{"pid": os.getpid(), "container": "ab" * 6, **changes})
 
 

@@ -221,7 +221,7 @@ def test_catalog_covers_the_test_servers(name: str) -> None:
 
 
 class FakeEngine:
-    """Takes the prepared snapshot. ``counts`` are the switch counts that ``at_rest`` returns in turn."""
+    """A fake engine with one snapshot. ``counts`` lists the results of ``at_rest``, in order."""
 
     def __init__(self, snapshot: Snapshot, before: Counts, copied: Counts, after: Counts) -> None:
         self._snapshot, self._copied = snapshot, copied
@@ -284,7 +284,7 @@ def test_statement_of_a_thread_that_did_not_run_is_exact() -> None:
     ("before", "after", "query"),
     [({71: 5}, {71: 9}, 1007), ({71: 4}, {71: 5}, 4711), ({71: 4}, {71: 6}, None), ({}, {}, None)],
 )
-def test_changed_statement_is_that_of_the_side_on_which_the_thread_rested(
+def test_changed_statement_is_taken_from_the_side_with_equal_switch_counts(
     before: Counts, after: Counts, query: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[int] = []
@@ -300,7 +300,7 @@ def test_changed_statement_is_that_of_the_side_on_which_the_thread_rested(
     assert query is None or query in chosen
 
 
-def test_running_thread_without_a_lasting_statement_has_none() -> None:
+def test_running_thread_whose_statement_changed_has_none() -> None:
     assert attributed({}, {}, {}, changed=9)[91] is None
     assert attributed({91: 1}, {91: 1}, {91: 1}, changed=9)[91] is None, "its stack is not exact"
 
