@@ -109,7 +109,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """End the session with a remedy if this host cannot run the selected tests.
+    """End the session, and show the remedy, if this host cannot run the selected tests.
 
     Also restore Python's handler for SIGINT: tests interrupt commands with SIGINT, but the background jobs of
     a shell ignore it.

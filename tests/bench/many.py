@@ -113,7 +113,7 @@ def configured(servers: list[Server]) -> list[str]:
 
 
 def settle(agent: Running, every_s: float) -> float:
-    """Scrape until no collector times out any more; return the seconds that this took."""
+    """Scrape until no collector times out; return the elapsed seconds."""
     began = time.monotonic()
     while time.monotonic() - began < _PATIENCE_S:
         failed = Scrapes().take(agent)

@@ -87,7 +87,7 @@ class _Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An action that is repeated at an interval in seconds."""
+    """An action, and the interval in seconds at which it is repeated."""
 
     act: Callable[[], None]
     interval: float

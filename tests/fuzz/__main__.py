@@ -59,7 +59,7 @@ class Result:
 
 
 def default_folder() -> Path:
-    """Return the folder, outside the tree, of seeds, corpora, builds and failing inputs."""
+    """Return the folder for seeds, corpora, builds and failing inputs. It is outside the source tree."""
     return cache_folder() / "fuzz"
 
 

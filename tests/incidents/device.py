@@ -24,10 +24,10 @@ _UNLIMITED: Final = 0
 
 @contextmanager
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
-    """Limit the reads and writes per second of a server on the device that holds its data during the block.
+    """Limit a server's reads and writes per second on its data device while the block runs.
 
-    Needs root and cgroup version 1. Version 2 would also limit writeback, but the hosts of these tests do not
-    have its io controller.
+    This needs root and cgroup version 1. Version 2 would also limit writeback, but the hosts of these tests
+    do not have its io controller.
     """
     group = _BLKIO / f"innoscope-{server.pid}"
     group.mkdir()
@@ -44,7 +44,7 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
 
 @contextmanager
 def quota(server: Server, cpus: float) -> Iterator[None]:
-    """Limit the server's CPU time to ``cpus`` CPUs during the block."""
+    """Limit the server's CPU time to ``cpus`` CPUs while the block runs."""
     group = _CPU / f"innoscope-{server.pid}"
     group.mkdir()
     try:

@@ -64,7 +64,7 @@ def _while_resizing(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _another_client(server: Server, work: Callable[[Cursor, threading.Event], None]) -> Iterator[None]:
-    """Let another client work until the block ends, which sets the event."""
+    """Run ``work`` on another connection. The event, which tells it to return, is set when the block ends."""
     ended = threading.Event()
     with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
         thread = threading.Thread(target=work, args=(cursor, ended))

@@ -201,7 +201,7 @@ def test_ids_ignore_literals_and_layout_but_not_names() -> None:
 
 
 def test_ids_do_not_change() -> None:
-    """Ids are stored: a change of the rules needs a new id, which docs/digests.md has to mention."""
+    """Fail if a change of the rules changes ids: users store them, so docs/digests.md must mention that."""
     assert digest(b"SELECT 1").id == "43d85c22c00119421a119ee1426381a1"
 
 

@@ -44,7 +44,7 @@ def anchors(text: str) -> set[str]:
 
 
 def problems(start: Path, link: str) -> list[str]:
-    """Return what is wrong with a link. ``start`` is the page, or the folder that the link is relative to."""
+    """Return the problems of a link. ``start`` is the page, or the folder that the link is relative to."""
     path, _, anchor = link.partition("#")
     target = ((start if start.is_dir() else start.parent) / path).resolve() if path else start
     if not target.exists() or not target.is_relative_to(ROOT):

@@ -49,7 +49,7 @@ def part(**changes: Member) -> Part:
 
 
 class Connections:
-    """A list of connections in a fake memory."""
+    """A list of connections in fake memory."""
 
     def __init__(self, tid_at: int = TID) -> None:
         self.memory = FakeMemory()

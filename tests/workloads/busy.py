@@ -145,7 +145,7 @@ class Fsync(_Busy):
 
 
 class Writers(_Busy):
-    """Clients change one random row with each statement, in a table of ``megabytes`` MiB, and so dirty pages.
+    """Clients that change a random row in a table of ``megabytes`` MiB with each statement, to dirty pages.
 
     ``rewrite`` changes all 2,000 bytes of the row, to write much redo. ``rate`` limits the statements per
     second of all clients. With ``clean``, the clients start only when hardly any page is dirty.
@@ -189,7 +189,7 @@ class Writers(_Busy):
 
 
 class Readers(Writers):
-    """Clients read one random row with each statement."""
+    """Clients that read a random row with each statement."""
 
     name: ClassVar[str] = "readers"
     counter: ClassVar[str] = "Com_select"
