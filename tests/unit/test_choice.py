@@ -86,7 +86,7 @@ def test_ended_server_is_not_queried(proc: ProcFs) -> None:
         sql.connect(target(pid=99), NO_FILE, proc=proc)
 
 
-def test_password_is_sent_only_to_a_verified_server_of_this_host(proc: ProcFs) -> None:
+def test_password_is_sent_only_to_a_verified_server_on_this_host(proc: ProcFs) -> None:
     account, budget = Credentials("ann", "secret"), login.budget(1)
 
     ours = sql._to_target(proc, target(pid=HOST), account, budget, "localhost", None)

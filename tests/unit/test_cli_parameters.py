@@ -98,7 +98,7 @@ def test_servers_are_named_as_in_mysql() -> None:
 
 
 @pytest.mark.parametrize("daemon", ["agent", "sensor"])
-def test_daemons_log_and_find_their_socket_alike(daemon: str) -> None:
+def test_daemons_have_the_same_options_for_logs_and_sockets(daemon: str) -> None:
     names = {name for parameter in ALL[daemon].params for name in parameter.opts}
     assert {"--log-level", "--log.level", "--log-format", "--log.format", "--sensor-socket"} <= names
 

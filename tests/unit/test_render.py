@@ -199,7 +199,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in shown
 
 
-def test_a_function_without_symbol_is_shown_by_its_address() -> None:
+def test_a_function_without_a_symbol_is_shown_by_its_address() -> None:
     assert "libc.so.6+0x88d3a" in text(report(snapshot_of(thread(1, (Frame(None, "libc.so.6", 0x88D3A),)))))
 
 

@@ -101,7 +101,7 @@ def test_offset_of_the_thread_id_is_found() -> None:
     assert set(connections.read(70, 80, 90)) == {70, 80, 90}
 
 
-def test_descriptor_without_self_pointers_is_no_thread() -> None:
+def test_descriptor_without_self_pointers_is_not_a_thread() -> None:
     connections = Connections()
     connections.add(71, 7)
     thd = connections.add(81, 8)
@@ -361,6 +361,6 @@ def test_unknown_build_has_stacks_and_a_note(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.usefixtures("fake_engine")
 @pytest.mark.parametrize("option", [["--queries"], ["--method", "ptrace"], ["--statement-length", "4097"]])
-def test_contradicting_options_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_options_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stacks", "--statements", *option]) == 2
     assert option[0] in capsys.readouterr().err
