@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ALERTS: Final = Path(__file__).parents[1] / "dashboards" / "alerts"
 
-#: The rules' times are divided by this factor, so that a minute becomes a second. Windows stay at least
+#: The rules' times are divided by this factor, so that a minute becomes a second. Windows are at least
 #: ``LEAST_WINDOW_MS`` long, because a rate needs several scrapes.
 FACTOR: Final = 60
 LEAST_WINDOW_MS: Final = 4_000
@@ -40,7 +40,7 @@ _WINDOW: Final = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 
 
 def scaled(rules: Any, factor: int = FACTOR, least_window_ms: int = LEAST_WINDOW_MS) -> Any:
-    """Divide each ``for`` and window of the rules by ``factor``; windows keep the given minimum length."""
+    """Divide each ``for`` and window by ``factor``, but make no window shorter than ``least_window_ms``."""
 
     def shorter(match: re.Match[str]) -> str:
         return f"[{max(_ms(*match.groups()) // factor, least_window_ms)}ms]"
@@ -212,5 +212,5 @@ class Alerting(Prometheus):
 
 
 def until(holds: Callable[[], Any], words: Callable[[], object], patience: float = _PATIENCE_S) -> Any:
-    """Wait until ``holds()`` is true, and return its value. On timeout, fail with the text of ``words()``."""
+    """Wait until ``holds()`` is true, and return its value. On timeout, fail with the message ``words()``."""
     return waiting.until(holds, words, within_s=patience, every_s=0.1)

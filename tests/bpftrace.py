@@ -32,7 +32,7 @@ class Bpftrace:
 
     def __init__(self, program: str, *, most_keys: int = 4096) -> None:
         ensure_packages(["bpftrace"])
-        # Each instance has its own number, because all instances on the host see each call.
+        # Each instance has its own number, because every bpftrace on the host sees each call.
         self._end = secrets.choice(_NO_PIDS)
         self._program = program + _FRAME.format(end=self._end)
         self._most_keys = most_keys
@@ -88,7 +88,7 @@ class Bpftrace:
 
 
 class Independent(Bpftrace):
-    """Count the hits of ``probes`` while the block runs. Each is a bpftrace probe, with its filter if any."""
+    """Count the hits of ``probes`` (bpftrace probes with optional filters) while the block runs."""
 
     def __init__(self, *probes: str) -> None:
         super().__init__("\n".join(f"{probe} {{ @n = count(); }}" for probe in probes))

@@ -41,7 +41,7 @@ _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
 )
 
 
-#: Allowed owners of servers. Test servers run as root, or in a chroot as a user mysql that exists only there.
+#: Allowed owners of servers. Test servers run as root, or in a chroot as its user mysql (``MYSQL_UID``).
 _RULE = f"users = ['mysql', 'mariadb', {MYSQL_UID}]\nremapped_uids = [0]\n"
 
 
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the files that may run in parallel. Deselect the long tests unless ``--full`` is given."""
+    """Mark the tests that may run in parallel. Deselect the long tests unless ``--full`` is given."""
     for item in items:
         if _PARALLEL & {item.path.name, item.path.parent.name}:
             item.add_marker("parallel")
@@ -113,7 +113,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Stop with a remedy if this machine cannot run the selected tests.
+    """End the session, and show the remedy, if this host cannot run the selected tests.
 
     Also restore Python's handler for SIGINT: tests interrupt commands with SIGINT, but the background jobs of
     a shell ignore it.

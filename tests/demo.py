@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: The smallest download among the test servers with symbols.
 _SERVER = "mysql-5.6.24"
 _CLIENTS = 20
-#: Seconds to wait for the agent. Its first snapshot is slow if the server has much debug information.
+#: Seconds to wait for the agent. Its first snapshot is slow if the server has a lot of debug information.
 _AGENT_S = 30
 
 

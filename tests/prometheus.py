@@ -25,8 +25,8 @@ class Prometheus:
     """A Prometheus on a free loopback port, with its data in ``folder``, as a context manager.
 
     ``options`` contains further lines of the scrape configuration. ``rules`` lists rule files, which are
-    evaluated at the same interval. The block begins after three scrapes. It also serves the data that
-    ``folder``/data already contains.
+    evaluated at the same interval. The block begins after three scrapes. Data that ``folder``/data already
+    contains can be queried, too.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Analyse PromQL queries with promql-parser."""
+"""Analyze PromQL queries with promql-parser."""
 
 from __future__ import annotations
 

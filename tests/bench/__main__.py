@@ -51,7 +51,7 @@ _BENCHES = {
 }
 _JSON = Path("build/bench.json")
 
-#: Settings whose command-line option has another name.
+#: Settings whose command-line option has a different name.
 _OWN_OPTIONS = {
     "servers": ("--server", NAMES),
     "probe_loads": ("--probe-load", PROBE_LOADS),

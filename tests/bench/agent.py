@@ -29,7 +29,7 @@ _TOGETHER = "both"
 #: Seconds between two samples of CPU time and memory.
 _STEP_S = 0.5
 
-#: Maximum seconds until all collectors succeed; includes compiling probes and reading debug information.
+#: Maximum seconds until all collectors succeed. Probes are compiled and debug information is read first.
 _PATIENCE_S = 120
 
 Record = dict[str, Any]

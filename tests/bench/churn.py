@@ -97,7 +97,7 @@ def _connections(server: Server) -> float:
 
 
 def _measure(sensing: Sensing, agent: Running, server: Server) -> dict[str, float]:
-    status, _ = agent.get("/metrics")  # however long it takes: other work may keep the host busy for a moment
+    status, _ = agent.get("/metrics")  # scrape() would fail if the host is busy for a moment
     assert status == HTTPStatus.OK
     reply = of_pid(sensing.client.collect(), server.pid)
     assert reply is not None

@@ -1,8 +1,8 @@
 """Helper process: run one command and print its wall time, CPU time and memory as one line of JSON.
 
 This process is small (``python -I -S``, standard library only), because a command's ru_maxrss includes the
-size of the process that forked it. Arguments: output file, error file, maximum seconds, command. If its
-standard input closes, this process terminates it; otherwise gdb would keep the server stopped.
+size of the process that forked it. Arguments: output file, error file, maximum seconds, command. The command
+is terminated if this process's standard input closes; otherwise gdb would keep the server stopped.
 """
 
 from __future__ import annotations

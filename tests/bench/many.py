@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-#: Options that minimise the memory and the threads of InnoDB.
+#: Options that minimize the memory and the threads of InnoDB.
 _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",
@@ -113,7 +113,7 @@ def configured(servers: list[Server]) -> list[str]:
 
 
 def settle(agent: Running, every_s: float) -> float:
-    """Scrape until no collector times out any more; return the seconds that this took."""
+    """Scrape until no collector times out; return the elapsed seconds."""
     began = time.monotonic()
     while time.monotonic() - began < _PATIENCE_S:
         failed = Scrapes().take(agent)

@@ -118,7 +118,7 @@ def _stacks(snapshot: RawSnapshot, tids: set[int]) -> dict[int, tuple[str, tuple
 
 
 def _times_run(pid: int) -> dict[int, int]:
-    """Return how often each thread was scheduled onto a CPU: the third number of schedstat."""
+    """Return how often each thread was scheduled onto a CPU: the third field of schedstat."""
     times = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:

@@ -28,7 +28,7 @@ def _profiler(pid: str, kind: str, frequency: str) -> Profiler:
 def _until_off(profiler: Profiler) -> dict[str, float]:
     """Take a profile until the command ``off``, and return its size and cost.
 
-    The CPU time excludes the symbolisation at the end, which does not affect the server.
+    The CPU time excludes the symbolization at the end, which does not affect the server.
     """
     profiler.begin()
     reply("on")

@@ -55,7 +55,7 @@ class Settings:
 
 
 def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
-    """Return settings with which every step runs once or twice."""
+    """Return settings that run every step only a few times."""
     return Settings(
         servers=servers,
         connections=200,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Process:
-    """A process that stores its last raw snapshot, which contains the unwinding time; a Snapshot does not."""
+    """A process that stores its last raw snapshot, because only raw ones contain the unwinding time."""
 
     def __init__(self, pid: int, method: str) -> None:
         self._process = Process(pid, method=method)
@@ -87,7 +87,7 @@ class _Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An action that is repeated at an interval in seconds."""
+    """An action, and the interval in seconds at which it is repeated."""
 
     act: Callable[[], None]
     interval: float

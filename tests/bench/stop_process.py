@@ -1,4 +1,4 @@
-"""Helper process: sample the state of a process's main thread every ms, to measure how long it is stopped.
+"""Helper process: sample a process's main thread every millisecond, to measure how long it is stopped.
 
 ``take`` replies with the stopped milliseconds since the last ``take``.
 """

@@ -35,7 +35,7 @@ class Trial:
     after: Window
 
     def change(self, metric: str) -> float:
-        """Return ln(x / m): the metric x, and its geometric mean m in the two empty windows around it."""
+        """Return ln(x / m): x is the metric, and m its geometric mean in the two empty windows around it."""
         around = self.before[metric] * self.after[metric]
         return math.log(self.during[metric]) - math.log(around) / 2
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from servers.launch import Options
 
-#: Clusters that are part of every test that covers all servers, by name.
+#: Clusters by name. Every test that covers all servers also covers these.
 CLUSTERS: Final = {"galera": galera.GaleraCluster, "group-replication": group_replication.ReplicationGroup}
 _SERVERS: Final = {"galera": galera.SERVER, "group-replication": group_replication.SERVER}
 

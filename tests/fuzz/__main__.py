@@ -48,7 +48,7 @@ _STATISTIC: Final = re.compile(r"stat::(\w+):\s+(\d+)")
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one target. If it failed, ``report`` says why. ``cpu_s`` includes its start."""
+    """The result of one target. If it failed, ``report`` says why. ``cpu_s`` includes start-up."""
 
     target: str
     executions: int
@@ -59,7 +59,7 @@ class Result:
 
 
 def default_folder() -> Path:
-    """Return the folder, outside the tree, of seeds, corpora, builds and failing inputs."""
+    """Return the folder for seeds, corpora, builds and failing inputs. It is outside the source tree."""
     return cache_folder() / "fuzz"
 
 

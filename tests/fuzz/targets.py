@@ -38,7 +38,7 @@ from innoscope.toggles import catalog as toggles_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Largest input in bytes by Rust target. Each target is a binary of `tests/fuzz/rust`.
+#: Maximum input size in bytes of each Rust target. Each target is a binary of `tests/fuzz/rust`.
 RUST: Final = {
     "elf": 64 << 10,
     "unwind": 32 << 10,
@@ -105,13 +105,13 @@ def _in_file(data: bytes, load: Callable[[Path], object]) -> None:
 
 
 def _shared_memory() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - only faster than a disk
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - only for speed
 
 
 def incident(data: bytes) -> None:
     """Read an incident file that is made from ``data``.
 
-    If the first byte is below 0x80, the rest is the file; if not, the rest is its JSON text, uncompressed.
+    If the first byte is below 0x80, the rest is the file. Otherwise, the rest is the uncompressed JSON text.
     """
     kind, rest = data[:1], data[1:]
     _in_file(rest if kind < b"\x80" else gzip.compress(rest, 1), files.load)
@@ -180,7 +180,7 @@ class _Replayed(Connection):
         """Do nothing: there is no socket."""
 
     def begin(self) -> None:
-        """Read the greeting, and send the login."""
+        """Read the greeting and log in."""
         self._get_server_information()
         self._request_authentication()  # type: ignore[attr-defined]
 

@@ -44,9 +44,9 @@ def test_a_run_without_executions_has_failed(tmp_path: Path) -> None:
     assert result.report
 
 
-def test_seeds_that_another_session_may_be_using_are_not_removed(tmp_path: Path) -> None:
-    for age, name in enumerate(("seeds-current", "seeds-other-session", "seeds-outdated")):
+def test_seeds_that_another_run_may_be_using_are_not_removed(tmp_path: Path) -> None:
+    for age, name in enumerate(("seeds-current", "seeds-other-run", "seeds-outdated")):
         (tmp_path / name).mkdir()
         os.utime(tmp_path / name, (1_000 - age, 1_000 - age))
     remove_outdated_seeds(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["seeds-current", "seeds-other-session"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seeds-current", "seeds-other-run"]

@@ -29,7 +29,7 @@ class Golden:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return all inputs of the classifier."""
+        """Return the inputs of the classifier, which identify a stack."""
         return (self.running, self.stale, self.comm, self.syscall, self.file, self.frames)
 
 

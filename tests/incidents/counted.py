@@ -119,7 +119,7 @@ class _Runnable:
 
 
 def _host_ticks() -> tuple[int, int]:
-    """Return the used and the unused CPU time of the host, in ticks."""
+    """Return the busy and the idle CPU time of the host, in ticks."""
     numbers = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle = numbers[_IDLE] + numbers[_IOWAIT]
     return sum(numbers) - idle, idle
@@ -134,7 +134,7 @@ def _status(server: Server) -> dict[str, int]:
 def _redo_capacity(server: Server) -> int:
     """Return the size of the redo log in bytes, from the settings that MySQL 8.0.30 deprecated.
 
-    If these settings are given, newer versions still apply them.
+    If these settings are set, newer versions still apply them.
     """
     rows = dict(server.sql("SHOW GLOBAL VARIABLES LIKE 'innodb_log_file%'"))
     return int(rows["innodb_log_file_size"]) * int(rows.get("innodb_log_files_in_group", 1))

@@ -24,10 +24,10 @@ _UNLIMITED: Final = 0
 
 @contextmanager
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
-    """While the block runs, limit the server's reads and writes per second on the device that holds its data.
+    """Limit a server's reads and writes per second on its data device while the block runs.
 
-    Needs root and cgroup version 1. Version 2 would also limit writeback, but the hosts of these tests do not
-    have its io controller.
+    This needs root and cgroup version 1. Version 2 would also limit writeback, but the hosts of these tests
+    do not have its io controller.
     """
     group = _BLKIO / f"innoscope-{server.pid}"
     group.mkdir()
@@ -44,7 +44,7 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
 
 @contextmanager
 def quota(server: Server, cpus: float) -> Iterator[None]:
-    """While the block runs, limit the server's CPU time to ``cpus`` CPUs."""
+    """Limit the server's CPU time to ``cpus`` CPUs while the block runs."""
     group = _CPU / f"innoscope-{server.pid}"
     group.mkdir()
     try:
@@ -89,7 +89,7 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
             (group / "memory.swappiness").write_text("100")
             (group / "memory.limit_in_bytes").write_text(str(limit))
             server.stop()
-            server.start(wait=False)  # moved early: a page is charged to the group that first uses it
+            server.start(wait=False)  # moved early: a page is charged to the first group that touches it
             (group / "cgroup.procs").write_text(str(server.pid))
             server.wait_ready()
             yield

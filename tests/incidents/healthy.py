@@ -74,7 +74,7 @@ def false_alarms(line: Line) -> list[str]:
 
 
 def keep(line: Line) -> None:
-    """Append a result to the file of results."""
+    """Append a result to ``FILE``."""
     FILE.parent.mkdir(exist_ok=True)
     with FILE.open("a") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")

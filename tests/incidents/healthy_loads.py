@@ -153,7 +153,7 @@ LOADS: Final = (
         _mostly_idle,
         _CALM,
     ),
-    _load("connects", "4 clients connect anew for each of 100 statements/s", _connecting, _CALM),
+    _load("connects", "4 clients run 100 statements/s, each on a new connection", _connecting, _CALM),
     _load(
         "point-select-1",
         "1 client of oltp_point_select, without pause",

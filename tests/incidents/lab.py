@@ -33,7 +33,7 @@ _PATIENCE_S = 150.0  # seconds after which a command is considered hung
 ROOT: Final = ("-u", "root")
 
 
-#: Statements that keep the following ones from being replicated: the other node already has the account.
+#: Statements that keep the following ones from being replicated: the first node already has the account.
 _LOCALLY: Final = {"mariadb-10.11-galera": ("SET SESSION wsrep_on = OFF",)}
 
 

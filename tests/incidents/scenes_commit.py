@@ -1,4 +1,4 @@
-"""Define incidents in which commits wait for the device or for something else."""
+"""Define incidents in which commits wait for a slow device or for a configured delay."""
 
 from __future__ import annotations
 

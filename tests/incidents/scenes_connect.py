@@ -19,7 +19,7 @@ _CLIENTS: Final = 6
 _CLIENT: Final = "127.0.0.9"
 #: The address of the silent name server.
 _NAME_SERVER: Final = "127.0.0.10"
-#: The resolver's limits are the largest that glibc accepts: it gives up only after two minutes.
+#: The resolver's limits are the largest that glibc accepts: it gives up only after 150 s.
 _RESOLV_CONF: Final = f"nameserver {_NAME_SERVER}\noptions timeout:30 attempts:5\n"
 _NSSWITCH_CONF: Final = "passwd: files\ngroup: files\nhosts: files dns\n"
 _WITHIN_S: Final = 60

@@ -52,7 +52,7 @@ def _scans(server: Server) -> Repeated:
 
 @contextlib.contextmanager
 def _waits_for_transaction(server: Server) -> Iterator[None]:
-    """Wait for the GTID of a transaction that never happens: a wait that no finding covers."""
+    """Wait for the GTID of a transaction that never commits. No finding covers this wait."""
     with Idle(server, 10) as idle, Crowd(server, 4, idle.database) as crowd:
         crowd.send(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_UNKNOWN_GTID}', 100)")
         until(lambda: len(idle.listed("INFO LIKE 'SELECT WAIT_FOR%'")) == 4)

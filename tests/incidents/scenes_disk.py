@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from servers import Server
 
 _CLIENTS: Final = 4
-#: Sizes of the database's disk in MiB: too small for the rows of all clients, and more than large enough.
+#: Sizes of the database's tmpfs in MiB: too small for the rows of all clients, and more than large enough.
 _FULL, _ROOMY = 2, 256
 
 
 @contextmanager
 def _inserting(server: Server, size_mib: int) -> Iterator[None]:
-    """Insert and delete rows of 1 MiB in MyISAM tables whose database is on a disk of its own."""
+    """Insert and delete rows of 1 MiB in MyISAM tables whose database is on its own tmpfs."""
     folder = server.folder.data / "shop"
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")

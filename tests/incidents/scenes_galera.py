@@ -106,7 +106,7 @@ def _unlocked(first: Server, diagnosed: int) -> Iterator[Server]:
 
 @contextmanager
 def _conflicts(first: Server, tables: tuple[str, str], rows: int) -> Iterator[Server]:
-    """On each of two nodes, change the first rows of one table."""
+    """Change the first rows of a table on each of two nodes; ``tables`` names the table of each node."""
     with _cluster(first) as cluster, ExitStack() as stack:
         for node, table in zip(cluster.nodes, tables, strict=False):
             stack.enter_context(_writers(node, table, rows, rate=0, count=_STORM))

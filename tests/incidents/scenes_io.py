@@ -1,4 +1,4 @@
-"""Define incidents with heavy writes and reads, and a lack of memory."""
+"""Define incidents with heavy writes: redo logs that are too small, and too many dirty pages."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _latch(name: str, server: str) -> Incident:
     return Incident(
         name, server, "latch_contention", _crowd_listed, _crowd_beside,
         options=("--max-connections=1200",), seconds=10,
-        what="32 connections run SHOW PROCESSLIST in a loop, with 1,000 connections in the list",
+        what="32 connections query information_schema.PROCESSLIST in a loop, with 1,000 connections in it",
     )  # fmt: skip
 
 

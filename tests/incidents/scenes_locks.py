@@ -1,4 +1,4 @@
-"""Define incidents with deadlock searches, opening tables and the history list."""
+"""Define incidents with deadlock searches, the table cache, the history list and the privilege cache."""
 
 from __future__ import annotations
 

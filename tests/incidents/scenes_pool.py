@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CLIENTS: Final = 8
 _SIZES: Final = (1 << 30, 4 << 30)
-#: A resize initialises all blocks, even those that never held a page, so the pool need not be filled.
+#: A resize initializes all blocks, even those that never held a page, so the pool need not be filled.
 _POOL: Final = (f"--innodb-buffer-pool-size={_SIZES[-1]}", "--innodb-buffer-pool-instances=1")
 #: Seconds between two attempts to resize a pool that is being resized.
 _AGAIN_S: Final = 0.02
@@ -45,7 +45,7 @@ _FULL: Final = (
 _COLUMNS: Final = 40
 _PAGES: Final = 31
 _FILLED: Final = 90_000
-#: Number of tables that are dropped, and of the partitions of each, which are dropped one after the other.
+#: Number of tables to drop, and of partitions per table. DROP TABLE drops the partitions one by one.
 _TABLES: Final = 3
 _PARTITIONS: Final = 200
 
@@ -64,7 +64,7 @@ def _while_resizing(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _another_client(server: Server, work: Callable[[Cursor, threading.Event], None]) -> Iterator[None]:
-    """Let another client work until the block ends, which sets the event."""
+    """Run ``work`` on another connection. The event, which tells it to return, is set when the block ends."""
     ended = threading.Event()
     with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
         thread = threading.Thread(target=work, args=(cursor, ended))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 _Options = Mapping[str, "str | int | None"]
-#: Half as much data as in the profile tests. Recovery still takes long enough, because the device is slow.
+#: Fewer than by default in make_redo and make_backlog: less data suffices, because the device is slow.
 _DOUBLINGS = 14
 #: Options for mariadb-11.4.5, whose single redo log file must be as large as both files of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}

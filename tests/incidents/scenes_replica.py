@@ -132,7 +132,7 @@ def following(replica: Server) -> Iterator[Pair]:
 
 @contextmanager
 def _transaction(replica: Server, hold: str) -> Iterator[tuple[Pair, Any]]:
-    """Begin a transaction on the replica. It holds a lock that the applier needs; yield its cursor."""
+    """Begin a transaction that holds a lock that the applier needs; yield the pair and the cursor."""
     with (
         following(replica) as pair,
         closing(replica.connect(database="shop")) as holder,

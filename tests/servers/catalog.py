@@ -1,9 +1,9 @@
 """Define the source, layout and requirements of the test servers.
 
-This module contains only package names. The registries come from the configuration of the clients (mvn, npm,
-apt-get, mmdebstrap).
+This module contains only package names. The registries are those that the clients (mvn, npm, apt-get,
+mmdebstrap) are configured to use.
 
-Released artefacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
+Released artifacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
 removes a version when the next one is released, so a pinned checksum would break within weeks. For Debian
 packages, apt verifies the archive's signature, and the release series (``version``) is checked by running the
 binary.
@@ -62,7 +62,7 @@ class Spec:
 
     name: str
     flavour: Literal["mysql", "mariadb"]
-    version: str  #: what ``SELECT VERSION()`` starts with
+    version: str  #: prefix of the result of ``SELECT VERSION()``
     source: Maven | Npm | DebianPackages | DebianRoot
     mysqld: str
     bootstrap: Bootstrap
@@ -102,7 +102,7 @@ _MARIADB_10_11 = Spec(
     libraries=_MARIADB_DEBIAN,
     options=("--back-log=1000",),
     os_thread_sql=_MARIADB_TIDS,
-    notes="the most common MariaDB; stripped and InnoDB names hidden, no debug package to be had",
+    notes="the most common MariaDB; stripped and InnoDB names hidden, no debug package available",
 )
 
 _ALL = (

@@ -39,7 +39,7 @@ class Installation:
 
     @property
     def template(self) -> Path:
-        """Return the initialised data directory. It is copied for each new server and never used directly."""
+        """Return the initialized data directory. It is copied for each new server and never used directly."""
         return self.folder / "template"
 
     @property

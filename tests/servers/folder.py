@@ -17,7 +17,7 @@ class Folder:
     """A server's folder. It is in /tmp to keep paths short: a Unix socket path is limited to 107 bytes.
 
     A server in a chroot also gets a folder in the chroot.
-    ``outside`` is the path on the host, and ``inside`` is the path of the same folder for the server.
+    ``outside`` is the folder's path on the host, and ``inside`` its path as the server sees it.
     """
 
     def __init__(self, installation: Installation) -> None:

@@ -1,9 +1,9 @@
 """Clean up processes and folders when the test process exits, even if it is killed.
 
-PR_SET_PDEATHSIG is not sufficient: it fires when the *thread* that forked ends, and the kernel clears it when
-mysqld changes its user. So a small sibling process, the keeper, holds the read end of a pipe. When our end of
-the pipe is closed, the keeper kills the registered processes (by pidfd, so never a reused pid) and removes
-the registered folders.
+PR_SET_PDEATHSIG is not sufficient: it fires when the *thread* that forked the server exits, and the kernel
+clears it when mysqld changes its user ID. So a small sibling process, the keeper, holds the read end of a
+pipe. When our end of the pipe is closed, the keeper kills the registered processes (by pidfd, so never a
+reused pid) and removes the registered folders.
 """
 
 from __future__ import annotations

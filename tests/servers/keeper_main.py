@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 
-#: Maximum milliseconds to wait for the end of a killed process before its folder is removed.
+#: Maximum milliseconds to wait for a killed process to exit before its folder is removed.
 _GONE_MS = 10_000
 
 

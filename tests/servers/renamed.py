@@ -32,7 +32,7 @@ def renamed(name: str, changes: Mapping[str, str], folder: Path) -> Installation
 
 
 def _link_all(real: Path, copy: Path, except_for: str) -> None:
-    """Link a folder's contents into the copy, except the file ``except_for``. Create its parent folders."""
+    """Link a folder's contents into the copy, except ``except_for``, and create its parent folders."""
     first, _, rest = except_for.partition("/")
     copy.mkdir(parents=True)
     for entry in real.iterdir():

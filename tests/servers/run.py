@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: The environment of a server, which does not depend on the user's environment.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
-#: Timeout of a command in seconds, for clients that hang. Downloading 150 MB takes less.
+#: Timeout of a command in seconds, for clients that hang. Downloading 150 MB takes less time.
 _TIMEOUT = 900
 
 

@@ -31,7 +31,7 @@ class Server:
 
     ``options`` follow the defaults (see ``launch``). ``kill()`` and ``stop()`` keep the data directory, and
     ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove the folder.
-    ``prefix`` is a command that prepares namespaces or limits and then becomes the server.
+    ``prefix`` is a command that sets up namespaces or limits and then execs the server.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Server:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback address that is free now."""
+    """Return a currently free TCP port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

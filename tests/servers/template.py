@@ -1,4 +1,4 @@
-"""Initialise one data directory per server; copying it is faster than initialising another."""
+"""Initialize one data directory per server; copying it is faster than initializing another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from servers.fetch import Installation
     from servers.folder import Folder
 
-#: Maximum seconds to initialise a data directory; it takes 2 to 5 on an idle machine.
+#: Maximum seconds to initialize a data directory; an idle machine needs 2 to 5 s.
 _TIMEOUT = 120
 
 #: SQL files in MariaDB's folder share/mysql, named without the prefix ``mysql_``. In 11.8,
@@ -26,7 +26,7 @@ _SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 
 
 def initialise(installation: Installation, folder: Folder) -> None:
-    """Initialise a data directory with the server's own tool."""
+    """Initialize a data directory with the server's own tool."""
     spec, home, data = installation.spec, installation.home, folder.data
     print(f"servers: {spec.name}: initialising its data directory (once)", flush=True)
     match spec.bootstrap:

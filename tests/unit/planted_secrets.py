@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import random
 
 SECRET: Final = "hunter2"  # noqa: S105
-#: Statements whose literals servers read differently, depending on version, sql_mode or character set.
+#: Statements whose literals servers parse differently, depending on version, sql_mode or character set.
 AMBIGUOUS: Final = (
     # a function body of MySQL 9, with and without a tag, and the same text on an older server
     f"CREATE FUNCTION f() RETURNS INT LANGUAGE JAVASCRIPT AS $$ let password = {SECRET} $$",

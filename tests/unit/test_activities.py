@@ -1,4 +1,4 @@
-"""Activities are recognised from stacks, and their signals are derived from consecutive snapshots."""
+"""Activities are recognized from stacks, and their signals are derived from consecutive snapshots."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_activity_of_a_client(functions: tuple[str, ...], found: tuple[str, ...]
 
 
 def clients(activity: str, tids: Sequence[int], **waiting: int) -> Evidence:
-    """Return evidence with a snapshot for each of ``tids``: the thread in the activity, or 0 for none."""
+    """Return evidence with one snapshot per item of ``tids``: the thread in the activity, or 0 for none."""
     counts = {(CLIENT, wait): count for wait, count in waiting.items()}
     snapshots = tuple(
         SnapshotSummary(float(number), counts, doing={activity: (tid,)} if tid else {})

@@ -35,7 +35,7 @@ NO_FILE = "/nowhere/my.cnf"
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    """Return a /proc with processes on the host, in another pid namespace, and only in a Docker cgroup."""
+    """Return a fake /proc: processes on the host, in another pid namespace, and only in a Docker cgroup."""
     for pid, inner in ((HOST, "1"), (NESTED, "2\t1"), (IN_CGROUP, "3")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(
@@ -57,7 +57,7 @@ def listening(tmp_path: Path) -> Iterator[str]:
 
 
 def contained(**changes: object) -> Target:
-    """Return this process as if it ran in a container."""
+    """Return a target for this process, as if it ran in a container."""
     return target(**{"pid": os.getpid(), "container": "ab" * 6, **changes})
 
 
@@ -86,7 +86,7 @@ def test_ended_server_is_not_queried(proc: ProcFs) -> None:
         sql.connect(target(pid=99), NO_FILE, proc=proc)
 
 
-def test_password_is_sent_only_to_a_verified_server_of_this_host(proc: ProcFs) -> None:
+def test_password_is_sent_only_to_a_verified_server_on_this_host(proc: ProcFs) -> None:
     account, budget = Credentials("ann", "secret"), login.budget(1)
 
     ours = sql._to_target(proc, target(pid=HOST), account, budget, "localhost", None)

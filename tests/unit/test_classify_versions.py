@@ -118,7 +118,7 @@ WAITS = [
         "galera_wait",
     ),
     ("PXC 5.7", (*COND, "libgalera_smm.so!", "wsrep_to_isolation_begin", *CLIENT), "galera_wait"),
-    # the rest
+    # replication, clone and others
     ("8.0", (*COND, "Mutex_cond_array::wait", "Gtid_state::wait_for_gtid", *CLIENT), "replication"),
     ("8.0", (*SLEEP, "Clone_Sys::wait", "clone_mark_wait", *CLIENT), "clone"),
     ("8.0", (*SLEEP, "myclone::Client::wait", "myclone::Client::clone", *CLIENT), "clone"),

@@ -45,7 +45,7 @@ ALL = dict(commands())
         (" 1d ", 86400.0), ("366d", 31622400.0),
     ],
 )  # fmt: skip
-def test_times(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds
 
 
@@ -56,13 +56,13 @@ def test_times(text: str, seconds: float) -> None:
         *((text, "is out of range: 0.1s to 10m") for text in ("0s", "11m", "999999999d")),
     ],
 )  # fmt: skip
-def test_what_is_not_a_time(text: str, why: str) -> None:
+def test_invalid_durations_are_rejected(text: str, why: str) -> None:
     with pytest.raises(click.BadParameter, match=re.escape(why)):
         Duration(0.1, 600).convert(text, None, None)
 
 
 def test_every_time_has_the_same_type() -> None:
-    """Check that options for times are Durations: only budgets, which are not times, are plain numbers."""
+    """Check that all options for times are Durations, and that only budgets are plain numbers."""
     plain = {
         f"{words} {parameter.opts[-1]}"
         for words, command in ALL.items()
@@ -98,7 +98,7 @@ def test_servers_are_named_as_in_mysql() -> None:
 
 
 @pytest.mark.parametrize("daemon", ["agent", "sensor"])
-def test_daemons_log_and_find_their_socket_alike(daemon: str) -> None:
+def test_daemons_have_the_same_options_for_logs_and_sockets(daemon: str) -> None:
     names = {name for parameter in ALL[daemon].params for name in parameter.opts}
     assert {"--log-level", "--log.level", "--log-format", "--log.format", "--sensor-socket"} <= names
 
@@ -135,7 +135,7 @@ def test_nearly_right_words_get_a_suggestion(
     assert says in " ".join(capsys.readouterr().err.split())
 
 
-def test_no_suggestion_for_what_is_not_similar() -> None:
+def test_no_suggestion_for_a_dissimilar_word() -> None:
     assert did_you_mean("lunch", COMMANDS) == ""
 
 
@@ -187,7 +187,7 @@ def test_every_help_has_examples(words: str, capsys: pytest.CaptureFixture[str])
     assert f"innoscope {words}" in shown.partition("Examples:")[2]
 
 
-def test_help_begins_with_what_is_used_most() -> None:
+def test_help_lists_the_most_used_commands_first() -> None:
     assert list(COMMANDS)[:5] == ["diagnose", "stacks", "top", "watch", "profile"]
 
 

@@ -33,7 +33,7 @@ def process(root: Path, pid: int, executable: str, *words: str) -> None:
         (("python3", "-P", "-m", "innoscope.cli.main", "sensor", "--socket", "/s"), "sensor"),
     ],
 )
-def test_own_process_is_recognised_by_its_command_line(
+def test_own_process_is_recognized_by_its_command_line(
     words: tuple[str, ...], command: str, tmp_path: Path
 ) -> None:
     process(tmp_path, 7, "/usr/bin/python3.11", *words)

@@ -44,7 +44,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
-    """Return this process as a server, with a journal in a temporary folder."""
+    """Return a target for this process; its journal is in a temporary folder."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(tmp_path / "state"))
     return identify(ProcFs(), os.getpid())
 

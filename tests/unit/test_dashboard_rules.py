@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BOARDS = grafana.dashboards()
 INTERVAL_S = 60
-#: The Grafana units that the dashboards use. For an unknown unit, Grafana shows only the number.
+#: The Grafana units that the dashboards use. Grafana shows an unknown unit as text after the number.
 UNITS = {"none", "short", "percentunit", "bytes", "Bps", "ops", "s", "dateTimeAsIso"}
 
 

@@ -109,7 +109,7 @@ def test_the_oldest_modification_has_a_zone_of_its_own(oldest: float, age: float
     assert found["checkpoint_zone/checkpoint"] == 1
 
 
-def test_pages_of_no_known_owner_belong_to_locks() -> None:
+def test_pages_without_a_known_owner_belong_to_locks() -> None:
     values = POOL | {"buffer_pool_owner_pages.hash_index": 3, "buffer_pool_owner_pages.recovery": 1}
 
     found = _of(derived.derive(values, None, 0))

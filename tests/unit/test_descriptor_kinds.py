@@ -19,7 +19,7 @@ READ, SYNC = FILE_OPERATIONS["pread"], FILE_OPERATIONS["fsync"]
 
 
 class Server:
-    """This process as a server. Its files of each name are opened with the same descriptor."""
+    """This process as a server, which opens all its files with the same descriptor."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

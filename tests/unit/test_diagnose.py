@@ -212,7 +212,7 @@ def test_same_evidence_gives_the_same_record() -> None:
     assert record(one, judge(one))["client_threads"] == {"row_lock": 10.0, "idle": 5.0}
 
 
-def test_record_and_incident_file_name_the_snapshots_of_a_lock_looks() -> None:
+def test_record_and_incident_file_use_the_key_looks_for_snapshots() -> None:
     held = HeldLock("mutex", "LOCK_open", 4096, 7, (8,), 1, snapshots=3)
     one = evidence({"mutex": 10}, {"uptime_seconds": 1.0}, owners=(held,))
     assert record(one, judge(one))["owners"][0]["looks"] == 3

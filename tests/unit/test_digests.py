@@ -19,7 +19,7 @@ CONTEXTS: tuple[dict[str, Any], ...] = (
     {"flavour": "mariadb", "version": (10, 11, 6)},
 )
 
-#: Statements and their texts, which are those of MySQL 8.0.31 and 9.7.
+#: Statements and their digest texts in MySQL 8.0.31 and 9.7.
 TEXTS = {
     "select * from t": "SELECT * FROM `t`",
     "SELECT a.b, `a``b` FROM db.t AS a;": "SELECT `a` . `b` , `a`b` FROM `db` . `t` AS `a`",
@@ -54,7 +54,7 @@ TEXTS = {
     "": "",
 }
 
-#: Statements with a secret: its word and digits must never be in a text, wherever the statement is cut.
+#: Statements with secrets, which must never appear in a digest text, wherever the statement is cut.
 SECRETS = (
     f"SELECT '{WORD}'",
     f'SELECT "{WORD}"',
@@ -116,7 +116,7 @@ SECRETS = (
     rf"SELECT 'C:\', {DIGITS}, '{WORD}', 'D:\'",
     rf"SELECT 'C:\', 'a', '{WORD}', '\', '{WORD}', {WORD.upper()!r}",
     rf"INSERT INTO t VALUES ('\', '{WORD}'), ('\', '{WORD}'), ('\', '{WORD}')",
-    # ANSI_QUOTES, where "a\" is a complete identifier and the backslash in '\'' escapes
+    # ANSI_QUOTES, where "a\" is a complete identifier and the backslash in '\'' escapes the quote
     rf"""SELECT "a\" = 'x" {WORD} '""",
     rf"""SELECT "a\", 'it\'s {WORD} " {WORD}'""",
 )
@@ -201,7 +201,7 @@ def test_ids_ignore_literals_and_layout_but_not_names() -> None:
 
 
 def test_ids_do_not_change() -> None:
-    """Ids are stored: a change of the rules needs a new id, which docs/digests.md has to mention."""
+    """Fail if a change of the rules changes ids: users store them, so docs/digests.md must mention that."""
     assert digest(b"SELECT 1").id == "43d85c22c00119421a119ee1426381a1"
 
 

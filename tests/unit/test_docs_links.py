@@ -44,7 +44,7 @@ def anchors(text: str) -> set[str]:
 
 
 def problems(start: Path, link: str) -> list[str]:
-    """Return what is wrong with a link. ``start`` is the page, or the folder that the link is relative to."""
+    """Return the problems of a link. ``start`` is the page, or the folder that the link is relative to."""
     path, _, anchor = link.partition("#")
     target = ((start if start.is_dir() else start.parent) / path).resolve() if path else start
     if not target.exists() or not target.is_relative_to(ROOT):
@@ -90,7 +90,7 @@ def test_every_page_is_reachable_through_links() -> None:
     assert {page for page in PAGES if page.parent == ROOT / "docs"} - reached == set()
 
 
-def test_links_and_anchors_are_recognised(tmp_path: Path) -> None:
+def test_links_and_anchors_are_recognized(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
         '# One [two](b.md)\n## One\n## One\n[`[[x]]` y](#one-two) [y](a.md#one-1 "t") `[z](none.md)`\n'
         "```\n[w](none.md)\n# no heading\n```\n[v](https://example.net/) ![p](none.png) [q](#nothing)\n"

@@ -17,7 +17,7 @@ OLD = {"connection": "2", "state": "RUNNING", "seconds": "13", "rows_locked": "0
 
 
 def test_deadlock_searches_are_estimated_from_the_rate_of_waits() -> None:
-    """Use a probe that measured a few searches of 0.1 ms, and a rate of 4,000 new waits per second."""
+    """Use a probe that measured 1,000 searches of 0.1 ms, and a rate of 4,000 new waits per second."""
     begun, ended = WAITS
     before, after = begun | SEARCHES, ended | SEARCHES
     [first, second] = judge(evidence({"row_lock": 100, "on_cpu": 3}, before, after)).findings

@@ -72,7 +72,7 @@ def test_string_that_ends_with_a_backslash_cuts_off_the_rest() -> None:
         ("SELECT $x", False),
     ],
 )
-def test_unfinished_literals_and_comments_are_recognised(text: str, open_: bool) -> None:
+def test_unfinished_literals_and_comments_are_recognized(text: str, open_: bool) -> None:
     assert unfinished(text) is open_
 
 

@@ -74,7 +74,7 @@ def test_filter_selects_by_class_and_by_name_or_statement(chosen: Filter, tids: 
     assert [item.tid for item in chosen.apply(mixed()).threads] == tids
 
 
-def test_empty_filter_returns_the_dump_itself() -> None:
+def test_empty_filter_returns_the_snapshot_itself() -> None:
     whole = mixed()
 
     assert Filter().apply(whole) is whole

@@ -42,13 +42,13 @@ def test_counts_are_exact_without_a_duty_cycle() -> None:
 def test_counts_of_a_window_are_added_while_the_pause_passes() -> None:
     totals, metric = Totals(), _COUNTER.metric
     seen = []
-    for due in (0.0, 0.25, 1 / 3, 1.0):  # in the window, then 1/4, 1/2 and all of the pause later
+    for due in (0.0, 0.25, 1 / 3, 1.0):  # in the window, then after 1/4, 1/2 and all of the pause
         totals.add(_contents(10), {metric: Share(5, due)}, {})
         seen.append(_total(totals))
     assert seen == pytest.approx([10, 20, 30, 50])
 
 
-def test_nothing_is_owed_once_the_probe_is_always_attached() -> None:
+def test_nothing_is_extrapolated_once_the_probe_is_always_attached() -> None:
     totals, metric = Totals(), _COUNTER.metric
     totals.add(_contents(10), {metric: Share(5, 0.5)}, {})
     totals.add(_contents(12), {}, {})

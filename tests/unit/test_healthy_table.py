@@ -22,7 +22,7 @@ def test_each_allowed_finding_has_a_truth() -> None:
     assert {name for load in LOADS for name in load.right} == TRUTHS.keys()
 
 
-def test_allowed_and_proven_finding_is_no_alarm() -> None:
+def test_allowed_and_proven_finding_is_not_an_alarm() -> None:
     assert false_alarms(_line("read-only-8", _SATURATED, "cpu_saturated")) == []
 
 

@@ -34,7 +34,7 @@ def test_rows_fill_missing_columns_and_expire() -> None:
     assert ring.since(0)[0] == [110, 125]
 
 
-def test_clock_that_is_set_back_removes_rows_of_the_future() -> None:
+def test_setting_the_clock_back_removes_future_rows() -> None:
     ring = Ring(HOUR, missing=math.nan)
     for at in (100, 110, 120):
         ring.add(at, {"a": at})

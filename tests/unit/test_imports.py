@@ -145,7 +145,7 @@ def test_no_daemon_starts_py_spy() -> None:
     assert "innoscope.cli.py_spy" not in reached
 
 
-def test_agent_imports_nothing_of_the_sensor() -> None:
+def test_agent_imports_nothing_from_the_sensor() -> None:
     reached = modules_from("innoscope.cli.commands.agent")
 
     assert "innoscope.daemon.protocol.client" in reached, "modules_from must follow this import"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: A server whose InnoDB has no symbols and whose threads are all named mariadbd. Only threads of the SQL
-#: layer and of the thread pool can be recognised on it.
+#: layer and of the thread pool can be recognized on it.
 STRIPPED = "mariadb-10.11"
 
 

@@ -70,7 +70,7 @@ def test_confirmed_layout_is_used() -> None:
     }
 
 
-def test_offset_that_the_code_does_not_use_refuses_the_whole_variable() -> None:
+def test_an_offset_that_the_code_does_not_use_rejects_the_whole_variable() -> None:
     found = _described(total=(0x4C0, 0x320, 0x3A8))
 
     assert set(found.members) == {"stats.reads", "stats.waits", "instances"}
@@ -127,11 +127,11 @@ def test_small_offsets_without_instructions_are_refused() -> None:
         )
 
 
-def test_other_distance_of_elements_is_refused() -> None:
+def test_a_different_stride_is_refused() -> None:
     assert "does not use 0x4c0" in _described(total=(0x500, 0x318, 0x3A8)).missing["pools[*].free"]
 
 
-def test_other_size_of_a_variable_is_refused() -> None:
+def test_a_different_size_of_a_variable_is_refused() -> None:
     found = _described(sizes=SIZES | {"stats": 608, "instances": 4})
 
     assert set(found.members) == {"pools[*].free", "pools[*].used"}

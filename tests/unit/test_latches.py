@@ -73,8 +73,15 @@ STACKS = {
         "trx_erase_from_serialisation_list_low",
         "trx_release_impl_and_expl_locks",
     ): "the order of commits",
-    # These function names end like names of system calls.
-    ("sched_yield", "rw_lock_s_lock_spin", "buf_page_get_gen", "rr_sequential"): "in buf_page_get_gen",
+    # sub_select and do_select end like the name of a system call, but do not belong to a lock.
+    (
+        "sched_yield",
+        "rw_lock_s_lock_spin",
+        "buf_page_get_gen",
+        "rr_sequential",
+        "sub_select",
+        "do_select",
+    ): "in buf_page_get_gen",
 }
 
 

@@ -34,7 +34,7 @@ TARGET = target(pid=os.getpid(), executable="/mysqld")
 
 @dataclass
 class FakeGlobals:
-    """Imitates ``_native.Globals``."""
+    """A stand-in for ``_native.Globals``."""
 
     symbols: dict[str, Symbol]
     source: str
@@ -183,7 +183,7 @@ class _Slot(ctypes.Structure):
 def test_least_value_behind_pointers_ignores_null(
     ends: tuple[int | None, ...], least: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The ends of flush lists are pages; a list without dirty pages has none."""
+    """Read the last page of each flush list; a list without dirty pages has none."""
     pages = [None if end is None else _Page(0, end) for end in ends]
     array = (ctypes.c_void_p * 3)(*[None if page is None else ctypes.addressof(page) for page in pages])
     term = Term(ctypes.addressof(array), Member((0,), 8, "pointer", 8, 3))

@@ -1,4 +1,4 @@
-"""The package has only one implementation each of version ranges, schemas, sanitising and caching."""
+"""The package has only one implementation each of version ranges, schemas, sanitizing and caching."""
 
 from __future__ import annotations
 

@@ -124,10 +124,10 @@ class Terminal(io.StringIO):
         ({"TERM": "dumb"}, "a\\x1b[2J\n"),
     ],
 )
-def test_colours_are_for_terminals_that_have_them(
+def test_only_terminals_that_support_colors_get_them(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], begins: str
 ) -> None:
-    """Check that control characters in the text are escaped, whether or not the text is coloured."""
+    """Check that control characters in the text are escaped, whether or not the text is colored."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in environment.items():
@@ -138,7 +138,7 @@ def test_colours_are_for_terminals_that_have_them(
     assert terminal.getvalue().startswith(begins)
 
 
-def test_no_colours_in_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_colors_in_files(capsys: pytest.CaptureFixture[str]) -> None:
     console.line(console.Coloured("a", console.Colour.RED))
 
     assert capsys.readouterr().out == "a\n"

@@ -238,7 +238,7 @@ def test_thds_are_read_from_the_arrays_of_stripped_builds(version: tuple[int, ..
 
 
 class ShiftingMemory(FakeMemory):
-    """A memory in which an element of an array moves to the front after the front has been read once."""
+    """Fake memory in which an element of an array moves to the front after the front has been read once."""
 
     shift: tuple[int, ...] = ()
 

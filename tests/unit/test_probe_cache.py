@@ -1,4 +1,4 @@
-"""Probe addresses are cached until the file changes, the cost of a hit for one boot and one day."""
+"""Probe addresses are cached until the file changes; the cost of a hit, until the next day or boot."""
 
 from __future__ import annotations
 

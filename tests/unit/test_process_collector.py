@@ -94,7 +94,7 @@ def test_a_reused_or_missing_pid_is_gone(pid: int) -> None:
 def test_reading_many_threads_is_spread_over_scrapes_and_then_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Simulate that reading 500 threads takes 62 ms. A scrape stops reading after 50 ms.
+    """Simulate a host on which reading 500 threads takes 62 ms. A scrape stops reading after 50 ms.
 
     Reading all threads takes 0.16 s, so the pause before the next read is 32 s.
     """

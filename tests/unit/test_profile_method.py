@@ -16,7 +16,7 @@ TARGET = target(pid=os.getpid())
 
 
 class Events:
-    """Perf events of threads, for time in user mode only."""
+    """A stand-in for ``_native.PerfOnCpu``, with one event per thread and without time in the kernel."""
 
     per_cpu = in_kernel = False
 

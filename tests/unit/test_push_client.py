@@ -173,7 +173,7 @@ def test_a_broken_connection_has_a_reason_and_the_next_push_succeeds(
         assert len(there.received) == 1
 
 
-def test_a_closed_port_and_an_unknown_host_are_told_apart() -> None:
+def test_a_closed_port_and_an_unknown_host_have_different_reasons() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert failure(push(f"http://127.0.0.1:{port}")).reason == "connection"

@@ -203,7 +203,7 @@ def test_the_receiver_can_ask_for_a_longer_pause() -> None:
     assert len(world.got) == 1
 
 
-def test_a_refused_profile_is_dropped_and_the_rest_is_sent() -> None:
+def test_a_refused_profile_is_dropped_and_the_others_are_sent() -> None:
     world = World(interval_seconds=10)
     answers = [PushFailed("refused", "400", remedy="", again=False)]
     world.answers = lambda: answers.pop() if answers else None
@@ -225,7 +225,7 @@ def test_a_profile_that_always_fails_is_dropped_in_the_end() -> None:
     assert world.counts.dropped_refused == 1
 
 
-def test_the_rest_is_sent_at_the_end() -> None:
+def test_remaining_snapshots_are_sent_at_shutdown() -> None:
     world = World(interval_seconds=600)
     world.feed(50)
     assert world.got == []
@@ -235,7 +235,7 @@ def test_the_rest_is_sent_at_the_end() -> None:
     assert world.threads == 5 * 30
 
 
-def test_the_end_is_not_delayed_by_retries() -> None:
+def test_retries_do_not_delay_the_shutdown() -> None:
     world = World(interval_seconds=600)
     world.feed(50)
     world.answers = unavailable

@@ -117,7 +117,7 @@ def test_text_hides_idle_stacks_and_says_how_many(by: str) -> None:
     assert sum("lock_wait_suspend_thread" in line for line in lines) == (2 if by == "thread" else 1)
 
 
-def test_text_names_each_idle_class_and_needs_no_table_without_others() -> None:
+def test_text_names_each_idle_class_and_omits_an_empty_table() -> None:
     made = report(snapshot_of(thread(1), thread(2), thread(3, wait="background_idle")))
 
     assert text(made, detail=BRIEF).splitlines()[2:] == [
@@ -136,7 +136,7 @@ def test_a_thread_that_was_idle_only_once_is_shown_with_all_its_waits() -> None:
     assert "hidden" not in shown
 
 
-def test_the_limit_is_of_what_is_not_hidden() -> None:
+def test_the_limit_applies_to_the_stacks_that_are_not_hidden() -> None:
     lines = text(report(), limit=1, detail=BRIEF).splitlines()
 
     assert lines[-2:] == [
@@ -153,7 +153,7 @@ def test_text_lines_begin_at_the_servers_first_function(by: str) -> None:
     assert "pthread_cond_wait" in text(report(), by=by)
 
 
-def test_kernel_functions_are_left_out_too_and_stacks_that_become_equal_are_one_line() -> None:
+def test_kernel_functions_are_omitted_too_and_equal_stacks_become_one_line() -> None:
     kernel = Frame("futex_wait", "[kernel]", 1, kernel=True)
     timed = (kernel, Frame("pthread_cond_timedwait", "libc.so.6", 2), *ROW_LOCK[1:])
     made = report(snapshot_of(thread(1, ROW_LOCK, "row_lock"), thread(2, timed, "row_lock")))
@@ -164,13 +164,13 @@ def test_kernel_functions_are_left_out_too_and_stacks_that_become_equal_are_one_
 
 
 @pytest.mark.parametrize("wait", ["on_cpu", "other"])
-def test_library_functions_stay_where_the_class_does_not_explain_them(wait: str) -> None:
+def test_library_functions_are_shown_if_the_class_does_not_explain_them(wait: str) -> None:
     made = report(snapshot_of(thread(1, frames("libc.so.6!memcpy", "row_sel"), wait)))
 
     assert "memcpy,row_sel" in text(made, detail=BRIEF)
 
 
-def test_a_stack_without_a_function_of_the_server_stays_whole() -> None:
+def test_a_stack_without_a_function_of_the_server_is_not_shortened() -> None:
     made = report(snapshot_of(thread(1, frames("libc.so.6!poll", "libc.so.6!start_thread"), "row_lock")))
 
     assert "poll,start_thread" in text(made, detail=BRIEF)
@@ -181,7 +181,7 @@ def test_threads_are_listed_with_all_their_functions() -> None:
 
 
 @pytest.mark.parametrize("form", ["tree", "folded", "speedscope", "html"])
-def test_all_other_formats_have_everything(form: str) -> None:
+def test_all_other_formats_omit_nothing(form: str) -> None:
     assert text(report(), form, detail=BRIEF) == text(report(), form)
 
 
@@ -199,7 +199,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in shown
 
 
-def test_a_function_without_symbol_is_shown_by_its_address() -> None:
+def test_a_function_without_a_symbol_is_shown_by_its_address() -> None:
     assert "libc.so.6+0x88d3a" in text(report(snapshot_of(thread(1, (Frame(None, "libc.so.6", 0x88D3A),)))))
 
 

@@ -69,7 +69,7 @@ def test_playing_runs_to_the_end_and_stops(recording: Recording) -> None:
     assert (player.index, player.playing) == (0, True)
 
 
-def test_steps_and_jumps_stay_within(recording: Recording) -> None:
+def test_steps_and_jumps_stay_within_the_recording(recording: Recording) -> None:
     player = Player(recording)
     player.step(-1)
     assert (player.index, player.playing) == (0, False)
@@ -98,12 +98,12 @@ def test_steps_and_jumps_stay_within(recording: Recording) -> None:
         ("2026-02-01T00:00:10", 40),
     ],
 )
-def test_times_are_relative_or_of_the_recorded_day(text: str, seconds: float) -> None:
+def test_times_are_relative_or_on_the_recorded_day(text: str, seconds: float) -> None:
     assert parse_moment(text, START, START + 59) == pytest.approx(START + seconds)
 
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "12:61", "", "03:00", "2020-01-01", "+3600"])
-def test_malformed_times_and_times_outside_are_refused(text: str) -> None:
+def test_malformed_and_out_of_range_times_are_refused(text: str) -> None:
     with pytest.raises(InnoscopeError) as caught:
         parse_moment(text, START, START + 59)
     assert caught.value.remedy

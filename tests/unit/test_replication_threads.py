@@ -43,7 +43,7 @@ def test_each_thread_of_mysql_8_has_its_own_row() -> None:
     assert one.evidence == ("receiver, error 2003: x", "applier, error 1032: y")
 
 
-def test_replica_that_an_operator_stopped_is_a_remark() -> None:
+def test_replica_that_an_operator_stopped_is_a_minor_finding() -> None:
     off = {"running": "No", "receiving": "No"}
     [one] = found(STATUS | off)
     assert (one.name, one.score) == ("replication_off", 15)
@@ -66,7 +66,7 @@ def test_working_replica_has_no_finding(status: dict[str, str]) -> None:
     assert found(STATUS | status) == ()
 
 
-def test_account_without_privileges_cannot_tell() -> None:
+def test_account_without_privileges_gets_no_finding() -> None:
     assert names(judge(evidence({"idle": 1}, answers={"processes": ()}))) == []
 
 
@@ -90,7 +90,7 @@ def test_account_without_privileges_cannot_tell() -> None:
         ("", ""),
     ],
 )  # fmt: skip
-def test_applier_messages_lose_their_values(message: str, words: str) -> None:
+def test_row_values_are_removed_from_applier_messages(message: str, words: str) -> None:
     assert of_applier(message) == words
 
 

@@ -49,7 +49,7 @@ def part(**changes: Member) -> Part:
 
 
 class Connections:
-    """A list of connections in a fake memory."""
+    """A list of connections in fake memory."""
 
     def __init__(self, tid_at: int = TID) -> None:
         self.memory = FakeMemory()
@@ -101,7 +101,7 @@ def test_offset_of_the_thread_id_is_found() -> None:
     assert set(connections.read(70, 80, 90)) == {70, 80, 90}
 
 
-def test_descriptor_without_self_pointers_is_no_thread() -> None:
+def test_descriptor_without_self_pointers_is_not_a_thread() -> None:
     connections = Connections()
     connections.add(71, 7)
     thd = connections.add(81, 8)
@@ -221,7 +221,7 @@ def test_catalog_covers_the_test_servers(name: str) -> None:
 
 
 class FakeEngine:
-    """Takes the prepared snapshot. ``counts`` are the switch counts that ``at_rest`` returns in turn."""
+    """A fake engine with one snapshot. ``counts`` lists the results of ``at_rest``, in order."""
 
     def __init__(self, snapshot: Snapshot, before: Counts, copied: Counts, after: Counts) -> None:
         self._snapshot, self._copied = snapshot, copied
@@ -284,7 +284,7 @@ def test_statement_of_a_thread_that_did_not_run_is_exact() -> None:
     ("before", "after", "query"),
     [({71: 5}, {71: 9}, 1007), ({71: 4}, {71: 5}, 4711), ({71: 4}, {71: 6}, None), ({}, {}, None)],
 )
-def test_changed_statement_is_that_of_the_side_on_which_the_thread_rested(
+def test_changed_statement_is_taken_from_the_side_with_equal_switch_counts(
     before: Counts, after: Counts, query: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[int] = []
@@ -300,7 +300,7 @@ def test_changed_statement_is_that_of_the_side_on_which_the_thread_rested(
     assert query is None or query in chosen
 
 
-def test_running_thread_without_a_lasting_statement_has_none() -> None:
+def test_running_thread_whose_statement_changed_has_none() -> None:
     assert attributed({}, {}, {}, changed=9)[91] is None
     assert attributed({91: 1}, {91: 1}, {91: 1}, changed=9)[91] is None, "its stack is not exact"
 
@@ -361,6 +361,6 @@ def test_unknown_build_has_stacks_and_a_note(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.usefixtures("fake_engine")
 @pytest.mark.parametrize("option", [["--queries"], ["--method", "ptrace"], ["--statement-length", "4097"]])
-def test_contradicting_options_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_options_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stacks", "--statements", *option]) == 2
     assert option[0] in capsys.readouterr().err

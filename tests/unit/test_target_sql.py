@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def target(**changes: Any) -> Target:
-    """Return this process as a server that does not listen on a socket or port."""
+    """Return a target for this process, without a socket or port."""
     own: dict[str, Any] = {
         "pid": os.getpid(), "start_time": 1, "version": (9, 7, 4), "version_text": "9.7.4",
         "version_from": "memory", "build_id": None, "socket": None, "port": None, "datadir": None,

@@ -115,7 +115,7 @@ def test_sql_is_not_tried_on_a_stopped_server(world: World) -> None:
     assert "unstick" in str(caught.value.remedy)
 
 
-def test_a_change_is_applied_journalled_and_published(world: World) -> None:
+def test_a_change_is_applied_journaled_and_published(world: World) -> None:
     points: list[str] = []
     entry = apply(world, why="too slow", fault=points.append)
 
@@ -130,7 +130,7 @@ def test_a_change_is_applied_journalled_and_published(world: World) -> None:
     ]
 
 
-def test_an_undo_restores_the_values_and_is_journalled(world: World) -> None:
+def test_an_undo_restores_the_values_and_is_journaled(world: World) -> None:
     apply(world)
     points: list[str] = []
     entry = undo(world, fault=points.append)

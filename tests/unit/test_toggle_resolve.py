@@ -63,7 +63,7 @@ def test_the_output_of_gdb_is_parsed_without_unknown_names() -> None:
         ("char *", "other"), ("unsigned long [4]", "other"), ("unsigned int", "unsigned"),
     ],
 )  # fmt: skip
-def test_types_of_c_have_their_kind(text: str, kind: str) -> None:
+def test_c_types_have_the_right_kind(text: str, kind: str) -> None:
     assert gdb.kind_of(text) == kind
 
 

@@ -66,7 +66,7 @@ def test_a_function_under_a_global_lock_has_a_higher_cost() -> None:
     assert "weight 10)" in error.what
 
 
-def test_a_call_without_return_probe_costs_less() -> None:
+def test_a_call_without_a_return_probe_costs_less() -> None:
     assert replace(COST, return_s=1e-6).without_return.call_s == pytest.approx(1e-6)
 
 

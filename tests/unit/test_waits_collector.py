@@ -31,7 +31,7 @@ INTERVAL_S = 0.01
 
 
 class FakeSource:
-    """Return the given snapshots, then repeat the last one. If ``stepped``, wait for a permit before each."""
+    """A source of the given snapshots, which repeats the last one. If ``stepped``, each needs a permit."""
 
     def __init__(self, *snapshots: Snapshot | Exception, stepped: bool = False) -> None:
         self._left = list(snapshots)
@@ -132,7 +132,7 @@ def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
     assert seen["thread_seconds", ("idle",)] == pytest.approx(5 * INTERVAL_S)
 
 
-def test_missed_snapshots_are_not_made_up_for(workers: Workers) -> None:
+def test_missed_snapshots_are_skipped(workers: Workers) -> None:
     source = FakeSource(snapshot_of(thread(1)))
     waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.05)
     began = time.monotonic()

@@ -97,14 +97,14 @@ def test_one_connection_answers_many_requests() -> None:
     ],
     ids=str,
 )
-def test_requests_by_another_host_name_or_a_proxy_are_not_trusted(
+def test_requests_with_another_host_name_or_through_a_proxy_are_not_trusted(
     headers: dict[str, Any], trusted: bool
 ) -> None:
     with serving() as server:
         assert json.loads(get(server, **headers)[2])["trusted"] is trusted
 
 
-def test_other_addresses_than_loopback_are_trusted_only_with_a_password(tmp_path: Path) -> None:
+def test_addresses_other_than_loopback_are_trusted_only_with_a_password(tmp_path: Path) -> None:
     with serving(address=":0") as server:
         assert not json.loads(get(server)[2])["trusted"]
     config = tmp_path / "web.yaml"

@@ -62,7 +62,7 @@ def toggle(name: str = "spin", *backends: Backend, **changes: Any) -> Toggle:
 
 @dataclass
 class World:
-    """The server, its journal, and the behaviour of its writers."""
+    """The server, its journal, and the behavior of its writers."""
 
     folder: Path
     process: subprocess.Popen[bytes]

@@ -1,4 +1,4 @@
-"""Provide workloads with a known effect: each makes the server's threads wait for one specific thing.
+"""Provide workloads that each put most of the server's busy threads into a known wait class.
 
 >>> from workloads import RowLock
 >>> with RowLock(server, 10) as workload:  # doctest: +SKIP

@@ -133,7 +133,7 @@ class Workload(ABC):
         )
 
     def _clear(self) -> None:
-        """Drop the database. First kill connections that the server has not noticed to be closed."""
+        """Drop the database. First kill the connections that the server still lists."""
         self._until(self._none_left)
         self.sql(f"DROP DATABASE {self.database}")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: update one row complete only 50 operations a second.
 _WARM = 50
 
-#: A server counts as clean up to this number of dirty pages, because background work makes some.
+#: A server with fewer dirty pages than this counts as clean, because background work always dirties some.
 _CLEAN = 50
 
 #: Wait classes of a thread between two statements, on any server.
@@ -145,7 +145,7 @@ class Fsync(_Busy):
 
 
 class Writers(_Busy):
-    """Each statement changes one random row of a table of ``megabytes``, and so makes a page dirty.
+    """Clients that change a random row in a table of ``megabytes`` MiB with each statement, to dirty pages.
 
     ``rewrite`` changes all 2,000 bytes of the row, to write much redo. ``rate`` limits the statements per
     second of all clients. With ``clean``, the clients start only when hardly any page is dirty.
@@ -189,7 +189,7 @@ class Writers(_Busy):
 
 
 class Readers(Writers):
-    """Clients read one random row with each statement."""
+    """Clients that read a random row with each statement."""
 
     name: ClassVar[str] = "readers"
     counter: ClassVar[str] = "Com_select"

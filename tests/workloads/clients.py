@@ -20,7 +20,7 @@ _SCRIPT = Path(__file__).with_name("client.lua")
 #: Seconds after which the clients exit by themselves.
 _BOUND = 3600
 
-#: Maximum seconds for a client's last statement, after which the client is killed.
+#: Maximum seconds to wait for sysbench to exit after SIGTERM. It is then killed.
 _STOP = 2
 
 

@@ -57,7 +57,7 @@ fn cpu_seconds() -> f64 {
     // SAFETY: the pointer is to a local timespec, which the call writes.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()) };
     assert_eq!(result, 0);
-    // SAFETY: the call succeeded, so the value is initialised.
+    // SAFETY: the call succeeded, so the value is initialized.
     let time = unsafe { time.assume_init() };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

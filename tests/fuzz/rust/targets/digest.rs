@@ -1,11 +1,11 @@
-//! Fuzzes the normalisation of SQL statements. The first byte selects the context.
+//! Fuzzes the normalization of SQL statements. The first byte selects the context.
 #![no_main]
 
 use _native::digest::{Context, Words, cut, normalise};
 use innoscope_fuzz::within_limits;
 use libfuzzer_sys::fuzz_target;
 
-/// No normalised text is longer, in bytes: 1,024 bytes of tokens, of which each prints at most 40 bytes per two.
+/// Maximum length of a normalized text in bytes: 1,024 bytes of tokens. A token of two bytes prints at most 40.
 const MAX_TEXT: usize = 1024 / 2 * 40;
 const SECRET: &str = "hunter2hunter2";
 
