@@ -1,4 +1,4 @@
-"""Make a symbol pack from a debug file. It contains all symbols, and addresses and offsets for catalogs."""
+"""Make a symbol pack from a debug file: all symbols, and the addresses and offsets that catalogs need."""
 
 from __future__ import annotations
 

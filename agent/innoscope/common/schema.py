@@ -1,4 +1,4 @@
-"""Read YAML, TOML and JSON files into typed structures (typed.py); errors name file, line and key."""
+"""Read YAML, TOML and JSON files into typed structures (typed.py). Errors name the file and the key."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ MAX_FAILURES: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Failure counts of this process, and the number of threads and jobs that hang now."""
+    """Failure counts of this process, and the number of threads and jobs that are stuck now."""
 
     watch_failures: int = 0  # failed attempts to watch a server
     restarts: int = 0
-    stuck: int = 0  # threads and jobs that hang now
+    stuck: int = 0  # threads and jobs that are stuck now
 
 
 class GaveUp(InnoscopeError):

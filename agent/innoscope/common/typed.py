@@ -1,4 +1,6 @@
-"""Convert TOML, JSON and parsed documents into typed structures; errors name file, line and key.
+"""Convert TOML, JSON and parsed documents into typed structures.
+
+Errors name the file and the key and, for TOML and YAML, the line if it can be determined.
 
 The types are ``Entry`` structures (msgspec). A rule that a type cannot express is checked in
 ``__post_init__``, which raises ValueError. YAML is in schema.py, because its library is slow to import.
@@ -37,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class NamedEntry(Entry, frozen=True):
-    """An entry that knows its key in the mapping: name_entries() sets ``name`` to the key."""
+    """An entry that contains its key in the mapping: name_entries() sets ``name`` to the key."""
 
     name: str = ""
 

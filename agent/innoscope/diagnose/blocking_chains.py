@@ -98,7 +98,7 @@ def _activity(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
 
 
 def _common_functions(held: HeldLock, evidence: Evidence) -> set[str]:
-    """Return the functions that occur on the stacks of most waiters."""
+    """Return the functions on waiters' stacks that occur at least half as often as the most frequent one."""
     functions: Counter[str] = Counter()
     for seen in evidence.seen:
         if not set(seen.tids).isdisjoint(held.waiters):

@@ -99,7 +99,7 @@ class Widths:
 
     @property
     def bar(self) -> int:
-        """Return the width of the bar: the space left by name, count and sparkline."""
+        """Return the width of the bar: the space that name, count and sparkline leave."""
         return max(3, self.line - self.name - 10 - self.spark)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Timeout for the sensor's reply in seconds. The reply may contain an hour of profiles.
 _SENSOR_TIMEOUT_S: Final = 5.0
-#: Label that distinguishes these profiles from the agent's own, which contain the same snapshots.
+#: Label that distinguishes these profiles from those of a running agent, which contain the same snapshots.
 _LABEL: Final = {"try": "by_hand"}
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server: one thread per connection, and a limit on connections that is fair between clients."""
+"""The HTTP server: one thread per connection, and a connection limit that clients share fairly."""
 
 from __future__ import annotations
 

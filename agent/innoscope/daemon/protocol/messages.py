@@ -1,7 +1,7 @@
 """Encode and decode the messages on the sensor's socket.
 
-A connection carries one request and one reply. Each consists of a 4-byte length and JSON. Neither side trusts
-the other: the length is checked before any byte of the body is read, and all values are validated.
+A connection carries one request and one reply. Each consists of a 4-byte length and a JSON body. Neither side
+trusts the other: the length is checked before any byte of the body is read, and all values are validated.
 """
 
 from __future__ import annotations

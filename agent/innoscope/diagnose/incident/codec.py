@@ -188,7 +188,7 @@ def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
 
 
 def _kept(text: str) -> str:
-    """Return the sanitised string. Tabs are kept, because the server's output may contain them."""
+    """Return the sanitized string. Tabs are kept, because the server's output may contain them."""
     return "\t".join(map(sanitize.block, text.split("\t"))) if not text.isprintable() else text
 
 

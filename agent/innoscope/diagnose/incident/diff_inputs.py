@@ -249,7 +249,7 @@ def _frame(item: Mapping[str, Any]) -> Frame:
 
 @lru_cache(maxsize=65536)
 def _printable(text: str) -> str:
-    """Return ``text`` on one line, sanitised. Results are cached: the same few names repeat."""
+    """Return ``text`` on one line, sanitized. Results are cached: the same few names repeat."""
     return sanitize.words(text)
 
 

@@ -1,4 +1,4 @@
-"""Manage the folder of the recorder's incident files, whose number and total size are limited."""
+"""Manage a folder of incident files, and limit their number and total size."""
 
 from __future__ import annotations
 

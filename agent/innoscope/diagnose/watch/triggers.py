@@ -1,10 +1,9 @@
-"""Parse and evaluate triggers such as ``threads_running>50``. Pure functions.
+"""Parse and evaluate triggers such as ``threads_running>50``. All functions are pure.
 
 ======================  ============================================================================
 ``share.row_lock>0.5``  any signal that findings use (diagnose/signals.py), over the last few seconds
 ``threads_running>50``  some metrics under the names that DBAs use (``PLAIN``)
-``response_time>200ms`` mean duration of a statement, by Little's law: active threads divided by
-statements per second
+``response_time>200ms`` mean duration of a statement (Little's law: active threads / statement rate)
 ``finding:NAME``        `innoscope diagnose` would report this finding for the last ten seconds
 ======================  ============================================================================
 

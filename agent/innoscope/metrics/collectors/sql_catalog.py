@@ -99,7 +99,7 @@ class Source:
     servers: ServerEntry
 
     def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
-        """Return whether the source is valid for a server. An unknown version is treated as the oldest."""
+        """Return whether the source is valid for a server. An unknown version () is in no version range."""
         return self.servers.fits(flavour, version)
 
 
