@@ -86,7 +86,7 @@ class Supervisor:
         self.restarts = 0
 
     def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        """Call ``run(beat)`` in a new thread, which is hung after ``deadline_s`` seconds without a beat."""
+        """Call ``run(beat)`` in a new thread, which counts as hung ``deadline_s`` seconds after a beat."""
         task = _Task(name, run, deadline_s)
         self._tasks[name] = task
         self._begin(task)
@@ -98,14 +98,14 @@ class Supervisor:
             notify("READY=1")
 
     def watch(self, ended: threading.Event) -> None:
-        """Supervise all threads until ``ended`` is set. Raise GaveUp."""
+        """Supervise all threads until ``ended`` is set. Raise GaveUp if one keeps failing."""
         while not ended.wait(CHECK_S):
             if not self.check() and self._ready:
                 notify("WATCHDOG=1")
         notify("STOPPING=1")
 
     def check(self) -> list[str]:
-        """Restart threads that failed. Return the names of threads that hang. Raise GaveUp."""
+        """Restart failed threads. Return the names of hung threads. Raise GaveUp if one keeps failing."""
         now = time.monotonic()
         hung = []
         for task in list(self._tasks.values()):

@@ -129,7 +129,7 @@ def _describe(kind: object) -> None:
 
 def _hook(kind: Any, value: Any) -> Any:
     if kind is VersionRange:
-        if not isinstance(value, str):  # YAML reads 5.6 without quotes as a number
+        if not isinstance(value, str):  # YAML parses an unquoted 5.6 as a number
             raise ValueError(f"quote the version range: {value!r:.80}")
         return VersionRange.parse(value)
     if kind == re.Pattern[str]:

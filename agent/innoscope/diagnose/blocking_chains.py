@@ -78,7 +78,7 @@ def _who(node: int, graph: Graph) -> str:
 
 
 def _in_turn(held: HeldLock | None) -> str:
-    """Return a remark if several threads held the lock in turn, because then no single one is the cause."""
+    """Return a remark if several threads held the lock in turn, because then no single owner is the cause."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
 

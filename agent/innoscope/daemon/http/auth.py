@@ -52,8 +52,8 @@ class Verifier:
     def admits(self, header: str | None, users: Mapping[str, bytes], client: str = "") -> bool:
         """Return whether the header has a user's correct password; True if no users are configured.
 
-        ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses if too many
-        passwords wait to be hashed.
+        ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses if too many passwords are
+        waiting to be hashed.
         """
         if not users:
             return True

@@ -20,7 +20,7 @@ _DDL: Final = (
     "mysql_alter_table", "mysql_recreate_table", "mysql_rm_table", "mysql_rename_tables",
     "Sql_cmd_truncate_table::*", "Wsrep_high_priority_service::apply_toi",
 )  # fmt: skip
-#: CREATE TABLE is not included: it is short, except with a SELECT, which replicates like any transaction.
+#: CREATE TABLE is not included: it is fast. CREATE TABLE … SELECT replicates like any other transaction.
 _DDL_TEXT: Final = re.compile(
     r"\s*(ALTER|OPTIMIZE|RENAME|TRUNCATE|DROP(?! TEMPORARY)|CREATE( UNIQUE| FULLTEXT| SPATIAL)? INDEX)\b",
     re.IGNORECASE,

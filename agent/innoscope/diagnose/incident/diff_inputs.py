@@ -333,7 +333,7 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
 
 
 def _counting_error(rates: tuple[float, ...], events: float) -> float:
-    """Return a rate's standard error. If there were no events, assume one."""
+    """Return a rate's standard error. With at most one event, assume a rate of 1/s in one interval."""
     middle = sum(rates) / len(rates)
     return middle / events**0.5 if events > 1 else 1 / len(rates)
 

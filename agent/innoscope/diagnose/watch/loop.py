@@ -91,7 +91,7 @@ class TriggerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A capture is complete, with the evidence from the beginning of the stall and from before it."""
+    """A capture is complete, with the evidence from the stall and from the time before it."""
 
     trigger: Trigger
     number: float

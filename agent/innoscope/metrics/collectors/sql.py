@@ -112,7 +112,7 @@ class SqlCollector:
 
 
 class _Session:
-    """One connection and its query plan. ``denied`` names the privilege that the account lacks."""
+    """One connection and its query plan. ``denied`` is the error about a missing privilege, or ""."""
 
     def __init__(
         self,
