@@ -86,7 +86,7 @@ class Supervisor:
         self.restarts = 0
 
     def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        """Call ``run(beat)`` in a new thread, which counts as hung ``deadline_s`` seconds after a beat."""
+        """Call ``run(beat)`` in a new thread. It counts as hung if it does not beat for ``deadline_s`` s."""
         task = _Task(name, run, deadline_s)
         self._tasks[name] = task
         self._begin(task)

@@ -88,7 +88,7 @@ class Widths:
 
     @classmethod
     def of(cls, columns: int, labels: Iterable[str]) -> Widths:
-        """Return widths for these labels. Names take at most a quarter of the line or 12 cells."""
+        """Return widths for these labels. Names get at most ``max(12, columns // 4)`` cells."""
         widest = max((cell_len(label) for label in labels), default=0)
         return cls(columns, min(max(widest, len("WAIT CLASS")), max(12, columns // 4)))
 
