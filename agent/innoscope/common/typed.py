@@ -76,7 +76,7 @@ class ServerEntry(Entry, frozen=True):
 
 
 def decode_toml(text: str, kind: type[T], source: object) -> T:
-    """Decode TOML from ``source``, which error messages name. Raise BadFile."""
+    """Decode TOML from ``source``, which error messages name. Raise BadFile if it is invalid."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises a plain ValueError
@@ -85,7 +85,7 @@ def decode_toml(text: str, kind: type[T], source: object) -> T:
 
 
 def decode_json(text: str | bytes, kind: type[T], source: object) -> T:
-    """Decode JSON from ``source``, which error messages name. Raise BadFile."""
+    """Decode JSON from ``source``, which error messages name. Raise BadFile if it is invalid."""
     _describe(kind)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_hook)
@@ -109,7 +109,10 @@ def _parsed_json(text: str | bytes) -> Any:
 
 
 def convert(document: object, kind: type[T], source: object, line_of: Any = None) -> T:
-    """Convert a parsed document. ``line_of`` maps a list of keys to a line number or None. Raise BadFile."""
+    """Convert a parsed document. Raise BadFile if it is invalid.
+
+    ``line_of`` maps a list of keys to a line number or None.
+    """
     _describe(kind)
     try:
         return msgspec.convert(document, kind, dec_hook=_hook)

@@ -160,7 +160,7 @@ def default_rules() -> tuple[Rule, ...]:
 
 
 def load(path: Path | None = None) -> tuple[Rule, ...]:
-    """Return all rules, in the order of the file. Raise BadFile."""
+    """Return all rules, in the order of the file. Raise BadFile if it is invalid."""
     return tuple(read_yaml(path or catalog_path("findings.yaml"), File).findings.values())
 
 

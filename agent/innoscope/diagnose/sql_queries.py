@@ -84,7 +84,7 @@ def default_queries() -> dict[str, DiagnosticQuery]:
 
 
 def load(path: Path | None = None) -> dict[str, DiagnosticQuery]:
-    """Return the queries in the file by name. Raise BadFile."""
+    """Return the queries in the file by name. Raise BadFile if it is invalid."""
     return read_yaml(path or catalog_path("questions.yaml"), File).questions
 
 

@@ -32,7 +32,7 @@ _LABEL: Final = {"try": "by_hand"}
 def push_once(config: Config) -> Iterator[str]:
     """Push a profile of each server. Yield one line of text per server.
 
-    Raise BadFile, SensorDown, NoTarget or PushFailed.
+    Raise BadFile, SensorDown, NoTarget or PushFailed on failure.
     """
     push = config.push
     if push.url is None:

@@ -133,7 +133,7 @@ class ProfileStore:
         return compressed(request, as_json({"server": name, **compact(profile)}))
 
     def _requested(self, request: Request) -> tuple[str, Report]:
-        """Return the name and the profile of the requested server and time range. Raise _Refused."""
+        """Return the name and the profile of the requested server and time range, or raise _Refused."""
         with self._lock:
             stored = dict(self._stored)
         if not stored:

@@ -69,7 +69,10 @@ class Reply:
 
 
 def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None:
-    """Send one message before the monotonic time ``deadline``. Raise TooSlow, BadMessage or OSError."""
+    """Send one message before the monotonic time ``deadline``.
+
+    Raise TooSlow, BadMessage or OSError on failure.
+    """
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > limit:
         raise BadMessage(f"cannot send a message of {len(body):,} bytes: the limit is {limit:,}")
@@ -83,7 +86,10 @@ def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None
 
 
 def receive(wire: socket.socket, limit: int, deadline: float) -> Any:
-    """Receive one message before the monotonic time ``deadline``. Raise TooSlow, BadMessage or OSError."""
+    """Receive one message before the monotonic time ``deadline``.
+
+    Raise TooSlow, BadMessage or OSError on failure.
+    """
     (length,) = _LENGTH.unpack(_exactly(wire, _LENGTH.size, deadline))
     if length > limit:
         raise BadMessage(f"cannot receive a message of {length:,} bytes: the limit is {limit:,}")

@@ -57,7 +57,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return the dataclass that the JSON value represents, with tuples instead of lists. Raise Damaged."""
+    """Return the dataclass that the JSON value represents, with tuples instead of lists.
+
+    Raise Damaged if the value is invalid.
+    """
     return cast("T", _checked(_codec(kind), kind.__name__)(value))
 
 

@@ -99,7 +99,10 @@ class _Counted:
 
 
 def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
-    """Read any supported file. ``progress`` is called with the number of snapshots read. Raise BadFile."""
+    """Read any supported file. Raise BadFile if it cannot be read or is damaged.
+
+    ``progress`` is called with the number of snapshots read.
+    """
     head = _head(path)
     if b'"innoscope_incident"' in head[:100]:
         return of_capture(path, load(path))

@@ -100,7 +100,7 @@ def save(path: Path, capture: Capture) -> None:
 
 
 def _give_name(partial: Path, path: Path) -> None:
-    """Rename a file without replacing an existing one. Raise FileExistsError."""
+    """Rename a file without replacing an existing one. Raise FileExistsError if there is one."""
     try:
         os.link(partial, path, follow_symlinks=False)
     except FileExistsError:

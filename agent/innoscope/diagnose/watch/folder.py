@@ -59,7 +59,7 @@ class IncidentFolder:
                 path.unlink(missing_ok=True)
 
     def save(self, capture: Capture) -> Path:
-        """Write a capture, and delete the oldest files beyond the limits. Raise CannotWrite."""
+        """Write a capture, and delete the oldest files beyond the limits. Raise CannotWrite on failure."""
         path = self.folder / (_PREFIX + files.name_for(capture))
         files.save(path, capture)
         self._keep_within(path.name)

@@ -102,7 +102,7 @@ class ProbesCollector:
             attach_on(self._start_quietly, 0.0)
 
     def start(self) -> Governor:
-        """Compile, calibrate and attach the probes. Raise InnoscopeError."""
+        """Compile, calibrate and attach the probes. Raise InnoscopeError on failure."""
         attachment = Attachment(self._target, self._families, metrics=self._metrics)
         try:
             with translating(self._target.pid):  # the server may exit at any time

@@ -72,7 +72,7 @@ class SqlCollector:
         return f"denied: {self._session.denied}" if self._session and self._session.denied else None
 
     def collect(self) -> Iterable[Sample]:
-        """Return all samples, including derived ones. Raise CollectorFailed."""
+        """Return all samples, including derived ones. Raise CollectorFailed on failure."""
         if self._last_failure is not None and self._clock() < self._not_before:
             raise self._last_failure
         try:
