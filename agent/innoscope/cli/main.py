@@ -58,7 +58,7 @@ Examples:
   sudo innoscope doctor                   why names or stacks are missing, and the remedy
 
 \b
-Times are given as 10 (seconds), 90s, 5m or 1h. Output has colours only on a terminal without NO_COLOR.
+Times are given as 10 (seconds), 90s, 5m or 1h. Output has colors only on a terminal without NO_COLOR.
 Exit codes: docs/cli.md.
 """
 
@@ -129,7 +129,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code (docs/cli.md). Never raise an exception."""
+    """Run a command line and return its exit code (docs/cli.md). Print errors instead of raising them."""
     settings = Settings()
     try:
         code = _invoke(arguments, settings)

@@ -74,7 +74,7 @@ def method_options(function: F) -> F:
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
     """Create the engine, and download debug files if the user allows it. Return the engine and notes.
 
-    Raise NoRights or KernelUnable.
+    Raise NoRights or KernelUnable if snapshots are not possible.
     """
 
     def build(debug_files: Mapping[str, str] | None = None) -> Engine:

@@ -82,7 +82,7 @@ def record(pid: int, seconds: float, options: list[str]) -> list[str]:
 
 
 def table(process: str, folded: list[str]) -> list[str]:
-    """Return the lines of a table of the functions that were most often at the top of the stack."""
+    """Return a table, as lines, of the functions that were most often at the top of the stack."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in folded:

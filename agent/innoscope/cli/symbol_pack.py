@@ -1,4 +1,4 @@
-"""Make a symbol pack from a debug file. It contains all symbols, and addresses and offsets for catalogs."""
+"""Make a symbol pack from a debug file: all symbols, and the addresses and offsets that catalogs need."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 def write(made: Made, output: str) -> Path:
     """Check that Innoscope would accept the pack, and write it atomically. Return its path.
 
-    ``output`` is a file or a folder. Raise BadFile or CannotWrite.
+    ``output`` is a file or a folder. Raise BadFile or CannotWrite on failure.
     """
     path = Path(output)
     try:

@@ -212,7 +212,7 @@ def _step_text(step: Step) -> str:
 
 
 def _change(step: Step) -> str:
-    """Format a change as ``56 → 0``, or ``OFF, unchanged``; empty for a step without values.
+    """Format a change as ``56 → 0`` or ``OFF, unchanged``. Return "" for a step without values.
 
     If either value is a bool, both are shown as ON or OFF, even if the server reports 0 or 1.
     """

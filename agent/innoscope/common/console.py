@@ -1,6 +1,6 @@
 """Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
 
-All text is sanitised here. The only control characters written are those of ``progress``, ``clear_progress``
+All text is sanitized here. The only control characters written are those of ``progress``, ``clear_progress``
 and ``Coloured`` lines.
 """
 
@@ -23,7 +23,7 @@ CLEAR_LINE: Final = "\r\x1b[K"
 
 
 class Colour(StrEnum):
-    """Output colours. The values are click's colour names."""
+    """Output colors. The values are click's color names."""
 
     RED = "red"  # failed, urgent
     YELLOW = "yellow"  # degraded
@@ -31,7 +31,7 @@ class Colour(StrEnum):
 
 
 class Coloured(str):
-    """A line of output that is coloured on a terminal, and plain text everywhere else."""
+    """A line of output that is colored on a terminal, and plain text everywhere else."""
 
     colour: Colour
 
@@ -116,7 +116,7 @@ def _stream(*, err: bool) -> TextIO:
 
 
 def _has_colours(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal with colours and NO_COLOR is not set (https://no-color.org)."""
+    """Return whether the stream is a terminal with colors and NO_COLOR is not set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

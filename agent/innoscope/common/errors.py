@@ -58,7 +58,7 @@ class InnoscopeError(Exception):
 
     @property
     def in_one_line(self) -> str:
-        """Return the message, with the remedy in brackets."""
+        """Return the message, followed by the remedy in parentheses."""
         return f"{self.what} ({self.remedy})" if self.remedy else self.what
 
 

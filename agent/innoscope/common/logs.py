@@ -61,7 +61,7 @@ def _handler(form: str) -> logging.Handler:
 
 
 class Structured(logging.Formatter):
-    """Format a record as ``ts=… level=info msg="…"``, the ``extra`` fields and the traceback."""
+    """Formats a record as ``ts=… level=info msg="…"``, the ``extra`` fields and the traceback."""
 
     def __init__(self, form: str) -> None:
         super().__init__()

@@ -10,11 +10,11 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-#: Maximum number of arenas. By default each thread may get its own, which keeps memory that it has freed.
+#: Maximum number of arenas. By default, each thread may get its own arena, which retains freed memory.
 _ARENAS: Final = 2
-#: Blocks of at least this many bytes are mapped individually and unmapped when they are freed. It is also the
-#: maximum of free bytes that are kept at the end of an arena. By default, glibc raises these limits to up to
-#: 32 MiB and 64 MiB when large blocks are freed.
+#: Blocks of at least this many bytes are mapped individually, and unmapped when they are freed. This is
+#: also the maximum number of free bytes kept at the end of an arena. By default, glibc raises these limits to
+#: up to 32 MiB and 64 MiB when large blocks are freed.
 _THRESHOLD: Final = 128 * 1024
 
 

@@ -46,7 +46,7 @@ class Declaration(Entry, frozen=True):
     own: bool = False
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raise ValueError."""
+        """Check the constraints that the types cannot express. Raise ValueError if one is violated."""
         if self.kind == "info" and not self.labels:
             raise ValueError("an info metric needs labels")
         for label, bound in self.labels.items():
@@ -68,7 +68,7 @@ class File(Entry, frozen=True):
     metrics: dict[str, Declaration]
 
     def __post_init__(self) -> None:
-        """Check the names of the metrics. Raise ValueError."""
+        """Check the names of the metrics. Raise ValueError if one is invalid."""
         for name, declared in self.metrics.items():
             if problem := _name_problem(name, declared.kind):
                 raise ValueError(f"metrics.{name}: {problem}")
@@ -92,10 +92,10 @@ def _name_problem(name: str, kind: str) -> str | None:
 
 @cache
 def installed() -> dict[str, Declaration]:
-    """Return the metrics in the installed metrics.yaml. Raise BadFile."""
+    """Return the metrics in the installed metrics.yaml. Raise BadFile if it is invalid."""
     return load(catalog_path("metrics.yaml"))
 
 
 def load(path: Path) -> dict[str, Declaration]:
-    """Read and check a metrics file. Return its metrics, in file order. Raise BadFile."""
+    """Read and check a metrics file. Return its metrics, in file order. Raise BadFile if it is invalid."""
     return read_yaml(path, File).metrics

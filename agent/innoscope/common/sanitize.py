@@ -1,7 +1,7 @@
 """Escape characters in untrusted text that could control a terminal, forge a log line or mislead a reader.
 
-Untrusted text includes the names of threads, functions, tables and files, statements, error messages
-and arguments. Text is escaped once, where it leaves the program: in ``console``, ``logs`` and the renderers.
+Untrusted text includes statements, error messages, arguments, and the names of threads, functions, tables
+and files. Text is escaped once, where it leaves the program: in ``console``, ``logs`` and the renderers.
 Escaping twice changes nothing.
 """
 

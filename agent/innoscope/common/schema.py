@@ -1,4 +1,4 @@
-"""Read YAML, TOML and JSON files into typed structures (typed.py); errors name file, line and key."""
+"""Read YAML, TOML and JSON files into typed structures (typed.py). Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(path: Path, kind: type[T]) -> T:
-    """Read a YAML file. Raise BadFile."""
+    """Read a YAML file. Raise BadFile if it cannot be read or is invalid."""
     text = _text(path)
     try:
         document = yaml.load(text, Loader=_LOADER)  # noqa: S506 - it is one of the two safe loaders
@@ -44,12 +44,12 @@ def read_yaml(path: Path, kind: type[T]) -> T:
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """Read a TOML file. Raise BadFile."""
+    """Read a TOML file. Raise BadFile if it cannot be read or is invalid."""
     return decode_toml(_text(path), kind, path)
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """Read a JSON file. Raise BadFile."""
+    """Read a JSON file. Raise BadFile if it cannot be read or is invalid."""
     return decode_json(_text(path), kind, path)
 
 

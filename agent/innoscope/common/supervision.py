@@ -32,11 +32,11 @@ MAX_FAILURES: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Failure counts of this process, and the number of threads and jobs that hang now."""
+    """Failure counts of this process, and the number of threads and jobs that are stuck now."""
 
     watch_failures: int = 0  # failed attempts to watch a server
     restarts: int = 0
-    stuck: int = 0  # threads and jobs that hang now
+    stuck: int = 0  # threads and jobs that are stuck now
 
 
 class GaveUp(InnoscopeError):
@@ -86,7 +86,7 @@ class Supervisor:
         self.restarts = 0
 
     def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        """Call ``run(beat)`` in a new thread, which is hung after ``deadline_s`` seconds without a beat."""
+        """Call ``run(beat)`` in a new thread. It counts as hung if it does not beat for ``deadline_s`` s."""
         task = _Task(name, run, deadline_s)
         self._tasks[name] = task
         self._begin(task)
@@ -98,14 +98,14 @@ class Supervisor:
             notify("READY=1")
 
     def watch(self, ended: threading.Event) -> None:
-        """Supervise all threads until ``ended`` is set. Raise GaveUp."""
+        """Supervise all threads until ``ended`` is set. Raise GaveUp if one keeps failing."""
         while not ended.wait(CHECK_S):
             if not self.check() and self._ready:
                 notify("WATCHDOG=1")
         notify("STOPPING=1")
 
     def check(self) -> list[str]:
-        """Restart threads that failed. Return the names of threads that hang. Raise GaveUp."""
+        """Restart failed threads. Return the names of hung threads. Raise GaveUp if one keeps failing."""
         now = time.monotonic()
         hung = []
         for task in list(self._tasks.values()):

@@ -1,4 +1,6 @@
-"""Convert TOML, JSON and parsed documents into typed structures; errors name file, line and key.
+"""Convert TOML, JSON and parsed documents into typed structures.
+
+Errors name the file and the key and, for TOML and YAML, the line if it can be determined.
 
 The types are ``Entry`` structures (msgspec). A rule that a type cannot express is checked in
 ``__post_init__``, which raises ValueError. YAML is in schema.py, because its library is slow to import.
@@ -37,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class NamedEntry(Entry, frozen=True):
-    """An entry that knows its key in the mapping: name_entries() sets ``name`` to the key."""
+    """An entry that contains its key in the mapping: name_entries() sets ``name`` to the key."""
 
     name: str = ""
 
@@ -74,7 +76,7 @@ class ServerEntry(Entry, frozen=True):
 
 
 def decode_toml(text: str, kind: type[T], source: object) -> T:
-    """Decode TOML from ``source``, which error messages name. Raise BadFile."""
+    """Decode TOML from ``source``, which error messages name. Raise BadFile if it is invalid."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises a plain ValueError
@@ -83,7 +85,7 @@ def decode_toml(text: str, kind: type[T], source: object) -> T:
 
 
 def decode_json(text: str | bytes, kind: type[T], source: object) -> T:
-    """Decode JSON from ``source``, which error messages name. Raise BadFile."""
+    """Decode JSON from ``source``, which error messages name. Raise BadFile if it is invalid."""
     _describe(kind)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_hook)
@@ -107,7 +109,10 @@ def _parsed_json(text: str | bytes) -> Any:
 
 
 def convert(document: object, kind: type[T], source: object, line_of: Any = None) -> T:
-    """Convert a parsed document. ``line_of`` maps a list of keys to a line number or None. Raise BadFile."""
+    """Convert a parsed document. Raise BadFile if it is invalid.
+
+    ``line_of`` maps a list of keys to a line number or None.
+    """
     _describe(kind)
     try:
         return msgspec.convert(document, kind, dec_hook=_hook)
@@ -127,7 +132,7 @@ def _describe(kind: object) -> None:
 
 def _hook(kind: Any, value: Any) -> Any:
     if kind is VersionRange:
-        if not isinstance(value, str):  # YAML reads 5.6 without quotes as a number
+        if not isinstance(value, str):  # YAML parses an unquoted 5.6 as a number
             raise ValueError(f"quote the version range: {value!r:.80}")
         return VersionRange.parse(value)
     if kind == re.Pattern[str]:

@@ -28,7 +28,10 @@ class VersionRange:
 
     @classmethod
     def parse(cls, text: str) -> VersionRange:
-        """Parse ``5.6`` (all 5.6.x), ``5.6+`` or ``5.5-5.7`` (to the last 5.7.x). Raise ValueError."""
+        """Parse ``5.6`` (all 5.6.x), ``5.6+`` or ``5.5-5.7`` (to the last 5.7.x).
+
+        Raise ValueError if the range is malformed or reversed.
+        """
         match = _RANGE.fullmatch(text)
         if match is None:
             raise ValueError(f"malformed version range {text!r}: use 5.6, 5.6+ or 5.5-5.7")

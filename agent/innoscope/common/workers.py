@@ -23,7 +23,7 @@ SIZE: Final = 4
 #: Maximum number of threads of one kind, including replacements of stuck threads, as a multiple of the
 #: normal number.
 _SPARE_FACTOR: Final = 3
-#: A job that runs for more than this many seconds is stuck. A new thread then takes over its queue.
+#: A job that runs for more than this many seconds is stuck. A new thread then replaces the job's thread.
 STUCK_S: Final = 5.0
 #: Seconds between checks for threads that died or are stuck.
 _CHECK_S: Final = 1.0

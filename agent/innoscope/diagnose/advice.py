@@ -65,13 +65,13 @@ class _Toggles(Entry, frozen=True, forbid_unknown_fields=False):
 
 @cache
 def settings() -> Mapping[str, Setting]:
-    """Return the settings of the installed catalog. Raise BadFile."""
+    """Return the settings of the installed catalog. Raise BadFile if it is invalid."""
     return read_yaml(catalog_path("settings.yaml"), _Settings).settings
 
 
 @cache
 def toggles() -> Mapping[str, Toggle]:
-    """Return all toggles by name. Raise BadFile.
+    """Return all toggles by name. Raise BadFile if the catalog is invalid.
 
     They are read directly from the file: diagnostic code must not import code that changes servers.
     """

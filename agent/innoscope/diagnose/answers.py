@@ -44,7 +44,7 @@ def variable(evidence: Evidence, name: str) -> float:
 
 
 def grown(evidence: Evidence, metric: str, label: str | None = None) -> float:
-    """Return a counter's growth, by default summed over its labels. Raise Unknown if it was not read."""
+    """Return a counter's growth, by default summed over all its labels. Raise Unknown if it was not read."""
     keys = (
         [f"{metric}.{label}"] if label else [metric, *(f"{metric}.{one}" for one in evidence.labels(metric))]
     )

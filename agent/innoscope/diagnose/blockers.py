@@ -1,6 +1,6 @@
 """Find the owners of locks that other threads wait for: from memory, over SQL, or from stacks.
 
-Owners are found from stacks by comparison. All waiters share the functions that request the lock.
+Stacks do not name an owner, but they can be compared: all waiters share the functions that request the lock.
 A thread that is inside one of these functions but does not wait is the owner.
 """
 

@@ -78,7 +78,7 @@ def _who(node: int, graph: Graph) -> str:
 
 
 def _in_turn(held: HeldLock | None) -> str:
-    """Return a remark if several threads held the lock in turn, because then no single one is the cause."""
+    """Return a remark if several threads held the lock in turn, because then no single owner is the cause."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
 
@@ -98,7 +98,7 @@ def _activity(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
 
 
 def _common_functions(held: HeldLock, evidence: Evidence) -> set[str]:
-    """Return the functions that occur on the stacks of most waiters."""
+    """Return the functions on waiters' stacks that occur at least half as often as the most frequent one."""
     functions: Counter[str] = Counter()
     for seen in evidence.seen:
         if not set(seen.tids).isdisjoint(held.waiters):

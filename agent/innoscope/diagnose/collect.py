@@ -75,7 +75,7 @@ class Sources:
 
 
 class EvidenceCollector:
-    """Collect evidence from all sources of one server. ``close`` detaches the probes, which may take seconds.
+    """Collects evidence from all sources of one server. ``close`` detaches the probes; it may take seconds.
 
     With ``span_s``, evidence older than this number of seconds is dropped, and lock owners are recorded only
     between ``hold`` and ``release``. Without ``span_s``, nothing is dropped, and lock owners are always
@@ -271,7 +271,7 @@ class EvidenceCollector:
 
 
 def _with_remedy(missing: Missing, sql_answers: SqlAnswers) -> Missing:
-    """Return the error of a query that failed for the same reason: that error also includes a remedy.
+    """Return the error of a query that failed for the same reason, because that error includes a remedy.
 
     Return ``missing`` unchanged if there is no such query.
     """

@@ -19,7 +19,7 @@ _MAX_ROLLBACKS: Final = 3
 
 
 def applier_tables(evidence: Evidence) -> list[str]:
-    """Return a line with the tables that the appliers changed. Raise Unknown if this is not known."""
+    """Return a line with the tables that the appliers changed. Raise Unknown if they are unknown."""
     tables = dict.fromkeys(f"{row['schema']}.{row['object']}" for row in rows(evidence, "applier_tables"))
     return [f"it changes {', '.join(list(tables)[:_MAX_TABLES])}"] if tables else []
 

@@ -37,5 +37,5 @@ def of_applier(message: str) -> str:
 
 
 def of_receiver(message: str) -> str:
-    """Return the sanitised message. A receiver does not parse events, so its message contains no values."""
+    """Return the sanitized message. A receiver does not parse events, so its message contains no values."""
     return sanitize.words(message, _LIMIT)

@@ -142,7 +142,7 @@ class Evidence:
         return max(0.0, after - before), last - first
 
     def histogram(self, key: str) -> tuple[Histogram, float] | None:
-        """Return ``(observations, seconds)`` for a histogram; ``change`` is the same for a counter."""
+        """Return ``(growth, seconds)`` of a histogram, as ``change`` does for a counter."""
         ends = self._ends(key)
         if ends is None:
             return None
@@ -187,7 +187,7 @@ def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
 
 
 def _minus(later: Histogram, earlier: Histogram) -> Histogram:
-    """Return a histogram's growth, or 0 if it decreased, as estimates of duty-cycled probes can."""
+    """Return a histogram's growth. Buckets that decreased, as estimates of sampled probes can, become 0."""
     missing = (0,) * (len(later.buckets) - len(earlier.buckets))
     buckets = tuple(
         max(0, after - before)

@@ -42,7 +42,7 @@ def limits(folder: Path) -> PerDevice:
 
 
 def totals(folder: Path) -> PerDevice:
-    """Return the bytes and requests since the group was created, including those of its child groups."""
+    """Return the bytes and requests since the cgroup was created, including those of its child cgroups."""
     found = _named(folder / "io.stat", _STAT_V2)
     for name, kinds in _TOTALS_V1.items():
         for device, *words in _lines(folder / name):

@@ -19,7 +19,7 @@ _UNLIMITED: Final = 1 << 60
 
 
 class Host:
-    """Read the host's counters at creation; ``rates`` returns their rates of change since then."""
+    """Reads the host's counters at creation; ``rates`` returns their rates of change since then."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
         self._pid, self._proc, self._groups = pid, proc, groups
@@ -36,9 +36,9 @@ class Host:
         - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which a
           process on the host waited for a CPU, for storage or for memory (/proc/pressure)
         - ``throttled_ratio``: share of the CPU quota periods in which the server's cgroup, or an
-          ancestor of it, used up its quota and was stopped until the next period
+          ancestor of it, used up its quota and was throttled until the next period
         - ``group_io_limited``: 1 if the server's cgroup or an ancestor limits I/O (io.max), else 0
-        - ``group_io_used_ratio``: the reads or writes of such a cgroup as a share of its limit
+        - ``group_io_used_ratio``: the highest I/O rate of such a cgroup, as a share of its limit
         - ``group_memory_ratio``: memory use of the server's cgroup as a share of its limit
         - ``major_faults``, ``swapped_in``: faults and pages per second
         """
@@ -123,7 +123,7 @@ class Host:
             for line in _text(self._proc / "pressure" / resource).splitlines():
                 if line.startswith("some "):
                     found[f"{resource}_stall_ratio"] = float(line.rpartition("=")[2]) / 1e6
-        # cpu user nice system idle iowait irq softirq steal guest guest_nice, in ticks of all CPUs
+        # cpu user nice system idle iowait irq softirq steal guest guest_nice, in ticks, summed over all CPUs
         times = [float(one) for one in _text(self._proc / "stat").partition("\n")[0].split()[1:9]]
         if len(times) == 8:
             found["cpu_idle_ticks"] = times[_IDLE] + times[_IOWAIT]
@@ -131,7 +131,7 @@ class Host:
         return found | self._quota()
 
     def _quota(self) -> dict[str, float]:
-        """Return the counters of the most throttled group that has a CPU quota."""
+        """Return the counters of the most throttled cgroup that has a CPU quota."""
         found: list[tuple[float, float]] = []
         for folder in self._folders("cpu"):
             stat = dict(line.split() for line in _text(folder / "cpu.stat").splitlines())

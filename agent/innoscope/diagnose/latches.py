@@ -1,4 +1,4 @@
-"""Name the latches for which most threads wait."""
+"""Name the latches that most threads wait for."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _ESTIMATED: Final = "probes"
 
 
 class ReadingHistory:
-    """Run the collectors on request and store the readings.
+    """Runs the collectors on request and stores the readings.
 
     All values of a series come from one source, because counters from two sources cannot be mixed. That
     source is the best one that provided the series at least twice.
@@ -63,7 +63,7 @@ class ReadingHistory:
         self._runner.close()
 
     def between(self, begin: float, end: float) -> tuple[tuple[MetricReadings, ...], dict[str, Missing]]:
-        """Return the readings between two Unix times, and the failures of sources that never had data."""
+        """Return the readings between two Unix times, and the failures of sources that never succeeded."""
         records = [one for one in self._read if begin <= one[0] <= end]
         chosen = _best_sources(records)
         readings = tuple(

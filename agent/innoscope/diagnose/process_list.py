@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Statement
 
-#: Commands of the server's own threads, which the process list also shows.
+#: Commands of background and replication threads, which the process list also shows.
 _NOT_CLIENTS: Final = frozenset(
     {"Daemon", "Binlog Dump", "Binlog Dump GTID", "Connect", "Slave_IO", "Slave_SQL"}
 )

@@ -143,7 +143,7 @@ def _check_text(text: str) -> None:
 
 
 def fill(text: str, show: Callable[[str, str], str]) -> str:
-    """Replace each placeholder by ``show(signal, unit)``, followed by the words that agree with it."""
+    """Replace each placeholder with ``show(signal, unit)``, followed by its singular or plural words."""
 
     def filled(place: re.Match[str]) -> str:
         number = show(place["signal"], place["unit"])
@@ -160,7 +160,7 @@ def default_rules() -> tuple[Rule, ...]:
 
 
 def load(path: Path | None = None) -> tuple[Rule, ...]:
-    """Return all rules, in the order of the file. Raise BadFile."""
+    """Return all rules, in the order of the file. Raise BadFile if it is invalid."""
     return tuple(read_yaml(path or catalog_path("findings.yaml"), File).findings.values())
 
 

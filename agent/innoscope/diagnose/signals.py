@@ -1,4 +1,4 @@
-"""Compute the signals that rules use, by name. Pure functions of the evidence.
+"""Compute the signals that rules use, by name. All functions depend only on the evidence.
 
 ========================  ==========================================================================
 ``threads.CLASS``         client threads in this wait class, mean over all snapshots
@@ -20,7 +20,7 @@
 ``unexplained.share``     the same threads as a share of active
 ========================  ==========================================================================
 
-METRIC is a name in metrics.yaml, with ``.LABEL`` for one series of a labelled metric. Without ``.LABEL``,
+METRIC is a name in metrics.yaml, with ``.LABEL`` for one series of a labeled metric. Without ``.LABEL``,
 counters and histograms are summed over all series. Reading a signal that has no value raises Unknown, which
 names the missing source.
 """
@@ -50,7 +50,7 @@ _NS: Final = 1e9
 
 
 class Signals:
-    """Compute signals from an ``Evidence`` object, each at most once.
+    """Computes signals from an ``Evidence`` object, each at most once.
 
     ``unexplained`` holds the wait classes for the signals ``unexplained.*``.
     """
@@ -227,7 +227,7 @@ def _histogram(evidence: Evidence, key: str) -> tuple[Histogram, float]:
 
 
 def _series(evidence: Evidence, key: str) -> Iterable[str]:
-    """Return this key, and the keys of all series of the metric if it is labelled."""
+    """Return this key, and the keys of all series of the metric if it is labeled."""
     return (key, *(f"{key}.{label}" for label in evidence.labels(key)))
 
 

@@ -50,7 +50,7 @@ _FILE_CALLS: Final = descriptors.file_calls()
 
 
 class SnapshotLoop:
-    """Take a snapshot every ``interval_s`` seconds until closed, and store it in ``history``.
+    """Takes a snapshot every ``interval_s`` seconds until closed, and stores it in ``history``.
 
     ``open_engine`` creates the sampling engine. The call is slow, so it runs on the background thread.
     """
@@ -94,7 +94,7 @@ class SnapshotLoop:
 
     @property
     def period_s(self) -> float:
-        """Return the duration of the last snapshot and of the pause after it, in seconds."""
+        """Return the total duration of the last snapshot and the pause after it, in seconds."""
         return self._period_s
 
     def between(
@@ -127,7 +127,7 @@ class SnapshotLoop:
                 self._ended.wait(_RETRY_S)
 
     def _take_snapshots(self, source: SnapshotSource) -> None:
-        """Take snapshots until closed; at least one, even if ``close`` is called while the source opens."""
+        """Take snapshots until closed, but at least one, even if ``close`` is called before it."""
         taken = 0
         while not (taken and self._ended.is_set()):
             began = time.monotonic()

@@ -33,7 +33,7 @@ _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
     "receiver_message": error_messages.of_receiver,
 }
 _PROCESSES: Final = "processes"
-#: Session variables that limit how long our queries wait, whatever the server's defaults are.
+#: Session variables that limit how long our queries wait and run, whatever the server's defaults are.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
@@ -84,7 +84,7 @@ def default_queries() -> dict[str, DiagnosticQuery]:
 
 
 def load(path: Path | None = None) -> dict[str, DiagnosticQuery]:
-    """Return the queries in the file by name. Raise BadFile."""
+    """Return the queries in the file by name. Raise BadFile if it is invalid."""
     return read_yaml(path or catalog_path("questions.yaml"), File).questions
 
 

@@ -102,7 +102,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
 
 
 def _title(number: int, finding: Finding) -> str:
-    """Return the first line of a finding: red if it is urgent, uncoloured if it is a remark, else yellow."""
+    """Return the first line of a finding: red if it is urgent, uncolored if it is a remark, else yellow."""
     rest = f"{finding.title}  [{finding.name}, {finding.score:.0f}]"
     if finding.score >= _URGENT:
         return Coloured(f"{number}.! {rest}", Colour.RED)

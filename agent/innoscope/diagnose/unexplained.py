@@ -20,7 +20,7 @@ _THREADS, _SHARE = 2.0, 0.3
 
 
 def unexplained(evidence: Evidence, rules: Iterable[Rule], reported: Collection[Rule]) -> frozenset[str]:
-    """Return the wait classes in which client threads wait although no finding in ``reported`` covers them.
+    """Return the wait classes of blocked client threads that no rule in ``reported`` covers.
 
     Omit a wait class with few threads if one of the other ``rules`` covers it, because that rule found no
     problem.

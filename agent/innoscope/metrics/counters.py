@@ -1,7 +1,7 @@
 """Keep exported counters monotonic when their source changes or restarts.
 
-A probe's counts start at zero when it is attached, the server's own counters when the server starts. Between
-two scrapes, a counter's source can change, and the sensor or the server can restart.
+A probe's counts start at zero when it is attached, and the server's own counters when the server starts.
+Between two scrapes, a counter's source can change, and the sensor or the server can restart.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Upper bounds of the buckets: the exponent of two in nanoseconds, and the label ``le`` in seconds.
 _BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
-#: Maximum number of formats cached per collection. Without a limit, clients could request any number.
+#: A cache of more formats than this is cleared. Without a limit, clients could request any number.
 _FORMATS: Final = 4
 
 
@@ -80,7 +80,7 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 def families(series: Iterable[Series]) -> list[Family]:
     """Return one family per metric, in the order of their first series.
 
-    All label values are sanitised here: a single value that is not valid UTF-8 would make the whole
+    All label values are sanitized here: a single value that is not valid UTF-8 would make the whole
     exposition fail.
     """
     found: dict[str, Family] = {}

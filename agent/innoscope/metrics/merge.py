@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 #: Maximum number of dropped series to remember, so that each is counted only once.
 _MAX_DROPPED: Final = 10_000
-#: Values of the label ``reason`` for a failed collector.
-#: An outcome's ``reason`` begins with one of them and a colon.
+#: Values of the label ``reason`` for a failed collector. An outcome's ``reason`` is one of them, followed by
+#: a colon and a message.
 REASONS: Final = frozenset(
     {"timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error"}
 )

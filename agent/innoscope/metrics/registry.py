@@ -82,7 +82,7 @@ def default() -> Registry:
 
 
 def load(path: Path | None = None) -> Registry:
-    """Build the registry from a file, by default the installed one. Raise BadFile."""
+    """Build the registry from a file, by default the installed one. Raise BadFile if it is invalid."""
     declared = metrics_file.load(path) if path else metrics_file.installed()
     return Registry({name: _metric(name, body) for name, body in declared.items()})
 

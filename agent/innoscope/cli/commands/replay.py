@@ -57,7 +57,7 @@ def command(file: Path, at: str | None, summary: bool) -> int:
 
 
 def _open(file: Path) -> Recording:
-    """Read the recording, with progress on standard error."""
+    """Read the recording, and show progress on standard error."""
     with counting(f"reading {file}") as progress:
         return Recording(file, progress=progress)
 

@@ -43,7 +43,10 @@ replaces. Exit codes: docs/cli.md.
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Parse ``NAME=PID`` and ``NAME=SOCKET`` into ``{pid or socket: name}``. Raise BadParameter."""
+    """Parse ``NAME=PID`` and ``NAME=SOCKET`` into ``{pid or socket: name}``.
+
+    Raise BadParameter if one is malformed or duplicate.
+    """
     found: dict[str, str] = {}
     for value in values:
         name, equals, where = value.partition("=")

@@ -181,8 +181,8 @@ def set_toggle(
 ) -> None:  # fmt: skip
     """Show the plan, ask for confirmation, and make the change.
 
-    The change is journalled before it is made, and verified afterwards. The output includes the command
-    that undoes the change.
+    The change is recorded in the journal before it is made, and verified afterwards. The output includes the
+    command that undoes the change.
 
     \b
     For harmless and careful toggles, confirm with y, or use --yes. For dangerous toggles, type the toggle's
@@ -262,7 +262,7 @@ def history(pid: int | None, socket: str | None, port: int | None, as_json: bool
 
 
 def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
-    """Ask the user to confirm the plan, unless an option confirms it. Raise Refused if not."""
+    """Ask the user to confirm the plan, unless an option does. Raise Refused if it is not confirmed."""
     name = plan.toggle.name
     dangerous = plan.toggle.risk is Risk.DANGEROUS
     if confirmed or (yes and not dangerous):

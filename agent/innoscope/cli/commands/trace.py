@@ -157,7 +157,7 @@ def _write(seen: TraceResult, target: Target, sink: Stdout | File, form: str, li
 
 
 class Progress:
-    """Shows progress on standard error after one second, if that is a terminal."""
+    """Shows progress on standard error, if that is a terminal, once the trace has taken a second."""
 
     def __init__(self, function: str) -> None:
         self._function = function

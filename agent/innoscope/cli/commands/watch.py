@@ -178,7 +178,7 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 
 
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
-    """Print all names that rules may use, with their values after a few seconds."""
+    """Collect evidence for a few seconds, and print the names that rules may use, with their values."""
     with contextlib.closing(EvidenceCollector(target, sources, interval_s=1.0)) as collector:
         console.progress(f"collecting for {_LIST_S:g} s …")
         try:

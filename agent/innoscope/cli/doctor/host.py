@@ -33,7 +33,7 @@ _COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
 
 @dataclass(frozen=True)
 class Host:
-    """The host to check: its root folder and environment, which tests replace."""
+    """The host to check: its root directory and environment, which tests replace."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -138,7 +138,7 @@ def snapshots(host: Host) -> Check:
 
 
 def perf(host: Host) -> Check:
-    """Check that a perf event can sample registers and the stack of a thread while it runs on a CPU."""
+    """Check that perf events can sample the registers and the stack of a running thread."""
     tried = _try("probe_perf")
     if tried.works:
         return ok("perf events", tried.detail)

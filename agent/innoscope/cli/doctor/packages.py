@@ -18,12 +18,12 @@ _DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A file without symbols. ``path`` is its path inside ``root``, the root folder of its process."""
+    """A file without symbols. ``path`` is its path inside ``root``, the root directory of its process."""
 
     path: str
     build_id: str | None
     root: Path
-    ours: bool  # the process shares our root folder, so our package manager knows the file
+    ours: bool  # the process shares our root directory, so our package manager knows the file
 
 
 def remedy(file: Stripped) -> str:
@@ -49,7 +49,7 @@ def build_id_path(build_id: str) -> str:
 
 
 def debian_debug_package(package: str) -> str:
-    """Return the name of a package's debug package; for ``libc6``, it follows an older naming scheme."""
+    """Return the name of a package's debug package. The one for ``libc6`` follows an older scheme."""
     return "libc6-dbg" if package == "libc6" else f"{package}-dbgsym"
 
 

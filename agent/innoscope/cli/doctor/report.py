@@ -1,4 +1,4 @@
-"""Summarise all checks: the verdict, and the report as text and as JSON."""
+"""Summarize all checks: the verdict, and the report as text and as JSON."""
 
 from __future__ import annotations
 

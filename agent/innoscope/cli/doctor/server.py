@@ -145,7 +145,7 @@ def _base(path: str) -> str:
 
 
 def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
-    """Return a note on the availability of DWARF, which only ``--inlines`` needs."""
+    """Return a note on whether DWARF is available, which only ``--inlines`` needs."""
     if module.symbols_from == "symbol-pack":
         return ""
     is_server = _base(module.path) == _base(target.executable)

@@ -29,7 +29,7 @@ class Order(StrEnum):
 
     @property
     def next(self) -> Order:
-        """Return the next sort order; the first one after the last."""
+        """Return the next sort order. The first one follows the last."""
         orders = list(Order)
         return orders[(orders.index(self) + 1) % len(orders)]
 

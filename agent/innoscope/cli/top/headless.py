@@ -1,4 +1,4 @@
-"""Record without a screen, for ``innoscope top --record FILE`` without a terminal."""
+"""Record a server for ``innoscope top --record FILE`` if there is no terminal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def record(
 
 @contextmanager
 def _stop_event() -> Iterator[threading.Event]:
-    """Yield an event that is set by SIGINT and SIGTERM, so that a recording ends with a complete line."""
+    """Yield an event that SIGINT and SIGTERM set, so that a recording ends with a complete line."""
     stop = threading.Event()
 
     def stopped(_signum: int, _frame: FrameType | None) -> None:

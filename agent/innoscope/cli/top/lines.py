@@ -81,14 +81,14 @@ def headline(snapshot: Snapshot, columns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of a line and its parts, the same for all lines, so that columns are aligned."""
+    """Widths of a line and its columns. They are the same for all lines, so that the columns are aligned."""
 
     line: int
     name: int  # width of the wait class column: that of the widest label, within limits
 
     @classmethod
     def of(cls, columns: int, labels: Iterable[str]) -> Widths:
-        """Return widths for these labels. Names get up to a quarter of the line, but at least 12 cells."""
+        """Return widths for these labels. Names get at most ``max(12, columns // 4)`` cells."""
         widest = max((cell_len(label) for label in labels), default=0)
         return cls(columns, min(max(widest, len("WAIT CLASS")), max(12, columns // 4)))
 
@@ -99,7 +99,7 @@ class Widths:
 
     @property
     def bar(self) -> int:
-        """Return the width of the bar: the space left by name, count and sparkline."""
+        """Return the width of the bar: the space that name, count and sparkline leave."""
         return max(3, self.line - self.name - 10 - self.spark)
 
 

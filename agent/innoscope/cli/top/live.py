@@ -27,7 +27,7 @@ class SnapshotTaken(Message):
 
 
 class TopApp(StacksApp):
-    """The live view, which exits after ``duration_s`` seconds if set."""
+    """The live view. If ``duration_s`` is set, the view exits after this many seconds."""
 
     TITLE = "innoscope top"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "freeze", "Freeze", priority=True)]

@@ -21,7 +21,7 @@ MAX_RETRY_S = 60.0
 
 
 class SqlAsk:
-    """Run the query over one persistent connection, and reconnect after a failure."""
+    """Runs the query over one persistent connection, and reconnects after a failure."""
 
     def __init__(self, target: Target, *, options_file: str | None = None, user: str | None = None) -> None:
         self._target = target

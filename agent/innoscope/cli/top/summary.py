@@ -1,4 +1,4 @@
-"""Summarise a recording in a few lines of text."""
+"""Summarize a recording in a few lines of text."""
 
 from __future__ import annotations
 

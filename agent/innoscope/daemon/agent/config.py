@@ -57,7 +57,10 @@ class Stacks(schema.Entry, frozen=True):
 
 
 class Own(schema.Entry, frozen=True):
-    """The agent's CPU budget, as a share of one core; 0 means none. Exceeding it is logged as a warning."""
+    """The agent's CPU budget, as a share of one core; 0 means no limit.
+
+    If the agent uses more, it logs a warning.
+    """
 
     cpu_budget: Annotated[float, Meta(ge=0, le=1)] = 0.05
     window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60

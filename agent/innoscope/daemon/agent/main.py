@@ -65,7 +65,7 @@ _END_S: Final = 0.5
 
 
 class Agent:
-    """The agent. Its constructor opens the listening socket (raises BadFile); ``run`` serves requests."""
+    """The agent. Its constructor opens the listening socket or raises BadFile; ``run`` serves requests."""
 
     def __init__(self, config: Config) -> None:
         sensor = SensorClient(config.sensor.socket, config.sensor.timeout_seconds)
@@ -227,9 +227,9 @@ def run(config: Config) -> None:
 def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if none is running, then drop all privileges.
 
-    The agent switches to an unprivileged user if that user can read the option files, and if the agent itself
-    starts the sensor, whose socket then belongs to that user's group. Otherwise the agent remains root, but
-    without capabilities.
+    The agent switches to an unprivileged user if no sensor was running, and if there are option files that
+    the user can read. The socket of a sensor that the agent starts then belongs to the user's group.
+    Otherwise, the agent remains root, but without capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)

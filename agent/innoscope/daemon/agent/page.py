@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Version of the documents described in docs/live-page.md.
 SCHEMA: Final = 1
-#: Timeout in seconds of the scrape that a request has to wait for if there has been none yet.
+#: Timeout, in seconds, of the scrape that a request starts if there has been none yet.
 _SCRAPE_S: Final = 0.8
 _LINKS: Final = (
     ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Users to switch to, in order of preference: the package's user, then one that owns no files.
 _USERS: Final = ("innoscope", "nobody")
-# linux/prctl.h, linux/capability.h
+# Constants from linux/prctl.h and linux/capability.h.
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_CAP_AMBIENT: Final = 47

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 #: Timeout for the sensor's reply in seconds. The reply may contain an hour of profiles.
 _SENSOR_TIMEOUT_S: Final = 5.0
-#: Label that distinguishes these profiles from the agent's own, which contain the same snapshots.
+#: Label that distinguishes these profiles from those of a running agent, which contain the same snapshots.
 _LABEL: Final = {"try": "by_hand"}
 
 
 def push_once(config: Config) -> Iterator[str]:
     """Push a profile of each server. Yield one line of text per server.
 
-    Raise BadFile, SensorDown, NoTarget or PushFailed.
+    Raise BadFile, SensorDown, NoTarget or PushFailed on failure.
     """
     push = config.push
     if push.url is None:

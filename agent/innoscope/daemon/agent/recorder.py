@@ -97,7 +97,7 @@ class Recorder:
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """Start a capture, without lock owners: the agent cannot read the server's memory."""
+        """Start a capture, without lock owners from the server's memory, which the agent cannot read."""
         self._fetched = not_fetched(
             "unsupported", "SQL is disabled, or the server exited before it was queried"
         )
@@ -107,14 +107,14 @@ class Recorder:
         return self._fetched
 
     def query_locks(self) -> SqlAnswers:
-        """Query the lock holders, InnoDB's status and the variables over SQL. Return the lock holders."""
+        """Query the lock owners, InnoDB's status and the variables over SQL. Return the lock owners."""
         channel = self._server.channel
         if channel is not None:
             self._fetched = fetch(channel.connect, self._waiting())
         return self.query_blockers()
 
     def query_blockers(self) -> SqlAnswers:
-        """Return the lock holders, queried over SQL with a timeout of 1 s per statement."""
+        """Return the lock owners, queried over SQL with a timeout of 1 s per statement."""
         channel = self._server.channel
         if channel is None:
             return SqlAnswers()

@@ -149,14 +149,14 @@ class Servers:
             self.register_from_sensor(known.name if known else self._names.give(target, alive), target)
 
     def own_name(self, name: str, target: Target) -> str | None:
-        """Map a sensor's server name to the configured name; None if the server is excluded."""
+        """Return the configured name, else the sensor's name; None if ``only_named`` excludes the server."""
         named = self._named(target)
         if named is not None:
             return named.name
         return None if self.config.only_named else name
 
     def own_name_of(self, name: str) -> str | None:
-        """Look up the configured name of a sensor's server name; None if it is not registered."""
+        """Look up the agent's name for a server by the sensor's name; None if it is not registered."""
         return self._own_names.get(name)
 
     def sensor_name_of(self, name: str) -> str | None:

@@ -63,8 +63,9 @@ class _Refused(Exception):
 class ProfileStore:
     """Stores the profiles of all servers for ``keep_s`` seconds.
 
-    ``own_name`` maps a sensor's server name to the configured one. ``on_new`` receives each new chunk exactly
-    once. Only one thread may call ``poll``; the other methods are thread-safe.
+    ``own_name`` maps the sensor's name for a server to the agent's name, or to None to exclude the server.
+    ``on_new`` receives each new chunk exactly once. Only one thread may call ``poll``; the other methods are
+    thread-safe.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class ProfileStore:
         return compressed(request, as_json({"server": name, **compact(profile)}))
 
     def _requested(self, request: Request) -> tuple[str, Report]:
-        """Return the name and the profile of the requested server and time range. Raise _Refused."""
+        """Return the name and the profile of the requested server and time range, or raise _Refused."""
         with self._lock:
             stored = dict(self._stored)
         if not stored:

@@ -30,7 +30,7 @@ _OWN: Final = {"own_cpu_seconds": "cpu_seconds", "own_resident_memory_bytes": "r
 
 
 class Numbers:
-    """A scrape's finite values, by server and metric. Innoscope's own metrics have the server name ""."""
+    """A scrape's finite numbers, by server and metric. The server name of Innoscope's own metrics is ""."""
 
     def __init__(self, series: Iterable[Series]) -> None:
         self._values: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}

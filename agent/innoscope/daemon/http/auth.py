@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: bcrypt uses only this many bytes. Longer passwords are rejected, as in newer bcrypt libraries.
 _MAX_PASSWORD_BYTES: Final = 72
-#: Size of each of two caches. Correct and wrong passwords are cached separately,
+#: Size of each of the two caches. Correct and wrong passwords are cached separately,
 #: so that wrong guesses do not evict correct passwords.
 _MAX_CACHED: Final = 256
 #: Pause after a wrong password, as a multiple of the hash's CPU time, to limit guessing to 10 % of a core.
@@ -52,8 +52,8 @@ class Verifier:
     def admits(self, header: str | None, users: Mapping[str, bytes], client: str = "") -> bool:
         """Return whether the header has a user's correct password; True if no users are configured.
 
-        ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses if too many
-        passwords wait to be hashed.
+        ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses if too many passwords are
+        waiting to be hashed.
         """
         if not users:
             return True

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_CONNECTIONS: Final = 64
-#: Length of the IPv6 prefix that counts as one client, because a single site has 2**64 addresses.
+#: Length of the IPv6 prefix that counts as one client, because a single subnet has 2**64 addresses.
 _SITE_BITS: Final = 64
 
 
@@ -48,8 +48,8 @@ class OpenConnection:
 class Connections:
     """Tracks open connections, and which of them are serving a request. Each connection has a thread.
 
-    If there are too many, the client with the most connections loses one: the one that has been idle longest,
-    or the oldest one if all of them are serving a request. Therefore a client that opens many connections
+    If there are too many, the client with the most connections loses one: the one that has been idle longest
+    or, if all of them are serving requests, the oldest one. Therefore, a client that opens many connections
     displaces only its own.
     """
 

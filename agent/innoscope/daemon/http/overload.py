@@ -1,4 +1,4 @@
-"""Limit how many expensive responses are generated at a time, and how many bytes are unsent."""
+"""Limit how many expensive responses are generated at a time, and how many bytes may be unsent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of responses generated at a time. HTML with 2,000 distinct stacks takes 1 s and 90 MB.
 MAX_GENERATING: Final = 1
-#: Maximum seconds for which a request waits for its turn to be processed.
+#: Maximum time in seconds that a request waits for its turn.
 PATIENCE_S: Final = 2.0
 #: Maximum bytes of generated responses that clients have not received yet.
 MAX_UNSENT: Final = 24 << 20

@@ -1,4 +1,4 @@
-"""The HTTP server: one thread per connection, and a limit on connections that is fair between clients."""
+"""The HTTP server: one thread per connection, and a connection limit that clients share fairly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _REQUEST_S: Final = 10
 #: Timeout in seconds for generating and sending a response.
 _RESPONSE_S: Final = 30
-#: Maximum seconds for which a connection may be idle. Prometheus reuses its connection every 15 to 60 s.
+#: Maximum idle time of a connection in seconds. Prometheus reuses its connection every 15 to 60 s.
 _IDLE_S: Final = 75
 #: Pause in seconds between requests on one connection while many are open, so that no client hogs the CPU.
 _PAUSE_S: Final = 0.25

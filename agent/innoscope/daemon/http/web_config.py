@@ -49,7 +49,7 @@ _ClientAuth: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(_CLIENT_AUT
 
 
 class _TlsFile(schema.Entry, frozen=True):
-    """The section ``tls_server_config``. An optional key that is empty has its default value."""
+    """The section ``tls_server_config``. An empty optional key has its default value."""
 
     cert_file: str = ""
     key_file: str = ""
@@ -110,7 +110,8 @@ class Tls:
         """Create the TLS context. Raise BadFile if the files cannot be read or do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.min_version
-        context.options |= ssl.OP_NO_RENEGOTIATION  # renegotiation costs CPU time only on the server
+        # Renegotiation would let a client waste the server's CPU time.
+        context.options |= ssl.OP_NO_RENEGOTIATION
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:

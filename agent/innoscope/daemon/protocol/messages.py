@@ -1,7 +1,7 @@
 """Encode and decode the messages on the sensor's socket.
 
-A connection carries one request and one reply. Each consists of a 4-byte length and JSON. Neither side trusts
-the other: the length is checked before any byte of the body is read, and all values are validated.
+A connection carries one request and one reply. Each consists of a 4-byte length and a JSON body. Neither side
+trusts the other: the length is checked before any byte of the body is read, and all values are validated.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Reply:
 
 
 def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None:
-    """Send one message before the monotonic time ``deadline``. Raise TooSlow, BadMessage or OSError."""
+    """Send one message before the monotonic time ``deadline``.
+
+    Raise TooSlow, BadMessage or OSError on failure.
+    """
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > limit:
         raise BadMessage(f"cannot send a message of {len(body):,} bytes: the limit is {limit:,}")
@@ -83,7 +86,10 @@ def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None
 
 
 def receive(wire: socket.socket, limit: int, deadline: float) -> Any:
-    """Receive one message before the monotonic time ``deadline``. Raise TooSlow, BadMessage or OSError."""
+    """Receive one message before the monotonic time ``deadline``.
+
+    Raise TooSlow, BadMessage or OSError on failure.
+    """
     (length,) = _LENGTH.unpack(_exactly(wire, _LENGTH.size, deadline))
     if length > limit:
         raise BadMessage(f"cannot receive a message of {length:,} bytes: the limit is {limit:,}")

@@ -83,7 +83,7 @@ class ServerNames:
     def _with_place(
         self, names: Collection[str], target: Target, taken: Collection[str], home: DataDirectory | None
     ) -> str | None:
-        """Return a free name with the container or a digest of the home appended; None if there is none."""
+        """Return a free name with the container or a digest of ``home`` appended; None if there is none."""
         every = (label(f"{name} in {place}") for place in _places(target, home) for name in names)
         return next((name for name in every if self._is_free(name, taken, home)), None)
 
@@ -108,7 +108,7 @@ class ServerNames:
 
 
 def _places(target: Target, home: DataDirectory | None) -> list[str]:
-    """Return suffixes that distinguish servers in different containers: container id, digest of the home."""
+    """Return suffixes that distinguish servers in different containers: container id, digest of ``home``."""
     container = target.container or ""
     found = [] if set(container.split(",")) <= {"", *NAMESPACES} else [container]
     if home is not None:

@@ -276,7 +276,7 @@ def secret(path: Path) -> str:
 
 
 def retry_after(header: str | None, now: float) -> float:
-    """Return the seconds to wait for a Retry-After header (RFC 9110): at most 600; 0 if it is not valid."""
+    """Return the delay that a Retry-After header (RFC 9110) requests, at most 600 s; 0 s if malformed."""
     if header is None:
         return 0.0
     if header.strip().isdecimal():

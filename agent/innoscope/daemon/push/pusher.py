@@ -68,8 +68,8 @@ class _Pending:
 class Pusher:
     """Merges chunks into profiles and sends them. ``take`` is thread-safe and never waits for the network.
 
-    Only the pushing thread may call the other methods. ``clock`` is monotonic. Chunks recorded before the
-    start of this agent are not sent, because the previous agent sent them.
+    Only the pushing thread may call the other methods. ``clock`` is monotonic. Chunks recorded before
+    this agent started are not sent, because the previous agent sent them.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Pusher:
         self._pending: dict[str, _Pending] = {}
         self._queue = ProfileQueue(push.memory_bytes)
         self._failures = 0
-        self._errors = 0  # responses with status 500 to the oldest profile
+        self._errors = 0  # responses with status 500 for the oldest profile
         self._not_before = 0.0
         self._wake = threading.Event()
         self._ending = False
@@ -105,7 +105,7 @@ class Pusher:
         with self._lock:
             pending = self._pending.get(server)
             if pending is None:
-                # jitter, so that agents that were started together do not push together
+                # jitter, so that agents started at the same time do not push at the same time
                 due = self._clock() + self._push.interval_seconds * self._jitter(0.5, 1.0)
                 pending = self._pending[server] = _Pending(due)
             pending.chunks += [(target, chunk) for chunk in new]

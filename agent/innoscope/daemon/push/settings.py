@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 #: Kinds of receivers, each with the path that is used if the URL has none.
 PATHS: Final = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
-#: Label names that both receivers accept. Parca applies Prometheus's rules for label names.
+#: Label names that both receivers accept. Parca applies the rules of Prometheus.
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-#: Labels that Innoscope sets, or that are reserved by the receivers.
+#: Labels that Innoscope sets, or that the receivers reserve.
 _OURS: Final = ("server", "flavour", "version", "wait", "trust", "service_name", "__name__")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 #: Headers that must not be set in ``headers``, and the setting (if any) that determines each of them.

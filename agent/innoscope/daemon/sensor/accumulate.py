@@ -1,6 +1,6 @@
 """Continue counters across restarts of their source. A restarted source counts from zero.
 
-The sensor uses this for restarts of a server. The code is pure: it has no clock and performs no I/O.
+The sensor uses this for restarts of a server. The code is pure: it reads no clock and performs no I/O.
 """
 
 from __future__ import annotations

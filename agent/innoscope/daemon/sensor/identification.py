@@ -65,7 +65,7 @@ class Identifier:
     def ended(
         self, pids: Sequence[int], due: Collection[int], beat: Beat
     ) -> Iterator[tuple[int, Identification]]:
-        """Start identifying the processes in ``due``, and yield identifications of ``pids`` that ended.
+        """Start identifying the processes in ``due``. Yield the identifications of ``pids`` that have ended.
 
         Waits at most ``_IDENTIFY_S`` seconds, and only for identifications that this call has started.
         """

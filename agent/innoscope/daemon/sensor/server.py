@@ -53,7 +53,7 @@ class SocketServer:
     """Listens on ``path`` and answers requests with the result of ``handle``.
 
     Root, the sensor's own user and members of ``group`` may connect. An exception in ``handle`` becomes an
-    error reply. Creation raises SocketTaken or NoRights.
+    error reply. The constructor raises SocketTaken or NoRights.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 #: Seconds until a process that neither listens nor has entered its data directory is treated as a server.
 #: A process that exits earlier, as in a crash loop, gets no series.
 _SETTLE_S: Final = 10.0
-#: Seconds before a server is retried whose data directory is in use by a watched server.
+#: Seconds before the sensor retries a server whose data directory a watched server uses.
 _DUPLICATE_S: Final = 10.0
 #: Seconds for which an exited server's slot is reserved for the next server on its data directory.
 _RESERVED_S: Final = 60.0
@@ -93,8 +93,8 @@ class Admission:
         """Return the pids of the watched servers, and of those to be identified now.
 
         The result has at most ``max_servers`` pids, plus one server that may replace a watched server. It
-        also includes servers that are ``excluded`` by configuration, or that wait after they ``failed``;
-        these servers need no slot.
+        also includes servers that are ``excluded`` by configuration, or that ``failed`` and are not due for a
+        retry; these servers need no slot.
         """
         found = discover.scan(self._proc, self._rule)
         now = self._clock()
@@ -121,7 +121,7 @@ class Admission:
         """
         now, pid = self._clock(), target.pid
         if allowed_users.ignored(self._rule, self._proc, pid) is not None:
-            return None  # root has changed the process's user since the search
+            return None  # the process has changed its user since the search
         home = data_directory_of(self._proc, target)
         if pid not in watched:
             holder = next((other for other in watched if home and self._home(other) == home), None)
@@ -174,7 +174,7 @@ class Admission:
                 break
             offered.append(pid)
             room -= 1
-            if room < 0:  # this server may replace one of another tenant
+            if room < 0:  # this server may replace another tenant's server
                 break
         return offered
 
@@ -192,7 +192,10 @@ class Admission:
                 del waiting[tenant]
 
     def _has_place(self, pid: int, home: DataDirectory | None, watched: int, now: float) -> bool:
-        """Return whether a slot is free. If not, mark a server of the largest tenant for eviction."""
+        """Return whether the server gets a slot: a free one, or one reserved for it or the largest tenant.
+
+        If there is none, mark the newest server of the largest tenant for eviction.
+        """
         if home is not None and self._reserved.pop(home, None) is not None:
             return True
         if watched + len(self._reserved) < self._rule.max_servers:

@@ -183,10 +183,10 @@ class ServerSlot:
             self._workers.submit_at(time.monotonic() + LINGER_S, job)
 
     def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
-        """Return the outcomes of ``watch`` with counters continued across restarts; "down" without ``watch``.
+        """Return the outcomes of ``watch``, with counters continued across restarts.
 
-        The caller must read ``watch`` and ``target`` together, because the server may be replaced at any
-        time.
+        If ``watch`` is None, report the server as down. The caller must read ``watch`` and ``target``
+        together, because the server may be replaced at any time.
         """
         if watch is None:
             return [down(target)]

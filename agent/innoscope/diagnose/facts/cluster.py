@@ -20,7 +20,7 @@ _DDL: Final = (
     "mysql_alter_table", "mysql_recreate_table", "mysql_rm_table", "mysql_rename_tables",
     "Sql_cmd_truncate_table::*", "Wsrep_high_priority_service::apply_toi",
 )  # fmt: skip
-#: CREATE TABLE is not included: it is short, except with a SELECT, which replicates like any transaction.
+#: CREATE TABLE is not included: it is fast. CREATE TABLE … SELECT replicates like any other transaction.
 _DDL_TEXT: Final = re.compile(
     r"\s*(ALTER|OPTIMIZE|RENAME|TRUNCATE|DROP(?! TEMPORARY)|CREATE( UNIQUE| FULLTEXT| SPATIAL)? INDEX)\b",
     re.IGNORECASE,
@@ -28,7 +28,8 @@ _DDL_TEXT: Final = re.compile(
 #: Wait classes of DDL that is not executing yet.
 _NOT_EXECUTING: Final = frozenset({"galera_wait", "metadata_lock"})
 
-#: Function in which Group Replication delays a member over its quota (flow_control_module, 5.7 to 9.x).
+#: Function in which Group Replication delays a member that exceeds its quota (flow_control_module, MySQL 5.7
+#: to 9.x).
 _THROTTLED: Final = "Flow_control_module::do_wait"
 
 _RECEIVED: Final = "galera_flow_control_received"
@@ -42,7 +43,8 @@ def _own_pauses_ratio(evidence: Evidence) -> float:
     """Return the share of the cluster's pauses that this node requested.
 
     A node counts the requests that it receives from all nodes, including its own. If one pause lasts for the
-    whole time, no request is counted, and the node whose receive queue is never empty requested the pause.
+    whole observation, no request is counted. The node whose receive queue is never empty then requested the
+    pause.
     """
     received, sent = _grown(evidence, _RECEIVED), _grown(evidence, _SENT)
     if received:

@@ -28,7 +28,7 @@ def _applier_behind_seconds(evidence: Evidence) -> float:
 
 
 def _semisync_wait_seconds(evidence: Evidence) -> float:
-    """Return the longest time in seconds that a commit has been waiting for a replica's acknowledgement."""
+    """Return the longest time in seconds that a commit has been waiting for a replica's acknowledgment."""
     rows(evidence, "processes")
     return max((float(one.seconds) for one in evidence.statements if _SEMISYNC.match(one.state)), default=0.0)
 

@@ -11,7 +11,7 @@ from innoscope.sampling.snapshot_history import CLIENT
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Facts
 
-#: Functions of MariaDB that write a row of an internal temporary table, and functions of its engine Aria.
+#: MariaDB functions that write a row of an internal temporary table, and functions of the Aria engine.
 _TEMPORARY_ROW: Final = re.compile(r"handler::ha_\w+_tmp_row$")
 _ARIA: Final = re.compile(r"(_?ma_|maria_|ha_maria::|create_internal_tmp_table)")
 

@@ -21,8 +21,8 @@ def make_capture(
 ) -> tuple[Capture, Verdict]:
     """Return the capture and its verdict.
 
-    The evidence is encoded and decoded before the rules are applied,
-    so that readers of the file get the same verdict.
+    The evidence is encoded and decoded before the rules are applied, so that readers of the file get the same
+    verdict.
     """
     evidence = plain(evidence)
     verdict = judge(evidence)

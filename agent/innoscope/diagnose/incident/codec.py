@@ -57,7 +57,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return the dataclass that the JSON value represents, with tuples instead of lists. Raise Damaged."""
+    """Return the dataclass that the JSON value represents, with tuples instead of lists.
+
+    Raise Damaged if the value is invalid.
+    """
     return cast("T", _checked(_codec(kind), kind.__name__)(value))
 
 
@@ -188,7 +191,7 @@ def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
 
 
 def _kept(text: str) -> str:
-    """Return the sanitised string. Tabs are kept, because the server's output may contain them."""
+    """Return the sanitized string. Tabs are kept, because the server's output may contain them."""
     return "\t".join(map(sanitize.block, text.split("\t"))) if not text.isprintable() else text
 
 

@@ -1,4 +1,4 @@
-"""Find the significant differences between the two sides of a comparison. Pure functions."""
+"""Find the significant differences between the two sides of a comparison. All functions are pure."""
 
 from __future__ import annotations
 

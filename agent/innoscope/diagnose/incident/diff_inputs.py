@@ -99,7 +99,10 @@ class _Counted:
 
 
 def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
-    """Read any supported file. ``progress`` is called with the number of snapshots read. Raise BadFile."""
+    """Read any supported file. Raise BadFile if it cannot be read or is damaged.
+
+    ``progress`` is called with the number of snapshots read.
+    """
     head = _head(path)
     if b'"innoscope_incident"' in head[:100]:
         return of_capture(path, load(path))
@@ -249,7 +252,7 @@ def _frame(item: Mapping[str, Any]) -> Frame:
 
 @lru_cache(maxsize=65536)
 def _printable(text: str) -> str:
-    """Return ``text`` on one line, sanitised. Results are cached: the same few names repeat."""
+    """Return ``text`` on one line, sanitized. Results are cached: the same few names repeat."""
     return sanitize.words(text)
 
 
@@ -333,7 +336,7 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
 
 
 def _counting_error(rates: tuple[float, ...], events: float) -> float:
-    """Return a rate's standard error. If there were no events, assume one."""
+    """Return a rate's standard error. With at most one event, assume a rate of 1/s in one interval."""
     middle = sum(rates) / len(rates)
     return middle / events**0.5 if events > 1 else 1 / len(rates)
 

@@ -80,7 +80,7 @@ def check_free(path: Path) -> None:
 
 
 def save(path: Path, capture: Capture) -> None:
-    """Write an incident file atomically with mode 0600. Raise CannotWrite, even if ``path`` exists."""
+    """Write a file atomically with mode 0600. Raise CannotWrite if this fails, or if ``path`` exists."""
     data = _packed(capture)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -100,7 +100,7 @@ def save(path: Path, capture: Capture) -> None:
 
 
 def _give_name(partial: Path, path: Path) -> None:
-    """Rename a file without replacing an existing one. Raise FileExistsError."""
+    """Rename a file without replacing an existing one. Raise FileExistsError if there is one."""
     try:
         os.link(partial, path, follow_symlinks=False)
     except FileExistsError:
@@ -174,7 +174,7 @@ def _read(path: Path) -> bytes:
                 raise _bad(path, "not a regular file")
             if status.st_size > MAX_FILE_BYTES:
                 raise _bad(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")
-            # Not MAX_FILE_BYTES: a buffer of this size for each small file would fragment the agent's heap.
+            # Not MAX_FILE_BYTES: a buffer of that size for each small file would fragment the agent's heap.
             return file.read(status.st_size)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error

@@ -1,4 +1,4 @@
-"""Manage the folder of the recorder's incident files, whose number and total size are limited."""
+"""Manage a folder of incident files, and limit their number and total size."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class IncidentFolder:
                 path.unlink(missing_ok=True)
 
     def save(self, capture: Capture) -> Path:
-        """Write a capture, and delete the oldest files beyond the limits. Raise CannotWrite."""
+        """Write a capture, and delete the oldest files beyond the limits. Raise CannotWrite on failure."""
         path = self.folder / (_PREFIX + files.name_for(capture))
         files.save(path, capture)
         self._keep_within(path.name)

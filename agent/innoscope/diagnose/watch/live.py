@@ -1,4 +1,4 @@
-"""Watch one server for ``innoscope watch``, with an engine, probes and an SQL connection of this process."""
+"""Watch one server for ``innoscope watch``, with this process's own engine, probes and SQL connection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HOST_S: Final = 10.0
 
 
 class _Recorder(EvidenceCollector):
-    """Collect evidence as diagnose does, but without a time limit and in bounded memory, for a Watcher."""
+    """Collects evidence as diagnose does, but without a time limit and in bounded memory, for a Watcher."""
 
     def __init__(self, target: Target, sources: Sources, span_s: float) -> None:
         self._fetcher, self._use_sql = FactsFetcher(target), sources.sql
@@ -46,7 +46,7 @@ class _Recorder(EvidenceCollector):
         self._hosts = [(time.monotonic(), self._host)]
 
     def read(self) -> None:
-        """Read all metrics once. Restart the host's rates so that they cover only the last few seconds."""
+        """Read all metrics once. Drop old host counters, so that the host's rates cover only recent time."""
         super().read()
         if time.monotonic() - self._hosts[-1][0] > _HOST_S:
             self._host = self._hosts[-1][1]
@@ -69,7 +69,7 @@ class _Recorder(EvidenceCollector):
 
 @dataclass(frozen=True, slots=True)
 class LiveWatch:
-    """Watch until ``ended`` is set; with ``once``, until the first capture is written."""
+    """Watches a server until ``ended`` is set or, with ``once``, until the first capture is written."""
 
     target: Target
     sources: Sources

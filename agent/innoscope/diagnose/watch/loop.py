@@ -71,7 +71,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """A trigger has held long enough, since the Unix time ``since``; ``number`` is its value."""
+    """A trigger has held long enough; ``number`` is its value.
+
+    ``since`` is the Unix time at which the evidence that first satisfied the trigger begins.
+    """
 
     trigger: Trigger
     number: float
@@ -88,7 +91,7 @@ class TriggerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A capture is complete, with the evidence from the beginning of the stall and from before it."""
+    """A capture is complete, with the evidence from the stall and from the time before it."""
 
     trigger: Trigger
     number: float
@@ -106,7 +109,7 @@ Event = Triggered | TriggerUnavailable | Stalled
 
 
 class Watcher:
-    """Watch one server. Call ``step`` about once a second."""
+    """Watches one server. Call ``step`` about once a second."""
 
     def __init__(self, source: Source, settings: Settings, begun: float) -> None:
         self._source, self._settings = source, settings
@@ -120,7 +123,7 @@ class Watcher:
         self._cooldown_until = 0.0
 
     def step(self, now: float) -> Iterator[Event]:
-        """Evaluate the triggers or continue a capture, and yield the events; ``now`` is Unix time."""
+        """Evaluate the triggers or continue a capture, and yield the events; ``now`` is a Unix time."""
         if self._stall is not None:
             yield from self._continue(self._stall, now)
         elif now >= self._cooldown_until:
@@ -147,7 +150,7 @@ class Watcher:
                 return
 
     def _report_unavailable(self, trigger: Trigger, words: str, now: float) -> Iterator[TriggerUnavailable]:
-        """Report each reason once, but not if only a snapshot or two are missing on a busy host."""
+        """Report each reason once. Ignore short gaps, such as one or two missing snapshots on a busy host."""
         known_at = self._known_at.setdefault(trigger, self._begun)
         if now - known_at > _PATIENCE_S and self._unavailable.get(trigger) != words:
             self._unavailable[trigger] = words

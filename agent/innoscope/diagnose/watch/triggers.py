@@ -1,10 +1,9 @@
-"""Parse and evaluate triggers such as ``threads_running>50``. Pure functions.
+"""Parse and evaluate triggers such as ``threads_running>50``. All functions are pure.
 
 ======================  ============================================================================
 ``share.row_lock>0.5``  any signal that findings use (diagnose/signals.py), over the last few seconds
 ``threads_running>50``  some metrics under the names that DBAs use (``PLAIN``)
-``response_time>200ms`` mean duration of a statement, by Little's law: active threads divided by
-statements per second
+``response_time>200ms`` mean duration of a statement (Little's law: active threads / statement rate)
 ``finding:NAME``        `innoscope diagnose` would report this finding for the last ten seconds
 ======================  ============================================================================
 
@@ -98,7 +97,10 @@ class Trigger:
         return FINDING_S if self.finding else RECENT_S
 
     def value(self, evidence: Evidence) -> float:
-        """Return the current value; for a finding, its score, or 0 if it is not reported. Raise Unknown."""
+        """Return the current value; for a finding, its score, or 0 if it is not reported.
+
+        Raise Unknown if the value is unavailable.
+        """
         return value(self.name, Signals(evidence))
 
     def holds(self, now: float) -> bool:
@@ -107,7 +109,7 @@ class Trigger:
 
 
 def parse(text: str) -> Trigger:
-    """Parse a trigger. Raise BadTrigger, with suggestions in the remedy."""
+    """Parse a trigger. Raise BadTrigger, with suggestions in the remedy, if it is invalid."""
     if text.startswith(FINDING):
         _require_known(text, text.strip())
         return Trigger(text, text.strip())
@@ -127,7 +129,7 @@ def parse(text: str) -> Trigger:
 
 
 def value(name: str, signals: Signals) -> float:
-    """Return the value that a trigger's name stands for. Raise Unknown."""
+    """Return the value that a trigger's name stands for. Raise Unknown if it is unavailable."""
     if name.startswith(FINDING):
         found = {one.name: one.score for one in judge(signals.evidence).findings}
         return found.get(name.removeprefix(FINDING), 0.0)

@@ -1,6 +1,6 @@
-"""Derive ratios, headroom, zones and remaining time from raw values. Pure functions: no I/O, no clock.
+"""Derive ratios, headroom, zones and remaining time from raw values, without I/O and without a clock.
 
-Each value has the name of its metric in ``probes/catalog/metrics.yaml``; in a labelled series, the name is
+Each value has the name of its metric in ``probes/catalog/metrics.yaml``; in a labeled series, the name is
 followed by a dot and the label's value (``read_ahead_pages.linear``). Unknown names are ignored.
 """
 

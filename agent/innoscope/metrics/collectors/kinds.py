@@ -27,7 +27,7 @@ class Names(Entry, frozen=True):
     comm: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check the patterns. Raise ValueError."""
+        """Check the patterns. Raise ValueError if one is invalid."""
         check_patterns(self.frames)
         check_patterns(self.comm)
 
@@ -40,12 +40,12 @@ class File(Entry, frozen=True):
     pool: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check the patterns. Raise ValueError."""
+        """Check the patterns. Raise ValueError if one is invalid."""
         check_patterns(self.pool)
 
 
 def load(path: Path | None = None) -> ThreadKinds:
-    """Read and check threads.yaml, by default the installed one. Raise BadFile."""
+    """Read and check threads.yaml, by default the installed one. Raise BadFile if it is invalid."""
     file = read_yaml(path or catalog_path("threads.yaml"), File)
     return ThreadKinds(file.kinds, file.pool)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: A heading is a name between two lines of dashes: ``---`` / ``LOG`` / ``---``.
 _HEADING: Final = re.compile(r"^-{3,}\n([A-Z][A-Z0-9 /&-]*)\n-{3,}$", re.MULTILINE)
-#: At most 20 digits, as 64-bit numbers have.
+#: At most 20 digits, the length of the largest 64-bit number.
 _NUMBER: Final = re.compile(r"\d{1,20}")
 
 

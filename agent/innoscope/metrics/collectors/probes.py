@@ -40,8 +40,8 @@ _IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
 _READ = FILE_OPERATIONS["pread"]
 #: Groups of mysqld_cpu_seconds that the BPF programs distinguish. All other groups are "other".
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
-#: Metrics with labels by kind of thread. Until the kinds are known, the BPF programs count each thread as a
-#: client's.
+#: Metrics with labels by kind of thread. Until the kinds are known, the BPF programs treat every thread as
+#: a client thread.
 _BY_THREAD_KIND = frozenset({"flushed_pages_by_thread", "checkpoints"})
 
 #: Permanent failures, which are not retried.
@@ -102,7 +102,7 @@ class ProbesCollector:
             attach_on(self._start_quietly, 0.0)
 
     def start(self) -> Governor:
-        """Compile, calibrate and attach the probes. Raise InnoscopeError."""
+        """Compile, calibrate and attach the probes. Raise InnoscopeError on failure."""
         attachment = Attachment(self._target, self._families, metrics=self._metrics)
         try:
             with translating(self._target.pid):  # the server may exit at any time

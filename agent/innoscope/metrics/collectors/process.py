@@ -30,7 +30,7 @@ _CPU_READ_S: Final = 0.05
 #: Pause between two reads, as a multiple of the time that reading all threads takes. This limits reading to
 #: 0.5 % of a core for any number of threads.
 _CPU_PAUSE: Final = 200
-# Fields of /proc/PID/stat after the command's closing bracket.
+# Indexes among the fields of /proc/PID/stat after the command's closing parenthesis.
 _STATE, _UTIME, _STIME, _THREADS, _START = 0, 11, 12, 17, 19
 _MOST_BYTES: Final = 4096
 
@@ -123,7 +123,7 @@ class _CpuReading:
         self._left = tids
 
     def read_more(self, pid: int, enough: Callable[[], bool]) -> bool:
-        """Read threads until none is left or ``enough`` returns true. Return whether none is left."""
+        """Read CPU times until no thread is left or ``enough`` returns true. Return whether none is left."""
         while self._left and (not self.found or not enough()):
             part, self._left = self._left[:_CPU_PART], self._left[_CPU_PART:]
             self.found.update(_thread_cpu(pid, part))
@@ -191,7 +191,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
 def _open_files(pid: int) -> int:
     """Return the number of open descriptors. Before Linux 6.2, stat reports 0, so the entries are counted."""
     path = f"/proc/{pid}/fd"
-    return os.stat(path).st_size or len(os.listdir(path))  # noqa: PTH116, PTH208, often and thousands
+    return os.stat(path).st_size or len(os.listdir(path))  # noqa: PTH116, PTH208 - pathlib is slower
 
 
 def _read(pid: int, name: str) -> bytes:

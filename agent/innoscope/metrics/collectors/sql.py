@@ -72,7 +72,7 @@ class SqlCollector:
         return f"denied: {self._session.denied}" if self._session and self._session.denied else None
 
     def collect(self) -> Iterable[Sample]:
-        """Return all samples, including derived ones. Raise CollectorFailed."""
+        """Return all samples, including derived ones. Raise CollectorFailed on failure."""
         if self._last_failure is not None and self._clock() < self._not_before:
             raise self._last_failure
         try:
@@ -112,7 +112,7 @@ class SqlCollector:
 
 
 class _Session:
-    """One connection and its query plan. ``denied`` names the privilege that the account lacks."""
+    """One connection and its query plan. ``denied`` is the error about a missing privilege, or ""."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class SourceEntry(ServerEntry, frozen=True):
     scale: int | float = 1
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raise ValueError."""
+        """Check the constraints that the types cannot express. Raise ValueError if one is violated."""
         if len(self.names) != 1:
             raise ValueError(f"a source needs exactly one of {', '.join(KINDS)}")
         if (self.monitor is None) != (self.line is None):
@@ -57,7 +57,7 @@ class SeriesEntry(Entry, frozen=True):
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that metrics.yaml declares the metric, with ``sql`` as a source. Raise ValueError."""
+        """Raise ValueError unless metrics.yaml declares this metric with ``sql`` among its sources."""
         if self.metric not in registry.default():
             raise ValueError(f"metric {self.metric!r} is not in metrics.yaml")
         metric = registry.default()[self.metric]
@@ -75,7 +75,7 @@ class File(Entry, frozen=True):
     metrics: tuple[SeriesEntry, ...]
 
     def __post_init__(self) -> None:
-        """Check that each series is listed only once. Raise ValueError."""
+        """Raise ValueError if a series is listed more than once."""
         seen = set()
         for number, series in enumerate(self.metrics):
             if (series.metric, series.labels) in seen:
@@ -99,7 +99,7 @@ class Source:
     servers: ServerEntry
 
     def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
-        """Return whether the source is valid for a server. An unknown version is treated as the oldest."""
+        """Return whether the source is valid for a server. An unknown version () is in no version range."""
         return self.servers.fits(flavour, version)
 
 
@@ -122,12 +122,12 @@ class Catalog:
 
 @cache
 def default() -> Catalog:
-    """Return the installed catalog. Raise BadFile."""
+    """Return the installed catalog. Raise BadFile if it is invalid."""
     return load()
 
 
 def load(path: Path | None = None) -> Catalog:
-    """Read and check a catalog, by default the installed one. Raise BadFile."""
+    """Read and check a catalog, by default the installed one. Raise BadFile if it is invalid."""
     file = read_yaml(path or catalog_path("sql.yaml"), File)
     entries = (
         Series(series.metric, series.labels, tuple(map(_source, series.any))) for series in file.metrics

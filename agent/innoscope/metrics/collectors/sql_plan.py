@@ -20,7 +20,7 @@ Number = int | float
 class Answers:
     """A server's values by name, and the monitor's text by section.
 
-    Anything that was not queried is empty.
+    The mapping for a kind that was not queried is empty.
     """
 
     status: Mapping[str, str] = field(default_factory=dict)

@@ -65,7 +65,7 @@ class _Seen(NamedTuple):
 def open_engine(target: Target) -> Engine:
     """Return an engine that copies stacks without stopping threads.
 
-    Raise NoRights or KernelUnable.
+    Raise NoRights or KernelUnable if this is not possible.
     """
     try:
         engine = Engine(target, most_bytes=MOST_BYTES)

@@ -212,7 +212,7 @@ function ageStyle() {
   };
 }
 
-/** Draw the visible part of the zones of the checkpoint age. */
+/** Draw the visible parts of the checkpoint age zones. */
 function zones(plot) {
   const most = last(plot.data[2]);
   if (!most) return;
@@ -229,7 +229,7 @@ function zones(plot) {
   ctx.restore();
 }
 
-/** Let touch select a time range like the mouse. Vertical swipes scroll the page (touch-action in the style sheet). */
+/** Let the user select a time range by touch, as with the mouse. Vertical swipes scroll the page (touch-action). */
 function selectByTouch(plot, done) {
   let began = null;
   const place = (event) => event.clientX - plot.over.getBoundingClientRect().left;

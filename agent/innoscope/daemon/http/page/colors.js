@@ -1,4 +1,4 @@
-// The colour of each wait class, similar for related classes, in charts, tables and the flame graph.
+// Colors of the wait classes in charts, tables and the flame graph. Related classes have similar colors.
 // [hue, saturation, lightness]: dark text is readable on all of them.
 
 const FAMILIES = {
@@ -63,7 +63,7 @@ function parts(wait) {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** Return the colour of a wait class. It is darker in dark mode. `lighter` is added to its lightness. */
+/** Return the color of a wait class. It is darker in dark mode. `lighter` is added to its lightness. */
 export function color(wait, lighter = 0) {
   const [hue, saturation, lightness] = parts(wait);
   return dark.matches
@@ -71,7 +71,7 @@ export function color(wait, lighter = 0) {
     : `hsl(${hue} ${saturation}% ${lightness + lighter}%)`;
 }
 
-/** Return the colour of a function in a stack of the class. Its lightness depends on the function's name. */
+/** Return the color of a function in a stack of the wait class. Its lightness depends on the function's name. */
 export function shade(wait, name) {
   return color(wait, hashed(name) % 7);
 }

@@ -1,4 +1,4 @@
-// Flame graph of the stacks of a time range: roots on top, coloured by wait class, with keyboard navigation.
+// Flame graph of the stacks of a time range: roots on top, colored by wait class, with keyboard navigation.
 
 import { shade } from "./colors.js";
 import { average, percent } from "./format.js";

@@ -69,7 +69,7 @@ export class Hour {
     return this.waits.at.indexOf(start);
   }
 
-  /** Return the middle of each step and the values of each column, with nulls for missing rows. */
+  /** Return the rows' times (for threads, the middle of each step) and the columns, with nulls in each gap. */
   spaced(kind, names) {
     const rows = this[kind];
     const columns = names.map((name) => rows.columns.get(name) ?? []);
