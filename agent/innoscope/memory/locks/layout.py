@@ -206,7 +206,7 @@ class LockLayout:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The resolved parts, the reasons for all other parts, and the symbols of the process."""
+    """The resolved parts, the reasons why other parts are missing, and the symbols of the process."""
 
     parts: dict[str, Part]
     why: dict[str, str]
@@ -222,7 +222,7 @@ class ProcessMemory:
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
         """Return the bytes at each ``(address, size)``; None if the address is not mapped.
 
-        A pointer of a hostile server plus an offset may exceed 64 bits, and wraps around as in C.
+        A pointer from a hostile server plus an offset may exceed 64 bits; the sum wraps around as in C.
         """
         return _native.read_many(self._pid, [(address & _ADDRESS, size) for address, size in places])
 
@@ -252,7 +252,7 @@ def learn(target: Target) -> LockLayout:
 def resolve(target: Target, bodies: Mapping[str, Mapping[str, Any]], extra: Sequence[str] = ()) -> Resolved:
     """Locate the parts that ``bodies`` describe in a running server, and the symbols ``extra``.
 
-    Raises NoSuchProcess, NoRights or BadFile.
+    Raise NoSuchProcess, NoRights or BadFile.
     """
     paths = sorted({path for body in bodies.values() for path in _paths(body)})
     functions = {function for body in bodies.values() for function in body.get("code", ())}
