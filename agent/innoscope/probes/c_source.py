@@ -20,7 +20,7 @@ CALIBRATION = "calibration"
 
 
 def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
-    """Return the source for ``used``, whose order numbers the points. Calibration has the last number."""
+    """Return the source for ``used``. Points are numbered in this order; calibration gets the last number."""
     slots = default_slots()
     parts = [
         "#include <uapi/linux/ptrace.h>",
@@ -94,7 +94,7 @@ def _value_code(value: Value, labels: Sequence[str]) -> Iterable[str]:
 
 
 def _labels(probe: Probe, slots: Slots) -> Sequence[str]:
-    """Return the label values of the first labelled metric that the probe feeds."""
+    """Return the label values of the first metric with a label that the probe feeds."""
     places: dict[str, Slot] = {**slots.counters, **slots.histograms}
     fed = (places[metric].labels for metric in probe.feeds if metric in places)
     return next((labels for labels in fed if labels), ())

@@ -1,6 +1,6 @@
 """Compare probes with the server's own counters, to detect dead or partly inlined function copies.
 
-After link-time optimisation, only some of the calls may go through the copy that has the symbol. Counting
+After link-time optimization, only some of the calls may go through the copy that has the symbol. Counting
 references to that copy does not reveal this, but the server's own counter of the same event does.
 """
 

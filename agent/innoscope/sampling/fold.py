@@ -188,7 +188,7 @@ class Fold:
 
 
 def group_by_stack(threads: Iterable[Thread]) -> dict[Key, list[Thread]]:
-    """Group threads by stack. The engine returns one shared tuple for equal stacks; each is labelled once."""
+    """Group threads by stack. Equal stacks share one tuple, whose labels are built only once."""
     labels: dict[int, tuple[str, ...]] = {}
     groups: defaultdict[Key, list[Thread]] = defaultdict(list)
     for thread in threads:

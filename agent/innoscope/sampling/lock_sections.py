@@ -42,7 +42,7 @@ def own_functions(functions: tuple[str, ...]) -> list[str]:
 
 
 def call_path(functions: tuple[str, ...], wanted: set[str]) -> str:
-    """Return the calls from a wanted function inwards, such as ``open_table → open_table_def → pread64``.
+    """Return the calls from a wanted function inward, such as ``open_table → open_table_def → pread64``.
 
     Without a wanted function, return the innermost calls.
     """

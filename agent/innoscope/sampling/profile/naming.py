@@ -1,4 +1,4 @@
-"""Convert the native core's sample counts to threads with function names and wait classes."""
+"""Convert the Rust core's sample counts to threads with function names and wait classes."""
 
 from __future__ import annotations
 

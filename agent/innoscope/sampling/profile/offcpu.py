@@ -37,7 +37,7 @@ _MIN_THREADS: Final = 16384
 
 @contextmanager
 def _explaining_bpf() -> Iterator[None]:
-    """Convert errors of BPF to errors that say that only CPU time is profiled without it."""
+    """Convert BPF errors to errors with a remedy: profiling CPU time needs no BPF."""
     try:
         yield
     except _native.NativeError as error:

@@ -31,7 +31,7 @@ def open_program(
 ) -> tuple[_native.OnCpu | _native.PerfOnCpu, tuple[str, ...]]:
     """Return a BPF program that samples the target or, if BPF is not available, perf events; and notes.
 
-    NativeError kinds: gone, rights, bpf, perf.
+    Raise NativeError with the kind gone, rights, bpf or perf.
     """
     period_ns = int(1e9 / frequency)
     try:

@@ -32,7 +32,7 @@ _MIN_PERF_RING: Final = 512 << 10
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Options for symbolising stacks.
+    """Options for symbolizing stacks.
 
     ``fetch`` downloads debug files for the mapped modules. It returns the files by build-id, and notes.
     """
