@@ -1,4 +1,4 @@
-"""Provide a socket for SQL connections, which limits the rows, bytes and time of each response.
+"""Provide a socket for SQL connections that limits the rows, bytes and time of each response.
 
 PyMySQL's timeouts apply only to single reads, so a server that sends rows very slowly could block us forever.
 PyMySQL also stores all rows. Here, each whole response has a deadline, and packets are counted as they

@@ -57,7 +57,7 @@ class Described:
 
 
 def without_gdb(member: Member, address: int) -> Described:
-    """Describe the variable at ``address`` from a member that the core's own DWARF reader found."""
+    """Describe the variable at ``address``, given the member that the Rust core found in the DWARF."""
     whole = member.offsets == (0,) and member.count == 1
     kind = "char" if (member.kind, member.size) == ("signed", 1) else member.kind
     kind = kind if whole else "other"
