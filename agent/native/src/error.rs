@@ -1,4 +1,4 @@
-//! Errors of the core, classified by the kinds that the command line distinguishes.
+//! Errors of the Rust core, classified by the kinds that the command line distinguishes.
 
 use std::fmt;
 use std::io;
@@ -52,7 +52,7 @@ pub struct Error {
     pub detail: String,
 }
 
-/// The result type used throughout the core.
+/// The result type used throughout the Rust core.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

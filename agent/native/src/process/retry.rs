@@ -18,7 +18,7 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_millis(1);
 const DEEP_BYTES: usize = 1024 * 1024;
 
 impl Process {
-    /// Unwind a copy that is inconsistent, or that stays incomplete because no attempts are left.
+    /// Unwind a copy as it is: an inconsistent one, or one that stays incomplete because no retries are left.
     pub(super) fn finish_as_copied(&mut self, mut thread: RawThread) -> UnwoundThread {
         let walk = if thread.registers == Registers::default() {
             Walk::unknown()
