@@ -81,7 +81,7 @@ class Source(ServerEntry, frozen=True):
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """Return the names of the status variables that add up to the value."""
+        """Return the names of the status variables whose sum is the value."""
         return (self.status,) if isinstance(self.status, str) else self.status
 
 
@@ -157,7 +157,7 @@ class Catalog(Entry, frozen=True):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Return all paths that start at a type, which need debug information, in file order."""
+        """Return all paths that start at a type, in file order. They need debug information."""
         return tuple(dict.fromkeys(one.least for one in self._sources if one.least))
 
 

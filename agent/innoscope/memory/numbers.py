@@ -25,7 +25,7 @@ SPAN: Final = 1056 << 10
 _SPARSE: Final = 4096
 #: Maximum number of elements that are read separately: innodb_buffer_pool_instances is at most 64.
 _MOST_SPARSE: Final = 64
-#: Maximum distance in bytes between two elements that are read separately.
+#: Maximum distance in bytes between two adjacent elements that are read separately.
 _DISTANCE: Final = 1 << 20
 #: Maximum number of bytes per read.
 _PART: Final = 4 << 20

@@ -146,7 +146,7 @@ class Image:
         return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
-        """Return the C strings at ``addresses``; None for a string that is not ASCII or too long."""
+        """Return the C strings at ``addresses``; None for a string that is not ASCII or is too long."""
         places = []
         for address in addresses:
             region = self.at(address)

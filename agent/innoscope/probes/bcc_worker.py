@@ -1,7 +1,7 @@
 """Compile BPF programs in the child process of ``build_cache``. Read a JSON request from standard input.
 
-Run as ``python -m innoscope.probes.bcc_worker``. On success, it writes the output of ``Compiled.pack`` to
-standard output. On failure, the last line of standard error contains the reason in JSON.
+Run as ``python -m innoscope.probes.bcc_worker``. On success, standard output contains the output of
+``Compiled.pack``. On failure, the last line of standard error contains the reason in JSON.
 """
 
 from __future__ import annotations

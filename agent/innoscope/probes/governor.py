@@ -53,7 +53,7 @@ _JOIN_S = 5.0
 
 
 class Governor:
-    """Attach the probes of one attachment, and detach those that cost too much. Thread-safe.
+    """Attaches the probes of one attachment, and detaches those that cost too much. Thread-safe.
 
     The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
     An overdue tick has the same effect: ``probes.guard`` compares the clock with ``beat_at``, the time at

@@ -30,7 +30,7 @@ class _Baseline:
 
 
 class SelfTest:
-    """Compare the metrics of probes that have a ``check`` in the catalog with the server's counters."""
+    """Compares the metrics of probes that have a ``check`` in the catalog with the server's counters."""
 
     def __init__(self, probes: Iterable[Probe]) -> None:
         self._checks = {probe.name: probe.check for probe in probes if probe.check}

@@ -48,7 +48,7 @@ class NativeProcess(Protocol):
 
 
 class Engine:
-    """Take snapshots of one server. Not thread-safe.
+    """Takes snapshots of one server. Not thread-safe.
 
     One snapshot copies at most ``most_bytes`` of stacks. Beyond this limit, stacks are truncated; the
     affected threads differ between snapshots. ``debug_files`` maps build-ids to downloaded debug files.

@@ -106,7 +106,7 @@ class Group:
 
 
 class Fold:
-    """Fold snapshots. Two stacks are equal if their functions and their wait classes are equal."""
+    """Folds snapshots. Two stacks are equal if their functions and their wait classes are equal."""
 
     def __init__(self) -> None:
         self._stacks: dict[Key, Group] = {}
@@ -226,7 +226,7 @@ def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[Group]:
 
 
 class Filter:
-    """Select threads by their wait class and by a regular expression."""
+    """Selects threads by their wait class and by a regular expression."""
 
     def __init__(self, waits: Collection[str] = (), grep: str | None = None) -> None:
         self._waits = frozenset(waits)

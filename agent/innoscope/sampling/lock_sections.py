@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Maximum number of functions above the lock function that may belong to the critical section.
+#: Maximum number of callers of the lock function that may belong to the critical section.
 _SECTION_DEPTH: Final = 4
 #: Maximum number of functions in a displayed call path.
 _MAX_SHOWN: Final = 4

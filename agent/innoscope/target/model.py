@@ -69,6 +69,6 @@ class Query:
 
     @property
     def summary(self) -> str | None:
-        """Return ``digest_text``, marked if the statement is less than exact."""
+        """Return ``digest_text``, with a mark if ``trust`` is ``running``."""
         running = self.digest_text and self.trust == "running"
         return f"[running] {self.digest_text}" if running else self.digest_text

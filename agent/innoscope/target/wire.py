@@ -167,7 +167,7 @@ class Wire(_Bounded):
         return count
 
     def check_greeting(self) -> None:
-        """Read and check the server's greeting before anything is sent. PyMySQL reads it afterwards.
+        """Read and check the server's greeting before anything is sent. PyMySQL reads it afterward.
 
         Raise OSError, or SqlFailed if the packet is neither a greeting nor an error.
         """

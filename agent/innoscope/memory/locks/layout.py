@@ -63,7 +63,7 @@ class Sessions(Entry, frozen=True):
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raise ValueError."""
+        """Check that related keys are set together. Raise ValueError."""
         arrays = (self.arrays, self.array_bytes, self.count, self.items, self.table, self.code)
         if (self.walk == "arrays") != all(arrays):
             raise ValueError("arrays needs array_bytes, count, items, table and code")
@@ -93,7 +93,7 @@ class Metadata(Entry, frozen=True):
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raise ValueError."""
+        """Check that related keys are set together. Raise ValueError."""
         types = (self.type, self.strategy, self.of_objects, self.of_scopes)
         if (self.tickets == "contexts") != all((self.lists, self.owner, *types, self.code)):
             raise ValueError("contexts needs lists, owner, type, strategy, of_objects, of_scopes and code")
@@ -127,7 +127,7 @@ class Latches(Entry, frozen=True):
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raise ValueError."""
+        """Check that related keys are set together. Raise ValueError."""
         if (self.cells == "several") != (self.count is not None):
             raise ValueError("count is required with several arrays, and not allowed otherwise")
         if bool(self.mutexes) != (self.mutex_made_in is not None):

@@ -79,7 +79,7 @@ class LockOwners:
 
     @property
     def pending(self) -> bool:
-        """Return whether threads waited in the last snapshot for locks whose layout was not known yet."""
+        """Return whether threads in the last snapshot waited for locks whose layout was not known yet."""
         return self._unread
 
     def note(self, snapshot: Snapshot) -> None:

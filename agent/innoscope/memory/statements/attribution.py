@@ -51,7 +51,7 @@ class RestingEngine(Protocol):
 
 
 class Attribution:
-    """Take snapshots of one server, with each thread's statement as its query. Not thread-safe.
+    """Takes snapshots of one server, with each thread's statement as its query. Not thread-safe.
 
     Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text.
     """
@@ -81,7 +81,7 @@ class Attribution:
             why = self._layout.source
             return _noted(self._engine.take_snapshot(), f"statements are not available for this build: {why}")
         if not self._known:
-            # The first snapshot also reads symbols. This takes longer than many statements run.
+            # The first snapshot also reads symbols, which takes longer than many statements run.
             self._known = _ids(self._engine.take_snapshot())
         counts, before = self._engine.at_rest(), self._read(part)
         snapshot = self._engine.take_snapshot()

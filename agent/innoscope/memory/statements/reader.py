@@ -137,7 +137,7 @@ def _number(raw: bytes, at: int, size: int) -> int:
 
 
 def _strings(memory: ProcessMemory, starts: Sequence[int]) -> list[str | None]:
-    """Return the C strings at ``starts``; None for one that is not mapped, empty or too long.
+    """Return the C strings at ``starts``; None for a string that is unmapped, empty or too long.
 
     A string is read in two parts, because the page after its end may not be mapped.
     """

@@ -22,7 +22,7 @@ _SOUND: Final = Trust.ON_CPU
 
 
 class Callers:
-    """Read stacks from a ring buffer. Raise InnoscopeError."""
+    """Reads stacks from a ring buffer. Raises InnoscopeError."""
 
     def __init__(self, target: Target, ring: int) -> None:
         self._target = target

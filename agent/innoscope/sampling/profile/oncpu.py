@@ -67,7 +67,7 @@ def _notes(events: _native.PerfOnCpu, reason: str, period_ns: int) -> tuple[str,
 
 
 class OnCpuProfiler:
-    """Sample one server at ``frequency`` Hz per CPU. Raise NoRights, KernelUnable or NoSuchProcess."""
+    """Samples one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, frequency: float = 99.0, naming: Naming | None = None) -> None:
         naming = naming or Naming()
