@@ -132,7 +132,7 @@ unsafe fn run_closer(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) {
 /// Close the descriptors from `first` to `end` - 1.
 ///
 /// # Safety
-/// Nothing may use these descriptors afterwards.
+/// Nothing may use these descriptors afterward.
 unsafe fn close_between(first: RawFd, end: RawFd) {
     // SAFETY: the caller guarantees that the descriptors are no longer used.
     unsafe {

@@ -19,7 +19,7 @@ const MAX_TOKENS: usize = 1024;
 const MAX_NAME: usize = 64;
 const ELLIPSIS: &str = "...";
 
-/// What is known about the server and the session.
+/// The known facts about the server and the session.
 #[derive(Clone, Copy)]
 pub struct Context {
     /// The server's version, such as 80031. It executes `/*!N … */` if N is not greater than its version.
@@ -85,7 +85,7 @@ pub fn cut(mut text: String, max_chars: usize) -> String {
     text
 }
 
-/// Return an identifier without its quotes. None if it is not UTF-8 or contains control characters.
+/// Return an identifier without its quotes; None if it is not UTF-8 or contains control characters.
 fn name(text: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(text).ok()?;
     let name: Cow<'_, str> = match text.strip_prefix('`') {

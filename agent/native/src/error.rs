@@ -12,7 +12,7 @@ pub enum Kind {
     Rights,
     /// Another debugger is attached to the process.
     Traced,
-    /// This kernel cannot load or run the snapshot program.
+    /// This kernel cannot load, attach or run a BPF program, or has no uprobes.
     Bpf,
     /// This kernel cannot open the perf events that are needed.
     Perf,

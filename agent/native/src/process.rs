@@ -103,7 +103,7 @@ impl Process {
     /// Open the process's modules and prepare the method. `cached_program` is what
     /// [`Process::relocated_program`] returned earlier on the same kernel.
     ///
-    /// Errors: `Gone`, `Rights`, `Bpf`, `Internal`.
+    /// Errors: `Gone`, `Rights`, `Arch`, `Bpf`, `Procfs`, `Internal`.
     pub fn new(
         pid: u32,
         method: Method,

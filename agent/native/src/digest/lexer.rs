@@ -39,7 +39,7 @@ pub struct Lexeme {
     pub end: usize,
 }
 
-/// What the last token implies about the next one.
+/// The state after the last token, on which the reading of the next token depends.
 #[derive(Clone, Copy, Default)]
 enum State {
     #[default]
@@ -344,7 +344,7 @@ impl<'a> Lexer<'a> {
                     self.skip_nested_comment();
                 }
             }
-            // Executed by MariaDB, or a hint on other versions.
+            // MariaDB executes such a comment, or it contains hints on other versions.
             b'M' | b'+' if self.unsure && self.hides_quotes() => return Some(self.end()),
             _ => self.skip_after(b"*/"),
         }
