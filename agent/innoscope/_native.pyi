@@ -1,20 +1,21 @@
-"""The Rust core (agent/native): copies, unwinds and names the stacks of a live process.
+"""The Rust core (agent/native), which copies, unwinds and symbolizes the stacks of a live process.
 
-Every call releases the GIL while it works. Addresses are virtual addresses in the observed process unless
-stated otherwise; times are nanoseconds; sizes are bytes. Failures of the operating system are raised as
-``OSError`` with errno set; all other failures as ``NativeError``.
+Slow calls release the GIL. Addresses are virtual addresses in the observed process unless
+stated otherwise; times are nanoseconds; sizes are bytes. Failures are raised as ``NativeError``, or as
+``OSError`` with errno set where a function passes on the error of a system call.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
 class NativeError(Exception):
-    """A failure of the core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
+    """A failure of the Rust core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
 
     Kinds: ``gone`` (the process exited), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
     debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``perf`` (this kernel cannot open
-    the perf events), ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``;
-    ``pack`` (a rejected symbol pack). Only ``pack`` has a remedy, which may be None.
+    the perf events), ``procfs`` (this kernel lacks a file in /proc), ``elf`` (not a usable ELF file),
+    ``arch`` (another CPU architecture), ``internal`` (a bug), ``pack`` (a rejected symbol pack). Only
+    ``pack`` has a remedy, which may be None.
     """
 
 @final
@@ -41,7 +42,7 @@ class RawThread:
     ns_tid: int  # the thread id in the process's own pid namespace
     comm: str
     state: str  # the letter of /proc/PID/stat: R, S, D, T, t, …
-    trust: str  # how reliable the stack is: exact, inferred, on_cpu, stale, torn, truncated or incomplete
+    trust: str  # reliability of the stack: exact, inferred, on_cpu, stale, torn, truncated or incomplete
     stack: int  # key of ``RawSnapshot.stacks``; the same Process never reuses it for another stack
     syscall: int  # the number of the system call that the thread is in, or -1
     argument: int  # the first argument of that call
@@ -56,18 +57,18 @@ class RawSnapshot:
     #: object, and equal frames share one object.
     stacks: dict[int, tuple[Frame, ...]]
     method: str  # bpf, bpf-nosleep, procfs or ptrace
-    copy_ns: int  # from the copy of the first thread to that of the last, including retries
+    copy_ns: int  # from the start of the first copy to the end of the last one, including retries
     unwind_ns: int
     symbolise_ns: int
     unchanged: int  # threads that had not run since the last snapshot, so that their stacks were not copied
     retried: int  # threads that had to be copied again
-    sampled: int  # threads taken from a perf event sample because they were on a CPU
-    shallow: int  # threads whose stack was cut because ``most_bytes`` was reached
-    notes: list[str]  # what was degraded, as messages for the user
+    sampled: int  # threads on a CPU that a perf event sampled
+    shallow: int  # threads whose stack was truncated because ``most_bytes`` was reached
+    notes: list[str]  # messages for the user about degraded results
 
 @final
 class ModuleInfo:
-    """One ELF file mapped executable into the process."""
+    """One ELF file of which the process has an executable mapping."""
 
     path: str  # as in /proc/PID/maps, without " (deleted)"
     deleted: bool
@@ -87,20 +88,20 @@ class Process:
         *,
         method: str = "auto",  # auto | bpf | bpf-nosleep | procfs | ptrace
         debug_dirs: Sequence[str] = ("/usr/lib/debug",),
-        debug_files: Mapping[str, str] | None = None,  # build-id -> path of a debug file that was downloaded
+        debug_files: Mapping[str, str] | None = None,  # build-id -> path of a downloaded debug file
         inlines: bool = False,
         kernel: bool = False,
         fitted: bytes | None = None,  # the cached ``Process.fitted`` of the same kernel build
-        most_bytes: int | None = None,  # limit of stack bytes per snapshot; beyond it threads take turns
+        most_bytes: int | None = None,  # limit on stack bytes per snapshot; beyond it, threads take turns
     ) -> None: ...
-    fitted: bytes | None  # the snapshot program fitted to this kernel, to be cached; None if it is not new
+    fitted: bytes | None  # the program relocated for this kernel, to be cached; None if there is no new one
     method: str  # the method in use: bpf, bpf-nosleep, procfs or ptrace
     def take_snapshot(self) -> RawSnapshot: ...
     def at_rest(self) -> dict[int, int]:
         """Return ``{tid: count of context switches}`` of the threads that are off the CPU now.
 
         If ``copied_at_rest`` has the same count after the next snapshot, the thread did not run in between.
-        Empty with ptrace, which changes the counts.
+        The result is empty with ptrace, which changes the counts.
         """
 
     def copied_at_rest(self) -> dict[int, int]:
@@ -110,7 +111,7 @@ class Process:
 
 @final
 class ElfInfo:
-    """The contents of one ELF file that matter for symbols."""
+    """The properties of an ELF file that matter for symbols."""
 
     machine: str  # x86_64, aarch64, ...
     build_id: str | None
@@ -124,10 +125,10 @@ def serve_confined() -> None:
     """Serve the parent process as the child that reads debug information. Does not return."""
 
 def print_only_location_of_panics() -> None:
-    """Print only the location of panics. The message may quote untrusted text; it is in PanicException."""
+    """Print only the location of a panic. The message, which may quote untrusted text, is not printed."""
 
 def become_confined(program: str, arguments: Sequence[str]) -> None:
-    """Replace this process by a confined program: as nobody if we are root, without capabilities or network.
+    """Replace this process with a confined program: as nobody if we are root, no capabilities, no network.
 
     Raise OSError.
     """
@@ -140,7 +141,7 @@ def open_regular(path: str) -> int:
 
 def elf_info(path: str) -> ElfInfo: ...
 def find_debug_file(path: str, debug_dirs: Sequence[str]) -> str | None:
-    """Return the separate debug file of an ELF file by build-id or .gnu_debuglink (CRC checked), or None."""
+    """Find the separate debug file of an ELF file by build-id or .gnu_debuglink (with CRC check), or None."""
 
 class WaitRule(Protocol):
     """A rule of waits.yaml; the fields are documented in wait_catalog.Rule."""
@@ -173,8 +174,8 @@ class Classifier:
     ) -> None:
         """Compile the rules. Raise ValueError for a malformed pattern.
 
-        ``class_states`` maps a class to the state of those of its rules that do not set one. ``libraries``
-        are patterns of files that are not the server's own.
+        ``class_states`` maps a class to the default state of its rules. ``libraries`` contains patterns for
+        files that are not the server's own.
         """
 
     def classify(
@@ -195,7 +196,7 @@ class Classifier:
         """
 
     def server_frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Return the frames from the server's own innermost function outwards; all if there is none."""
+        """Return the frames from the server's own innermost function outward; all if there is none."""
 
 class KindPatterns(Protocol):
     """A kind of thread in threads.yaml."""
@@ -218,7 +219,7 @@ class ThreadKinds:
     """Assigns kinds to threads by the functions at the root of a stack, else by the thread's name."""
 
     def __init__(self, kinds: Mapping[Any, KindPatterns], pool: Sequence[str]) -> None:
-        """Compile ``kinds`` and ``pool`` of threads.yaml. Raise ValueError for a malformed pattern."""
+        """Compile ``kinds`` and ``pool`` from threads.yaml. Raise ValueError for a malformed pattern."""
 
     def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
         """Return the kind of a thread with the stack ``frames`` (innermost first) and the name ``comm``."""
@@ -234,10 +235,10 @@ class Patterns:
         """Return whether one of the patterns matches the name."""
 
 def plain_name(function: str) -> str:
-    """Return a function's name without what compilers and linkers add to it (``.isra.3``, ``@plt``)."""
+    """Return a function's name without the suffixes of compilers and linkers (``.isra.3``, ``@plt``)."""
 
 def pattern_problem(patterns: Sequence[str]) -> str | None:
-    """Return why a pattern is malformed, or why the patterns cannot be compiled together; None if they can.
+    """Return why a pattern is malformed, or why the patterns cannot be compiled together; None if valid.
 
     See ``Patterns``.
     """
@@ -257,12 +258,12 @@ def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, Symbol]:
     """Return the named symbols of the main executable, with addresses in the process."""
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """Read memory with process_vm_readv. Raise OSError; short reads raise OSError(EFAULT)."""
+    """Read memory with process_vm_readv. Raise NativeError (gone, rights; internal if it is not mapped)."""
 
 def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """Return the bytes at each ``(address, size)``, or None if it is not mapped.
 
-    One call of process_vm_readv reads 1,024 places.
+    One call of process_vm_readv reads up to 1,024 places.
     """
 
 @final
@@ -277,7 +278,7 @@ def globals_in_process(
 ) -> Globals:
     """Return functions and variables of the executable, with addresses in the process.
 
-    Unlike symbol_in_process, it also reads a separate debug file. Names that several static functions or
+    Unlike symbol_in_process, also read a separate debug file. Names that several static functions or
     variables share are omitted.
     """
 
@@ -321,7 +322,7 @@ def members_in_process(
 def members_in_file(path: str, members: Sequence[str]) -> Members | None:
     """Find members in the same way as members_in_process, but in a file with debug information."""
 
-#: Version of the format of symbol packs that are written and read.
+#: Version of the symbol pack format that is written and read.
 PACK_FORMAT: int
 
 @final
@@ -341,7 +342,7 @@ class Pack:
     variables: int
     size: int  # size of the file in bytes
     unpacked_size: int
-    about: bytes  # JSON as innoscope.cli.symbol_pack wrote it; not checked
+    about: bytes  # JSON that innoscope.cli.symbol_pack wrote; not checked
     layout: bytes
 
 def pack_folder() -> str:
@@ -354,14 +355,14 @@ def find_pack(build_id: str) -> str | None:
     """
 
 def pack_payload(path: str, about: bytes, layout: bytes) -> bytes:
-    """Return the content of a pack for this file with symbols. The caller compresses it with zlib."""
+    """Return the content of a pack made from this file. The caller compresses the content with zlib."""
 
 def pack_seal(build_id: str, compressed: bytes, unpacked: int) -> bytes:
     """Return the pack with this compressed payload; ``unpacked`` is the payload's size before compression."""
 
 @final
 class Feature:
-    """Whether a feature works on this host, with the evidence or the reason why not."""
+    """The result of testing a feature on this host. ``detail`` is the evidence, or the reason for failure."""
 
     works: bool
     detail: str
@@ -377,7 +378,7 @@ def probe_procfs() -> Feature:
     """Test whether the threads of this process can be copied by reading /proc."""
 
 def probe_perf() -> Feature:
-    """Test whether perf events can sample user registers and stack, on this process."""
+    """Test whether perf events can sample the user registers and stack of a thread of this process."""
 
 def probe_profile_bpf() -> Feature:
     """Test whether BPF can profile the CPU time of this process."""
@@ -389,7 +390,7 @@ def probe_uprobe_links() -> Feature:
     """Test whether BPF links for uprobes count the calls of all threads on this kernel."""
 
 def probe_ptrace() -> Feature:
-    """Test ptrace: seize, interrupt and detach a child process."""
+    """Test whether a child process can be seized, interrupted and detached with ptrace."""
 
 class PprofSample(Protocol):
     """A stack in a profile. Frames are innermost first."""
@@ -419,16 +420,16 @@ def pprof(
     """Return an uncompressed profile.proto."""
 
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
-    """Return an interactive SVG (made by inferno) from folded lines ``root;...;leaf count``."""
+    """Return an interactive SVG, drawn by inferno from folded stacks (``root;…;leaf count``)."""
 
 def normalise(
     statement: bytes, *, max_chars: int, version: int, mysql_9: bool, certain: bool
 ) -> tuple[str, str]:
-    """Return the normalised text of an SQL statement, cut to ``max_chars`` characters, and the complete text
-    by the rules of MySQL 9, which does not depend on ``mysql_9``. See ``sampling.digests``."""
+    """Return two normalized texts of an SQL statement: one truncated to ``max_chars`` characters, and the
+    complete text by the rules of MySQL 9, regardless of ``mysql_9``. See ``sampling.digests``."""
 
-#: Functions of this module that ``calibration_run`` calls. At a hit, the kernel emulates the first
-#: instruction of the first function; that of the second has to be single-stepped out of line.
+#: Symbols of the functions that ``calibration_run`` calls. At a hit, the kernel emulates the first
+#: instruction of CALIBRATION_FUNCTION, but has to single-step that of the other function out of line.
 CALIBRATION_FUNCTION: str
 CALIBRATION_FUNCTION_STEPPED: str
 
@@ -455,7 +456,7 @@ class Variable:
 
 @final
 class CodeFile:
-    """An ELF file with code that is mapped into a process, as probes need it.
+    """An ELF file with code that is mapped into a process, opened for probing.
 
     ``name`` is the prefix of a mapped file's base name ("libc.so"); None selects the main executable.
     """
@@ -470,10 +471,10 @@ class CodeFile:
     problem: str | None  # why a better source of symbols could not be used
     bias: int  # the address in the process minus the ELF virtual address
     def functions(self, beginnings: Sequence[str]) -> list[Function]:
-        """Return the functions whose symbol begins with one of ``beginnings``."""
+        """Return the functions whose symbol begins with one of the prefixes ``beginnings``."""
 
     def variables(self, beginnings: Sequence[str]) -> list[Variable]:
-        """Return the variables whose symbol begins with one of ``beginnings``."""
+        """Return the variables whose symbol begins with one of the prefixes ``beginnings``."""
 
     def variables_at(self, addresses: Sequence[int]) -> list[Variable | None]:
         """Return, for each address in the process, the variable that covers it, or None."""
@@ -481,27 +482,27 @@ class CodeFile:
     def references(self, functions: Sequence[Function]) -> list[int] | None:
         """Return how many references the file has to each function.
 
-        A function with 0 references is a dead copy. Return None if the file is not for x86-64 or too large.
-        Takes a few tenths of a second for a server.
+        A function without references is a dead copy. Return None if the file is not for x86-64 or is too
+        large. This takes a few tenths of a second for a server.
         """
 
 @final
 class Uprobe:
-    """A BPF program (by descriptor) at an offset of a file in one process, until detached or dropped.
+    """A BPF program (by descriptor) attached at a file offset in one process, until detached or dropped.
 
-    With ``on_return``, a C++ exception that is thrown through the function kills the process. Use it only for
-    functions that the catalog marks as safe. NativeError kinds: rights, gone, bpf.
+    With ``on_return``, a C++ exception that crosses the function kills the process. Use ``on_return`` only
+    for functions that the catalog marks as safe. Raises NativeError: rights, gone or bpf.
     """
 
     def __init__(
         self, program: int, path: str, offset: int, pid: int, *, on_return: bool = False
     ) -> None: ...
     def detach(self) -> None:
-        """Detach the probe. Waits a few milliseconds for programs that are running."""
+        """Detach the probe. This takes about 50 ms, because the kernel waits for running programs."""
 
 @final
 class BpfMap:
-    """A BPF map by descriptor, which the caller still owns. Values are 64-bit words, summed over all CPUs."""
+    """A BPF map by descriptor, which the caller owns. Values are 64-bit words; per-CPU values are summed."""
 
     def __init__(
         self, descriptor: int, *, key_bytes: int = 4, words: int = 1, per_cpu: bool = False
@@ -516,8 +517,8 @@ class TracePrograms:
     """The programs ``trace_enter`` and ``trace_leave`` of probes/trace, and their maps, by descriptor.
 
     With ``argument`` (a number from 0), the values of that argument, ``bits`` wide, are counted. With
-    ``ring_bytes`` (a number of pages that is a power of two), stacks are written to the map ``samples``.
-    NativeError kinds: rights, bpf.
+    ``ring_bytes`` (a power-of-two number of pages), stacks are written to the map ``samples``. Raises
+    NativeError: rights or bpf.
     """
 
     def __init__(
@@ -541,30 +542,29 @@ def demangle(symbols: Sequence[str]) -> list[str]:
 def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> int:
     """Create an empty map and return its descriptor, which the caller closes.
 
-    ``kind`` is a value of enum bpf_map_type.
-    NativeError kinds: rights, bpf.
+    ``kind`` is a value of enum bpf_map_type. Raise NativeError: rights or bpf.
     """
 
 def load_uprobe_program(name: str, code: bytes, maps: Sequence[int]) -> int:
     """Load a program and return its descriptor, which the caller closes.
 
     ``code`` is an array of struct bpf_insn. Instructions that load a map contain its index in ``maps``.
-    NativeError kinds: rights, bpf (with the end of the verifier's log), internal (the code uses features
-    other than maps and helpers).
+    Raise NativeError: rights, bpf (with the end of the verifier's log), or internal (the code refers to
+    anything other than maps and helpers).
     """
 
 def detach_all(probes: Sequence[Uprobe]) -> None:
-    """Detach all ``probes`` at the same time."""
+    """Detach all ``probes`` together, which is faster than one at a time."""
 
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
-    """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) ``calls`` times, and return the median in ns.
+    """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) ``calls`` times. Return the median duration in ns.
 
     The caches are cold at each call.
     """
 
 @final
 class Place:
-    """The place where a thread was sampled."""
+    """The stack and the system call of a thread when it was sampled."""
 
     stack: int  # the argument for ``Samples.frames``
     trust: str  # see RawThread.trust
@@ -574,17 +574,17 @@ class Place:
 
 @final
 class Count:
-    """The samples of one thread at one place. If there are very many threads, tid 0 combines further ones."""
+    """The samples of one thread at one place. Beyond 200,000 counts, new samples are attributed to tid 0."""
 
     kind: int
     tid: int
     place: Place
     records: int
-    weight: int  # the sum of their weights
+    weight: int  # the sum of the records' weights
 
 @final
 class Taken:
-    """How much was read from a ring buffer."""
+    """The amount of data read from a ring buffer."""
 
     records: int
     bytes: int  # total size of the stacks in these records
@@ -595,7 +595,7 @@ class Samples:
 
     ``ring`` is the map's descriptor; None if only perf events are read. probes/include/sample.h defines the
     records in the ring buffer. ``file_calls`` lists the numbers of the system calls whose first argument,
-    a file descriptor, is recorded. NativeError kinds: gone, rights, internal (not a ring buffer).
+    a file descriptor, is recorded. Raises NativeError: gone, rights or internal (not a ring buffer).
     """
 
     def __init__(
@@ -610,9 +610,9 @@ class Samples:
         file_calls: Sequence[int] = (),
     ) -> None: ...
     def read(self, events: PerfOnCpu | None = None) -> int:
-        """Read, unwind, name and count the records in the ring or of ``events``, and return their number.
+        """Read, unwind, symbolize and count the records in the ring or of ``events``. Return their number.
 
-        Does not wait. Call it before the ring is full, because further records are lost then.
+        This does not wait. Call it before the ring is full, because further records are lost then.
         """
 
     def counts(self) -> list[Count]:
@@ -621,7 +621,7 @@ class Samples:
     def frames(self, stack: int) -> tuple[Frame, ...]:
         """Return the frames of a stack, innermost first.
 
-        Stacks with the same functions have one id. Offsets are those of the first of these stacks.
+        Stacks with the same functions share one id. The offsets are those of the first of these stacks.
         """
 
     def comms(self) -> dict[int, str]: ...
@@ -632,8 +632,8 @@ class Samples:
 class OnCpu:
     """Samples a process's threads while they run, by the software clock of each CPU.
 
-    All samples have kind 0 and weight 1. Sampling stops when the object is dropped or the process dies.
-    ``ring_bytes`` must be the page size times a power of two. NativeError kinds: rights, bpf.
+    All samples have kind 0 and weight 1. Sampling stops when the object is dropped or this process exits.
+    ``ring_bytes`` must be a power-of-two number of pages. Raises NativeError: rights or bpf.
     """
 
     def __init__(
@@ -654,16 +654,16 @@ class OnCpu:
 class PerfOnCpu:
     """Samples the threads of a process without BPF; see ``OnCpu``. ``Samples.read`` takes this object.
 
-    ``ring_bytes`` is the maximum size of the ring buffer of each CPU, a number of pages that is a power of
-    two; it is less if the limit on locked memory does not permit it. The caller checks that the pid still
-    belongs to the same process. NativeError kinds: gone, rights, perf.
+    ``ring_bytes`` is the maximum size of each CPU's ring buffer, a power-of-two number of pages. The rings
+    are smaller if the limit on locked memory requires it. The caller checks that the pid still belongs to
+    the same process. Raises NativeError: gone, rights or perf.
     """
 
     def __init__(
         self, pid: int, period_ns: int, *, kernel: bool = False, ring_bytes: int = 2097152
     ) -> None: ...
-    per_cpu: bool  # there is one clock per CPU; otherwise each thread has its own clocks
-    in_kernel: bool  # time in the kernel is sampled
+    per_cpu: bool  # True for one clock per CPU, False if each thread has its own clocks
+    in_kernel: bool  # True if time in the kernel is sampled
     lost: int  # number of samples lost because a ring was full
     def begin(self) -> None: ...
     def end(self) -> None: ...
@@ -672,7 +672,7 @@ class PerfOnCpu:
 class ThreadTimes:
     """The times of one thread in ns. Its waits add up to ``blocked_ns`` and ``runnable_ns``.
 
-    tid 0 combines threads that exited, if there are very many.
+    Beyond 50,000 rows of waits, threads that exit are combined into tid 0.
     """
 
     tid: int
@@ -705,9 +705,9 @@ class Settled:
 class OffCpu:
     """Measures the waits of a process's threads by the scheduler's events.
 
-    Times are exact, in ns of CLOCK_MONOTONIC. Stacks are captured for a uniform sample of the waits. The
-    records are used by ``settle``; they are not in ``Samples.counts``. Profiling stops when the object is
-    dropped or the agent dies. NativeError kinds: rights, bpf.
+    Times are exact, in ns of CLOCK_MONOTONIC. Stacks are captured for a random sample of the waits. Their
+    records are for ``settle``; ``Samples.counts`` does not contain them. Profiling stops when the object is
+    dropped or this process exits. Raises NativeError: rights or bpf.
     """
 
     def __init__(
@@ -723,17 +723,17 @@ class OffCpu:
     lost: int  # number of records and threads lost because the ring or a map was full
     snapshot_problem: str | None  # why there are no stacks of threads that do not switch; None if there are
     def follow(self, most: int) -> None:
-        """Follow the threads without counting yet. ``most`` is the limit of stacks per thread in 134 ms."""
+        """Follow the threads without counting yet. ``most`` limits the stacks per thread in 134 ms."""
 
     def begin(self) -> int:
-        """Start to count, after ``follow``, and return the time."""
+        """Start counting, after ``follow``, and return the start time."""
 
     def set_most(self, most: int) -> None: ...
     def take_snapshot(self, samples: Samples) -> None:
-        """Take a snapshot for the stacks of the waits in progress."""
+        """Take a snapshot to capture the stacks of the waits in progress."""
 
     def end(self) -> int:
-        """Stop counting and return the time."""
+        """Stop counting and return the end time."""
 
     def settle(self, samples: Samples, ended: int) -> Settled:
-        """Complete the profile, which ``end`` ended at time ``ended``, and return it. Call it only once."""
+        """Complete and return the profile. ``ended`` is the time that ``end`` returned. Call this once."""

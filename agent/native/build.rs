@@ -32,8 +32,8 @@ fn compile(probes: &Path, program: &str) {
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
-        // The debug information then contains the same file names, so that the object file is identical byte
-        // for byte, whichever folder the tree is in.
+        // With these options, the debug information does not contain the folder of the source tree, so the
+        // object file is the same, byte for byte, in every folder.
         .arg(format!("-ffile-prefix-map={}=probes", probes.display()))
         .arg(format!("-ffile-prefix-map={libbpf}=libbpf"))
         .arg("-fdebug-compilation-dir=.")

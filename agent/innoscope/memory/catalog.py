@@ -21,12 +21,12 @@ _FLAVOURS: Final = {"mysql", "mariadb"}
 
 
 _Range = tuple[int, int]
-#: The clock of the times in an array: seconds since 1970, or since the host booted.
+#: The clock that the times in an array come from: seconds since 1970, or since the host booted.
 Clock = Literal["unix", "monotonic"]
 
 
 class Part(Entry, frozen=True):
-    """Some bits of a number."""
+    """A range of bits in the number at ``path``."""
 
     path: _Path
     bits: _Range
@@ -81,7 +81,7 @@ class Source(ServerEntry, frozen=True):
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """Return the names of the status variables that add up to the value."""
+        """Return the names of the status variables whose sum is the value."""
         return (self.status,) if isinstance(self.status, str) else self.status
 
 
@@ -118,7 +118,7 @@ class Catalog(Entry, frozen=True):
     """The contents of memory.yaml.
 
     ``lengths`` is ``{pointer: variable with the number of elements}``, and ``ends`` is ``{path of the pointer
-    to the first element: path of the pointer behind the last one}``.
+    to the first element: path of the pointer past the last one}``.
     """
 
     version: Literal[1]
@@ -157,7 +157,7 @@ class Catalog(Entry, frozen=True):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Return all members of types that need debug information, in file order."""
+        """Return all paths that start at a type, in file order. They need debug information."""
         return tuple(dict.fromkeys(one.least for one in self._sources if one.least))
 
 

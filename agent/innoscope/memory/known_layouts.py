@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from innoscope.memory.tables import Status
     from innoscope.target.model import Target
 
-#: Smallest offset that machine code can confirm. Smaller ones are encoded in one byte, which is found in
-#: any code.
+#: Smallest offset that machine code can confirm. A smaller offset is encoded in one byte, and any code
+#: contains that byte by chance.
 CONFIRMABLE: Final = 128
 #: Maximum size in bytes of a function that is searched; the largest in the catalog is 12 KB.
 _LARGEST: Final = 64 << 10
@@ -44,7 +44,7 @@ _Offsets = Annotated[tuple[_Offset, ...], Meta(min_length=1, max_length=4)]
 
 
 class Elements(Entry, frozen=True):
-    """The distance in bytes between the elements behind a pointer, and a function that uses this distance."""
+    """The size in bytes of the array elements that a pointer refers to, and a function that uses it."""
 
     stride: Annotated[int, Meta(ge=CONFIRMABLE, lt=1 << 20)]
     code: str
@@ -230,9 +230,9 @@ def _refused(pid: int, known: KnownLayout, symbols: Mapping[str, Symbol]) -> dic
 
 
 def contradiction(code: Mapping[str, bytes], evidence: Iterable[tuple[int | bytes, str]]) -> str | None:
-    """Return why the code does not confirm all numbers and instructions of functions; None if it does.
+    """Return why the code does not confirm the evidence; None if it does.
 
-    ``evidence`` yields pairs of a number, or of the bytes of instructions, and its function.
+    ``evidence`` yields ``(number or bytes of instructions, function that must contain them)``.
     """
     for one, function in evidence:
         expected = one if isinstance(one, bytes) else one.to_bytes(4, "little")

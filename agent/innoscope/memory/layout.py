@@ -43,7 +43,7 @@ _NOT_IN_PACK: Final = "not in the symbol pack: an older Innoscope made it"
 class Layout:
     """The locations of a server's global variables and their members.
 
-    ``symbols`` have addresses in the process and were read from ``symbols_from``. ``missing`` maps each
+    ``symbols`` contains addresses in the process; ``symbols_from`` is their source. ``missing`` maps each
     member that was not found to the reason. ``described`` is true if there is debug information or a symbol
     pack (``from_pack``), or if the members are from the catalog (``from_catalog``). ``cached`` is true if
     the members came from the cache. ``witnesses`` lists paths that are read only for checks. ``problem`` is

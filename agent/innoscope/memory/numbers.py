@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 Number = int | float
 
-#: Maximum distance in bytes from the first to the last element of a term, if all bytes between them are read:
-#: the slots of 16 threads for asynchronous I/O in MySQL 8.0, 256 for each, of 264 bytes.
+#: Maximum size in bytes of an array that is read in one piece. The largest one in MySQL 8.0 has slots of 264
+#: bytes for asynchronous I/O: 256 for each of 16 threads.
 SPAN: Final = 1056 << 10
 #: If the distance between two elements exceeds this number of bytes, each element is read separately. The
 #: buffer pools of MySQL 8.0 are 9,552 bytes apart.
 _SPARSE: Final = 4096
 #: Maximum number of elements that are read separately: innodb_buffer_pool_instances is at most 64.
 _MOST_SPARSE: Final = 64
-#: Maximum distance in bytes between two elements that are read separately.
+#: Maximum distance in bytes between two adjacent elements that are read separately.
 _DISTANCE: Final = 1 << 20
 #: Maximum number of bytes per read.
 _PART: Final = 4 << 20
@@ -86,7 +86,7 @@ def _follow(pid: int, terms: list[Term]) -> list[int]:
 
 def is_readable(member: Member) -> bool:
     """Return whether the member is a number, or an array of numbers that is not implausibly large."""
-    count = member.count or 2  # for a pointer, the number of elements is checked when reading
+    count = member.count or 2  # for a pointer, the number of elements is checked at read time
     if code(member) not in _CODES or member.stride % member.size:
         return False
     return member.stride <= _DISTANCE and _is_plausible(member, count)
@@ -116,7 +116,7 @@ def _is_plausible(member: Member, count: int) -> bool:
 
 
 def _pieces(term: Term, place: int, counted: Mapping[Term, Number | None]) -> list[tuple[int, int]]:
-    """Return the ``(address, size)`` of the pieces to read; empty if there are no or too many elements."""
+    """Return the ``(address, size)`` of the pieces to read; empty if there are no elements or too many."""
     member = term.member
     count = _count(term, place, counted)
     if not place or count < 1 or not _is_plausible(member, count):

@@ -34,7 +34,7 @@ class Term:
     """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
 
     If debug information does not give the number of elements, ``length`` is the term that holds it, or
-    ``end`` is the term that holds the address behind the last element.
+    ``end`` is the term that holds the address past the last element.
     """
 
     base: int
@@ -47,7 +47,7 @@ class Term:
 class PlannedValue:
     """The computation of one value: the sum of ``terms``, reduced to ``bits``, times ``scale``.
 
-    ``plus`` is added to the sum: a term and the bits of it to use. A value with the unit ``sn`` is converted
+    ``plus`` is a term of which some bits are added to the sum. A value with the unit ``sn`` is converted
     to an LSN. With ``least``, the only term is an array of pointers, and the value is the minimum of this
     member over the objects. With ``flags``, the only term is an array of times of ``clock``, which ``scale``
     converts to seconds, and the value is the age of the oldest element whose flag is set. While the pointer
@@ -61,7 +61,7 @@ class PlannedValue:
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
-    #: True for a copy that only SHOW STATUS updates. The value 0 then means that it was never updated.
+    #: True for a copy that only SHOW STATUS updates. The value 0 then means that the copy was never updated.
     settled: bool
     plus: tuple[Term, tuple[int, int]] | None = None
     unit: str | None = None
@@ -71,7 +71,7 @@ class PlannedValue:
     minus: tuple[Term, ...] = ()
     per: Term | None = None
     clock: Clock = "unix"
-    #: Variables whose layout is from the catalog. Their values are reported once they have passed its checks.
+    #: Variables whose layout is from the catalog. A value is withheld until it passes the layout's checks.
     assumed: frozenset[str] = frozenset()
 
 
@@ -233,7 +233,7 @@ def _because(reasons: list[str]) -> str:
 
 
 def remedy(target: Target, layout: Layout) -> str:
-    """Return what to do to make a value available that this server's layout does not have."""
+    """Return the remedy for a value that this server's layout does not have."""
     if layout.described and not layout.from_catalog:
         return "this release does not store it in memory; SQL or a probe may provide it"
     if layout.problem:

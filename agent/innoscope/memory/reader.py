@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 _Elements: TypeAlias = "Mapping[plan.Term, Sequence[Number] | None]"
 
-#: Seconds after a server's start in which the dynamic linker may not have relocated the tables yet.
+#: Seconds after a server's start during which the dynamic linker may not have relocated the tables yet.
 _YOUNG_S: Final = 10.0
 #: Seconds until the memory of a server that has just started is searched for the tables again.
 _AGAIN_S: Final = 1.0
-#: Maximum bytes that are read of a string variable.
+#: Maximum bytes read from a string variable.
 _STRING_BYTES: Final = 512
 #: Size in bytes of a redo log block, of its header, and of its payload (log0constants.h of 9.7.2).
 _BLOCK: Final = 512
@@ -133,7 +133,10 @@ class MemoryReader:
         return self._last
 
     def _least(self, readings: Iterable[plan.PlannedValue], found: _Elements) -> dict[str, Number]:
-        """Return the minimum of a member over the objects that an array points to; 0 if all are NULL."""
+        """Return, for each value, the minimum of a member over all objects in an array of pointers.
+
+        The minimum is 0 if all pointers are NULL.
+        """
         objects = {
             reading.value: [
                 plan.Term(int(pointer), reading.least)
@@ -288,7 +291,7 @@ def _sum(elements: Sequence[Number] | None) -> Number | None:
 def value_of(
     reading: plan.PlannedValue, found: _Elements, least: Mapping[str, Number], now: Mapping[Clock, float]
 ) -> Number | None:
-    """Return a planned value; None if the server has not initialised the structure yet."""
+    """Return a planned value; None if the server has not initialized the structure yet."""
     if reading.when is not None and not _sum(found[reading.when]):
         return 0
     if reading.flags is not None:
@@ -307,7 +310,7 @@ def value_of(
 
 
 def _total(reading: plan.PlannedValue, found: _Elements) -> Number | None:
-    """Return the sum of the terms, with ``minus``, ``reserve``, ``plus`` and ``per``.
+    """Return the sum of the terms after applying ``minus``, ``reserve``, ``plus`` and ``per``.
 
     Return None if one of them was not read.
     """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of bytes per read.
 _PIECE: Final = 1 << 20
-#: Maximum bytes read from /proc/PID/maps, as in the core (limits.rs). With 1,000 connections, this file is
-#: 250 KB in size.
+#: Maximum bytes read from /proc/PID/maps, the same as in the Rust core (limits.rs). With 1,000 connections,
+#: this file is 250 KB in size.
 _MAPS: Final = 8 << 20
 #: Maximum number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024
@@ -28,8 +28,8 @@ _REGIONS: Final = 1024
 #: known (77 MB in MySQL 9.7, and 12 MB in MariaDB 11.4.5).
 _IMAGE: Final = 320 << 20
 _DATA: Final = 48 << 20
-#: Maximum bytes read from the heap if it directly follows .bss, as it does without address space
-#: randomisation. The variables in .bss come first.
+#: Maximum bytes read from the heap if it directly follows .bss, as it does without address space layout
+#: randomization (ASLR). The variables in .bss come first.
 _HEAP: Final = 32 << 20
 #: Maximum number of pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
 _ROW: Final = 1024
@@ -146,7 +146,7 @@ class Image:
         return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
-        """Return the C strings at ``addresses``; None for a string that is not ASCII or too long."""
+        """Return the C strings at ``addresses``; None for a string that is not ASCII or is too long."""
         places = []
         for address in addresses:
             region = self.at(address)

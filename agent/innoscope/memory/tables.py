@@ -47,7 +47,7 @@ _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A status variable. ``live`` is false for a copy that is only updated by SHOW STATUS."""
+    """A status variable. ``live`` is false for a copy that only SHOW STATUS updates."""
 
     name: str
     address: int
@@ -103,7 +103,7 @@ class _Row:
         self._fits = fits
 
     def around(self, address: int) -> list[bytes]:
-        """Return the record at the address and those around it, up to the first implausible one each way."""
+        """Return the record at the address and its neighbors, up to an implausible one on each side."""
         before = self._run(range(address - self._size, address - _MOST * self._size, -self._size))
         return [*reversed(before), *self._run(range(address, address + _MOST * self._size, self._size))]
 

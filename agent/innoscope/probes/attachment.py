@@ -34,8 +34,8 @@ _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", 
 _FILLED_BY_PROGRAMS = ("files", "sites")
 #: Operation in the keys of the map ``files``, for each probe that fills it (files.bpf.c).
 FILE_OPERATIONS = {"fsync": 0, "pread": 1, "fdatasync": 2}
-#: Keys of the overflow entries, which count what does not fit into the maps ``files`` and ``sites``. No
-#: server produces these keys. They are inserted while the maps are still empty.
+#: Keys of the overflow entries, which count the events of keys that do not fit into the maps ``files`` and
+#: ``sites``. No server produces the overflow keys. They are inserted while the maps are still empty.
 OTHER_FILES = tuple(struct.pack("=II", 0xFFFFFFFF, operation) for operation in FILE_OPERATIONS.values())
 OTHER_SITE = struct.pack("=QQ", 0, 0)
 #: The kind that BPF programs assume for threads that are not in the map ``thread_kinds``.

@@ -1,7 +1,7 @@
 """Compile BPF programs in the child process of ``build_cache``. Read a JSON request from standard input.
 
-Run as ``python -m innoscope.probes.bcc_worker``. On success, it writes the output of ``Compiled.pack`` to
-standard output. On failure, the last line of standard error contains the reason in JSON.
+Run as ``python -m innoscope.probes.bcc_worker``. On success, standard output contains the output of
+``Compiled.pack``. On failure, the last line of standard error contains the reason in JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _INSTRUCTION: Final = struct.Struct("=BBhi")
 #: BPF_LD | BPF_IMM | BPF_DW. With BPF_PSEUDO_MAP_FD, the constant is the descriptor of a map.
 _LOAD_CONSTANT: Final = 0x18
 _MAP_DESCRIPTOR: Final = 1
-#: Where distributions install bcc for their own Python, below /usr/lib. Other versions can import it as well,
-#: because it has no extension modules.
+#: Where distributions install bcc for their own Python, below /usr/lib. Other Python versions can import it
+#: too, because it has no extension modules.
 _DISTRIBUTIONS: Final = "python3*/*-packages/bcc"
 
 

@@ -102,7 +102,7 @@ def _headers() -> Path:
 
 
 def _key(text: str, programs: Sequence[str], maps: Sequence[str]) -> str:
-    """Return the cache key of the inputs, the headers and the kernel (bcc detects the kernel's features)."""
+    """Return the cache key for the inputs, the headers and the kernel, whose features bcc detects."""
     shim = [path.read_text() for path in sorted(_headers().rglob("*.h"))]
     kernel = os.uname()
     return cache_key(text, *programs, *maps, *shim, kernel.release, kernel.machine)

@@ -20,7 +20,7 @@ CALIBRATION = "calibration"
 
 
 def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
-    """Return the source for ``used``, whose order numbers the points. Calibration has the last number."""
+    """Return the source for ``used``. Points are numbered in this order; calibration gets the last number."""
     slots = default_slots()
     parts = [
         "#include <uapi/linux/ptrace.h>",
@@ -66,7 +66,7 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     for index, (probe, _) in enumerate(used):
         yield f"#define POINT_{probe.name} {index}"
         yield f"#define HAVE_{probe.name}"
-    # A program may check for a call to a function that is not probed. No probe has the index POINTS.
+    # A program may ask about a function that is not probed. Its index is POINTS, which no probe has.
     yield from (f"#define POINT_{name} POINTS" for name in queried if name not in present)
 
 
@@ -94,7 +94,7 @@ def _value_code(value: Value, labels: Sequence[str]) -> Iterable[str]:
 
 
 def _labels(probe: Probe, slots: Slots) -> Sequence[str]:
-    """Return the label values of the first labelled metric that the probe feeds."""
+    """Return the label values of the first metric with a label that the probe feeds."""
     places: dict[str, Slot] = {**slots.counters, **slots.histograms}
     fed = (places[metric].labels for metric in probe.feeds if metric in places)
     return next((labels for labels in fed if labels), ())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Number of calls to time; the median of their durations is used.
 _CALLS = 201
 #: A busy server loses more than the duration of a hit, because the hit disturbs branch predictors, the thread
-#: may lose its CPU, and other threads may spin for its locks. In paired measurements with and without probes,
+#: may lose its CPU, and other threads may spin on its locks. In paired measurements with and without probes,
 #: the loss was 3 to 5 times the duration of a hit (docs/performance.md).
 BUSY_FACTOR = 4.0
 #: Seconds after which the cost is measured again, because a virtual machine may migrate to another host.
@@ -79,7 +79,8 @@ def known_cost(attachment: Programs) -> HitCost:
 def calibrate(attachment: Programs) -> HitCost:
     """Measure the cost with the loaded programs. Takes about 50 ms of CPU time.
 
-    Raise NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
+    Raise NoRights (without uprobe links, CAP_SYS_ADMIN is needed), or KernelUnable if our own code cannot be
+    probed.
     """
     enter, leave = attachment.calibration_programs
     probes: list[_native.Uprobe] = []

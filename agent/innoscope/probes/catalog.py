@@ -89,7 +89,7 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
     limit: _Positive | None = None
     weight: _Positive = 1
     check: Check | None = None
-    asks: tuple[str, ...] = ()  # probes of possible callers; the program checks if it runs in one
+    asks: tuple[str, ...] = ()  # probes of possible callers; the program checks whether it runs inside one
 
     def __post_init__(self) -> None:
         """Fill in the sites' defaults and check their values. Raise ValueError."""

@@ -51,8 +51,8 @@ class CountsByKind:
     ) -> Mapping[tuple[int, str], Sequence[float]]:
         """Add the increase of the counts since the last call, and return the sums.
 
-        ``counts`` has the words of each descriptor and operation since the probes were attached. ``kinds``
-        has the kind of file that each descriptor was used for since the last call.
+        ``counts`` contains the words of the histogram of each descriptor and operation since the probes were
+        attached. ``kinds`` contains the kind of file that each descriptor was used for since the last call.
         """
         for (descriptor, operation), words in counts.items():
             before = self._counted.get((descriptor, operation), (0.0,) * len(words))

@@ -43,17 +43,17 @@ _CYCLE_S = 4.0
 _SPARE_S = 0.2
 #: Maximum duty cycle. With a higher one, the pause would be shorter than detaching takes.
 _MAX_DUTY = 0.95
-#: Seconds until a detached or refused probe is attached again for one window.
+#: Seconds until a detached probe is attached for one window, and until a refused probe is tried again.
 _RETRY_S = 60.0
 #: Maximum seconds between two ticks, which normally happen every second. If a tick is overdue, the thread has
-#: died or hangs in the kernel.
+#: died or is stuck in the kernel.
 OVERDUE_S = 5.0
 #: Maximum seconds that ``close`` and ``stop`` wait for the thread.
 _JOIN_S = 5.0
 
 
 class Governor:
-    """Attach the probes of one attachment, and detach those that cost too much. Thread-safe.
+    """Attaches the probes of one attachment, and detaches those that cost too much. Thread-safe.
 
     The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
     An overdue tick has the same effect: ``probes.guard`` compares the clock with ``beat_at``, the time at
@@ -201,7 +201,7 @@ class Governor:
                     self.beat_at = time.monotonic()
                     self._resume()
                 self._govern()
-            except BaseException as error:  # also a panic of the native core: probes must always be detached
+            except BaseException as error:  # includes panics of the Rust core; probes must be detached then
                 self._fail(error)
 
     def _govern(self) -> None:
@@ -383,7 +383,7 @@ class Governor:
         return spent
 
     def _of_metrics(self, shares: Mapping[str, Share]) -> dict[str, Share]:
-        """Return the extrapolation of each metric that a probe on a duty cycle feeds."""
+        """Return the share by which to extrapolate each metric that a probe on a duty cycle feeds."""
         found: dict[str, Share] = {}
         for name, share in shares.items():
             for metric in self._states[name].point.placed.feeds:

@@ -73,7 +73,7 @@ class Guard:
                 try:
                     if governor.check(time.monotonic()):
                         self._start_detaching(key, governor)
-                except BaseException as error:  # also a panic of the native core; continue with the others
+                except BaseException as error:  # includes panics of the Rust core; continue with the others
                     _LOG.critical("probe guard failed", extra={"error": repr(error)})
 
     def _start_detaching(self, key: int, governor: Governor) -> None:

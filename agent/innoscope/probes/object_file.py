@@ -1,4 +1,4 @@
-"""Define the format of compiled BPF code and its maps, and serialise it."""
+"""Define the format of compiled BPF code and its maps, and serialize it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A map as described in /proc/self/fdinfo: ``kind`` is an enum bpf_map_type, sizes are in bytes."""
+    """A map as in /proc/self/fdinfo. ``kind`` is a value of enum bpf_map_type; sizes are in bytes."""
 
     name: str
     kind: int
@@ -29,7 +29,7 @@ class Shape:
 
 
 class _File(Entry, frozen=True):
-    """The serialised form. A file with another ``format`` was written by another version of Innoscope."""
+    """The serialized form. A file with another ``format`` was written by another version of Innoscope."""
 
     format: Literal[1]
     programs: dict[str, bytes]
@@ -44,7 +44,7 @@ class Compiled:
     maps: tuple[Shape, ...]
 
     def pack(self) -> bytes:
-        """Return the serialised form, for ``unpack``."""
+        """Return the serialized form, for ``unpack``."""
         file = _File(format=1, programs=dict(self.programs), maps=self.maps)
         return zlib.compress(encode_json(file))
 

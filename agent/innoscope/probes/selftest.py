@@ -1,6 +1,6 @@
 """Compare probes with the server's own counters, to detect dead or partly inlined function copies.
 
-After link-time optimisation, only some of the calls may go through the copy that has the symbol. Counting
+After link-time optimization, only some of the calls may go through the copy that has the symbol. Counting
 references to that copy does not reveal this, but the server's own counter of the same event does.
 """
 
@@ -30,7 +30,7 @@ class _Baseline:
 
 
 class SelfTest:
-    """Compare the metrics of probes that have a ``check`` in the catalog with the server's counters."""
+    """Compares the metrics of probes that have a ``check`` in the catalog with the server's counters."""
 
     def __init__(self, probes: Iterable[Probe]) -> None:
         self._checks = {probe.name: probe.check for probe in probes if probe.check}

@@ -22,7 +22,7 @@ class State:
     hit_cost: float
     duty: float = 1.0
     rate: float = 0.0  # hits/s while attached
-    expected: float = 0.0  # hits/s that decisions are based on
+    expected: float = 0.0  # hits/s on which the duty cycle is based
     hits: int = 0  # total
     cost_s: float = 0.0
     attached_s: float = 0.0  # since ``rate`` was last computed
@@ -37,7 +37,7 @@ class State:
     paused_at: float | None = None
 
     def share(self, now: float) -> Share | None:
-        """Return how to extrapolate the hits since the last call; None if the probe is always attached."""
+        """Return the extrapolation of the hits since the last call; None if the probe is always attached."""
         if self.scale <= 1:
             return None
         if self.paused_at is None:

@@ -213,7 +213,7 @@ def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile)
 
 
 def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
-    """Remove dead copies: link-time optimisation left their symbols, but nothing calls them.
+    """Remove dead copies: link-time optimization left their symbols, but nothing calls them.
 
     A probe whose function has no live copy becomes Missing.
     """

@@ -1,4 +1,4 @@
-"""Recognise what threads are doing from their stacks, by the patterns in ``activities.yaml``."""
+"""Recognize what threads are doing from their stacks, by the patterns in ``activities.yaml``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Wait classes of idle threads. The text format hides them by default; ``top`` hides them on request.
 IDLE: Final = frozenset({"idle", "background_idle"})
-#: Wait classes that do not say what a thread is doing. Its library functions are therefore shown.
+#: Wait classes that do not say what a thread is doing. The thread's library functions are therefore shown.
 UNEXPLAINED: Final = frozenset({"on_cpu", "runnable", "other"})
 
 

@@ -55,7 +55,7 @@ def syscall_names(machine: str | None = None) -> dict[int, str]:
 
 
 def file_calls(machine: str | None = None) -> frozenset[int]:
-    """Return the numbers of the system calls whose first argument is the file that a thread waits for."""
+    """Return the numbers of the system calls on files, whose first argument is a file descriptor."""
     return frozenset(number for number, name in syscall_names(machine).items() if name in _ON_A_FILE)
 
 

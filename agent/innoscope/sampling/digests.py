@@ -1,4 +1,4 @@
-"""Normalise SQL statements, so that literals never leave the process that reads them (docs/digests.md)."""
+"""Normalize SQL statements, so that literals never leave the process that reads them (docs/digests.md)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from innoscope._native import normalise
 
-#: Maximum length of a normalised text in characters.
+#: Maximum length of a normalized text in characters.
 MAX_CHARS: Final = 1_024
 _ID_BYTES: Final = 16
 #: The last version of MySQL whose keywords and rules are those of 8.0.
 _MYSQL_8: Final = (8, 0, 999)
-#: Since 10.0, MariaDB does not execute ``/*!50700 … */`` and later ones, up to ``/*!99999 … */``.
+#: MariaDB 10.0 and newer do not execute comments from ``/*!50700 … */`` to ``/*!99999 … */``.
 _MARIADB_COMMENTS: Final = 5_06_99
 #: Assumed if the version is unknown. ``/*!99999 … */`` is never executed.
 _NEWEST: Final = 9_99_98
@@ -21,9 +21,9 @@ _NEWEST: Final = 9_99_98
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A normalised statement. Names in ``text`` come from the statement: escape them before printing."""
+    """A normalized statement. Names in ``text`` come from the statement: escape them before printing."""
 
-    id: str  # 32 hex digits; for the same statement, the same on all versions of MySQL
+    id: str  # 32 hex digits; a statement has the same id on all versions of MySQL
     text: str  # as in performance_schema's DIGEST_TEXT
 
 

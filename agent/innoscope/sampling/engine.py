@@ -38,17 +38,17 @@ class NativeProcess(Protocol):
         """Take a snapshot."""
 
     def at_rest(self) -> dict[int, int]:
-        """Return the switch counts of the threads that are off the CPU now."""
+        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now."""
 
     def copied_at_rest(self) -> dict[int, int]:
-        """Return the switch counts of the threads that the last snapshot copied off the CPU."""
+        """Return the same for the threads that were off the CPU while the last snapshot copied them."""
 
     def modules(self) -> list[ModuleInfo]:
         """Return the ELF files that are mapped as executable."""
 
 
 class Engine:
-    """Take snapshots of one server. Not thread-safe.
+    """Takes snapshots of one server. Not thread-safe.
 
     One snapshot copies at most ``most_bytes`` of stacks. Beyond this limit, stacks are truncated; the
     affected threads differ between snapshots. ``debug_files`` maps build-ids to downloaded debug files.
@@ -122,7 +122,7 @@ class Engine:
         return self._process.copied_at_rest()
 
     def take_snapshot(self) -> Snapshot:
-        """Copy, unwind, symbolise and classify every thread. Raise NoSuchProcess if the server has exited."""
+        """Copy, unwind, symbolize and classify every thread. Raise NoSuchProcess if the server has exited."""
         taken_at = time.time()
         with translating(self.target.pid):
             raw = self._process.take_snapshot()
@@ -191,7 +191,7 @@ class Engine:
         )
 
     def _notes(self, snapshot: RawSnapshot) -> tuple[str, ...]:
-        """Return the native core's notes on degraded results, and a note on missing function names."""
+        """Return the Rust core's notes on degraded results, and a note on missing function names."""
         notes = [*snapshot.notes]
         if all(raw.state in _STOPPED for raw in snapshot.threads):
             notes.append(

@@ -106,7 +106,7 @@ class Group:
 
 
 class Fold:
-    """Fold snapshots. Two stacks are equal if their functions and their wait classes are equal."""
+    """Folds snapshots. Two stacks are equal if their functions and their wait classes are equal."""
 
     def __init__(self) -> None:
         self._stacks: dict[Key, Group] = {}
@@ -188,7 +188,7 @@ class Fold:
 
 
 def group_by_stack(threads: Iterable[Thread]) -> dict[Key, list[Thread]]:
-    """Group threads by stack. The engine returns one shared tuple for equal stacks; each is labelled once."""
+    """Group threads by stack. Equal stacks share one tuple, whose labels are built only once."""
     labels: dict[int, tuple[str, ...]] = {}
     groups: defaultdict[Key, list[Thread]] = defaultdict(list)
     for thread in threads:
@@ -226,7 +226,7 @@ def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[Group]:
 
 
 class Filter:
-    """Select threads by their wait class and by a regular expression."""
+    """Selects threads by their wait class and by a regular expression."""
 
     def __init__(self, waits: Collection[str] = (), grep: str | None = None) -> None:
         self._waits = frozenset(waits)

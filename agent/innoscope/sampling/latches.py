@@ -15,7 +15,7 @@ from innoscope.common.schema import Entry, read_yaml
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Number of innermost functions to search for functions of the lock's implementation.
+#: Number of innermost functions that may belong to the lock's implementation.
 _LOCK: Final = 9
 #: Number of callers of the lock's implementation to compare with the patterns.
 _CALLERS: Final = 2

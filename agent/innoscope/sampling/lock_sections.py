@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Maximum number of functions above the lock function that may belong to the critical section.
+#: Maximum number of callers of the lock function that may belong to the critical section.
 _SECTION_DEPTH: Final = 4
 #: Maximum number of functions in a displayed call path.
 _MAX_SHOWN: Final = 4
@@ -42,7 +42,7 @@ def own_functions(functions: tuple[str, ...]) -> list[str]:
 
 
 def call_path(functions: tuple[str, ...], wanted: set[str]) -> str:
-    """Return the calls from a wanted function inwards, such as ``open_table → open_table_def → pread64``.
+    """Return the calls from a wanted function inward, such as ``open_table → open_table_def → pread64``.
 
     Without a wanted function, return the innermost calls.
     """

@@ -54,7 +54,7 @@ class Thread:
 class Snapshot:
     """One snapshot of all threads of a server. ``taken_at`` is Unix time in seconds.
 
-    ``shallow`` is the number of threads whose stack was cut because the snapshot's byte limit was reached.
+    ``shallow`` is the number of threads whose stack was truncated because of the snapshot's byte limit.
     """
 
     target: Target

@@ -29,7 +29,7 @@ _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A stack with its wait class. ``labels`` starts with the innermost. Equality ignores ``frames``."""
+    """A stack with its wait class. ``labels`` is innermost first. Equality ignores ``frames``."""
 
     wait: str
     trust: Trust

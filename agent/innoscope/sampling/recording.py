@@ -50,7 +50,7 @@ class _Lines(Protocol):
 
 
 class Recorder:
-    """Write a recording. An existing file is never overwritten."""
+    """Writes a recording. An existing file is never overwritten."""
 
     def __init__(self, path: Path, *, interval_s: float) -> None:
         """Create ``path``, readable by its owner only, and write the header."""
@@ -244,7 +244,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Parser:
-    """Convert schema 1 documents to records. Equal frames or stacks become one object, as in the engine."""
+    """Converts schema 1 documents to records. Equal frames or stacks become one object, as in the engine."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, Frame] = {}

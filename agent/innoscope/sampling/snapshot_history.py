@@ -104,7 +104,7 @@ class SnapshotHistory:
         self.add(SnapshotSummary(taken_at, counts, tuple(running[:TIDS_KEPT]), doing(threads)), threads)
 
     def since(self, at: float) -> tuple[SnapshotSummary, ...]:
-        """Return the snapshots taken after that time, in chronological order."""
+        """Return the snapshots taken after the Unix time ``at``, in chronological order."""
         with self._lock:
             return tuple(entry.summary for entry in self._entries if entry.summary.at > at)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotSource(Protocol):
-    """Anything that takes snapshots, such as the engine."""
+    """An object that takes snapshots, such as the engine."""
 
     def take_snapshot(self) -> Snapshot:
         """Take one snapshot."""

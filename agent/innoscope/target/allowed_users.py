@@ -149,9 +149,9 @@ def _entry(key: str, uid: int) -> str:
 
 
 def _is_ourselves(uids: frozenset[int]) -> bool:
-    """Return whether the process runs as our own user. False if we run as root or as the overflow uid.
+    """Return whether the process runs as our own user.
 
-    The overflow uid may stand for any user.
+    Return False if we run as root, or as the overflow uid, which may stand for any user.
     """
     own = os.getuid()
     return own not in (0, _OVERFLOW) and os.geteuid() == own and uids == {own}

@@ -2,7 +2,7 @@
 
 The tenant of a container controls what runs in it: its uids, names, sockets and ports. So a server in a
 container is watched when it is found, but the agent does not log in to it unless the user named it
-(``Target.chosen``). Even then, the password itself is never sent over its Unix socket.
+(``Target.chosen``). Even then, the password itself is never sent over the server's Unix socket.
 """
 
 from __future__ import annotations

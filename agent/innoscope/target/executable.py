@@ -72,7 +72,7 @@ def debug_dirs(proc: ProcFs, pid: int, root: str, container: str | None) -> list
 
 
 def describe(proc: ProcFs, pid: int, where: Location) -> Description:
-    """Return the executable's build-id and the symbol source that the core would use."""
+    """Return the executable's build-id and the symbol source that the Rust core would use."""
     path = openable(proc, pid, where)
     try:
         with translating(pid):

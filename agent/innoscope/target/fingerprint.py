@@ -1,8 +1,7 @@
 """Remove the literals from statements, for servers that do not provide a digest.
 
 The end of a literal may depend on the server's version, the sql_mode and the client's character set, which
-are unknown here. Where the end is ambiguous, the text is cut off with ``…``, because the rest could be a
-literal.
+are unknown here. Where the end is ambiguous, the text is cut off with ``…``, because a literal could follow.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def fingerprint(statement: str) -> str:
     """Remove literals: ``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
     Strings, numbers and comments are removed, and lists of values become one ``(…)``.
-    Identifiers are kept, but sanitised.
+    Identifiers are kept, but sanitized.
     """
     parts: list[str] = []
     for match in _TOKEN.finditer(statement[:_LONGEST]):

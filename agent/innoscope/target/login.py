@@ -32,7 +32,7 @@ _WEAK_PLUGINS: Final = ("mysql_clear_password", "dialog", "mysql_old_password")
 
 
 class Connection(Driver):
-    """A connection with bounded responses. ``verified`` means that the server is known to be the right one.
+    """A connection with bounded responses. If ``verified``, the server is known to be the intended one.
 
     Only a verified server is sent the password itself (full authentication of sha256 and caching_sha2).
     """
@@ -114,7 +114,7 @@ class LocalConnection(Connection):
 
 
 class _Rejected:
-    """Reject authentication that would send the password in clear text or in a weak form."""
+    """Rejects authentication that would send the password in clear text or in a weak form."""
 
     def __init__(self, _connection: object) -> None:
         pass

@@ -49,10 +49,10 @@ class Target:
 class Query:
     """The data about a thread's connection and statement, from SQL or from the server's memory.
 
-    ``digest_text`` contains no literals. Only statements from memory have a ``text``, which may be cut; its
-    full length, ``text_bytes``; and a ``trust``. It is ``exact`` if the thread did not run between the reads
-    of the statement and of the stack; ``running`` if it ran, but executed this statement both before and
-    after the copy of the stack.
+    ``digest_text`` contains no literals. Only statements from memory have ``text``, which may be truncated;
+    ``text_bytes``, its full length; and ``trust``. ``trust`` is ``exact`` if the thread did not run between
+    the read of the statement and the copy of the stack. It is ``running`` if the thread ran, but executed
+    this statement both before and after the copy.
     """
 
     connection_id: int
@@ -69,6 +69,6 @@ class Query:
 
     @property
     def summary(self) -> str | None:
-        """Return ``digest_text``, marked if the statement is less than exact."""
+        """Return ``digest_text``, with a mark if ``trust`` is ``running``."""
         running = self.digest_text and self.trust == "running"
         return f"[running] {self.digest_text}" if running else self.digest_text

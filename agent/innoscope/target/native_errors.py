@@ -14,9 +14,9 @@ from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Lock held while Innoscope reads a server's symbols, so that the memory for reading (up to 30 MB) is needed
-#: only once, even with many servers. The lock is not held while a child process reads debug information,
-#: which takes seconds.
+#: Lock held while Innoscope reads a server's symbols, so that only one read at a time takes memory (up to 30
+#: MB), even with many servers. The lock is not held while a child process reads debug information, which
+#: takes seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "

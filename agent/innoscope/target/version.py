@@ -36,7 +36,7 @@ _BEFORE, _AFTER = 16, 96  # maximum bytes of the whole string before and after t
 #: (literal that is fast to find, pattern of the whole string) to search for in an executable, best first.
 _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
     (b"-MariaDB", re.compile(rb"\0(" + _NUMBER + rb"-MariaDB[\w.+~:-]*)\0")),
-    (b"\0MySQL ", re.compile(rb"\0MySQL (" + _NUMBER + rb")\0")),  # creator in the redo log, since 5.7
+    (b"\0MySQL ", re.compile(rb"\0MySQL (" + _NUMBER + rb")\0")),  # the creator in the redo log, since 5.7
     (b"mysqld-", re.compile(rb"\bmysqld-(" + _NUMBER + rb"[\w.+~-]*)\0")),
     (b"mysql-", re.compile(rb"/mysql-(?:\w+-)*(" + _NUMBER + rb")(?:-[\w.]+)?/")),
 )
@@ -65,7 +65,7 @@ def flavour_of(text: str, executable: str) -> str:
 
 
 def detect(proc: ProcFs, pid: int, executable: str) -> Version:
-    """Return the version of a running server, from its memory, else from its executable. Never raises."""
+    """Return the version of a running server, from its memory, else from its executable. Never raise."""
     for source, read in (("memory", from_memory), ("binary", from_binary)):
         text = read(proc, pid)
         if text is not None:

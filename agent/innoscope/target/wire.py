@@ -1,4 +1,4 @@
-"""Provide a socket for SQL connections, which limits the rows, bytes and time of each response.
+"""Provide a socket for SQL connections that limits the rows, bytes and time of each response.
 
 PyMySQL's timeouts apply only to single reads, so a server that sends rows very slowly could block us forever.
 PyMySQL also stores all rows. Here, each whole response has a deadline, and packets are counted as they
@@ -167,7 +167,7 @@ class Wire(_Bounded):
         return count
 
     def check_greeting(self) -> None:
-        """Read and check the server's greeting before anything is sent. PyMySQL reads it afterwards.
+        """Read and check the server's greeting before anything is sent. PyMySQL reads it afterward.
 
         Raise OSError, or SqlFailed if the packet is neither a greeting nor an error.
         """

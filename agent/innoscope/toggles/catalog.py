@@ -1,6 +1,6 @@
 """Look up toggles in ``probes/catalog/toggles.yaml``, and convert between user values and raw values.
 
-``raws`` converts a user's value to the values to write; ``spoken`` does the reverse.
+``raws`` converts the user's value to the raw values to write; ``spoken`` converts raw values for display.
 """
 
 from __future__ import annotations

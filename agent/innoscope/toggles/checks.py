@@ -28,7 +28,7 @@ class Change:
 
 
 def server_verdicts(target: Target, facts: Facts, backend: str) -> tuple[Verdict, ...]:
-    """Check the server and this process before a change or undo. Return the most important checks first."""
+    """Check the server and this process before a change or undo. Return the most important results first."""
     return (
         identity(target, facts),
         not_stopped(target, facts),
@@ -158,7 +158,7 @@ def ptrace_policy(facts: Facts, backend: str) -> Verdict:
 
 
 def journal_writable(facts: Facts) -> Verdict:
-    """Check that the change and its result can be journalled."""
+    """Check that the change and its result can be written to the journal."""
     if facts.journal_problem is None:
         return _yes("journal")
     return _no("journal", *facts.journal_problem)

@@ -31,7 +31,7 @@ class _Source:
 def values(
     target: Target, toggles: Iterable[Toggle], account: Account, *, deps: Dependencies | None = None
 ) -> dict[str, str]:
-    """Return the current values by toggle name, in the form that a user would enter.
+    """Return the current values by toggle name, formatted for display.
 
     Values that SQL does not provide are read from memory. Toggles that this server does not support, or that
     no backend can read, are omitted.

@@ -33,8 +33,8 @@ _PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "PYTHON
 def arm(entry: Entry, account: Account, state: Path) -> None:
     """Schedule the undo of ``entry`` at the time ``entry.until``. Raise Refused if this fails.
 
-    Call this before journalling the entry. If the journal does not contain the entry at ``entry.until``,
-    nothing is undone.
+    Call this before writing the entry to the journal. If the journal does not contain the entry at the time
+    ``entry.until``, nothing is undone.
     """
     if entry.until is None:
         return

@@ -126,7 +126,7 @@ TORN_LINE: Final = _JSON.encode({"v": VERSION, "event": "torn"}).encode() + b"\n
 
 
 def _clean(text: str) -> str:
-    """Return the message as valid UTF-8 of limited length. It may contain invalid bytes."""
+    """Return the message, which may contain invalid bytes, as valid UTF-8 of limited length."""
     return text.encode(errors="replace").decode()[:_TEXT_KEPT]
 
 
@@ -234,7 +234,7 @@ def parse(line: bytes) -> Record:
 
 
 class Fold:
-    """Build entries from records, in the order of their intents."""
+    """Builds entries from records, in the order of their intents."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}

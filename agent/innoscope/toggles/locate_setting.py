@@ -136,8 +136,8 @@ def _describe(
 ) -> tuple[Mapping[str, Described], str]:
     """Return the variables' descriptions, and a phrase that names their source, for use in messages.
 
-    gdb reads the debug information; if gdb fails, Innoscope's own reader does. Without debug information, a
-    symbol pack is used.
+    gdb reads the debug information; if gdb fails, the Rust core reads it. Without debug information, a symbol
+    pack is used.
     """
     if symbols.described_in is None:
         return _by_pack(target), "symbol pack"

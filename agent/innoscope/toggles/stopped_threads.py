@@ -20,7 +20,7 @@ Status: TypeAlias = dict[str, str]
 
 #: Seconds between the two samples. A second sample is needed because strace stops threads only briefly.
 _BETWEEN_S: Final = 0.05
-#: Fields of a thread's status. If they are all equal in two samples, the thread has not run in between.
+#: Fields of a thread's status. If all of them are equal in two samples, the thread did not run in between.
 _UNMOVED: Final = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""Undo a journalled change if the server process is the same and the value has not changed since."""
+"""Undo a change in the journal if the server process is the same and the value has not changed since."""
 
 from __future__ import annotations
 

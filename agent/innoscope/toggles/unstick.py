@@ -39,7 +39,7 @@ class Rescue:
     """The result of a rescue: the actions and their duration in seconds.
 
     ``answered`` is None if the server is not listening yet. ``journal`` is the reason why the rescue could
-    not be journalled; None if it was.
+    not be written to the journal; None if it was written.
     """
 
     steps: tuple[str, ...]

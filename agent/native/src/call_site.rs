@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn indirect_calls_of_all_lengths_are_recognised() {
+    fn indirect_calls_of_all_lengths_are_recognized() {
         let calls: [&[u8]; 8] = [
             &[0xff, 0xd0],                               // call *%rax
             &[0x41, 0xff, 0xd4],                         // call *%r12
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn other_instructions_are_no_calls() {
+    fn other_instructions_are_not_calls() {
         for code in [&[0x90; 8][..], &[0xff, 0xe0], &[0xff], &[], &[0x0f, 0x05], &[0xff, 0x25, 0, 1, 0, 0]] {
             assert_eq!(decode(code, 0x1000), None, "{code:x?}");
         }

@@ -295,9 +295,9 @@ impl CompiledRule {
 /// A kind of thread in threads.yaml.
 #[derive(Debug, Clone)]
 pub struct KindRule {
-    /// Patterns for the functions at the root of the stacks of such threads.
+    /// Patterns for the functions at the root of these threads' stacks.
     pub frames: Vec<String>,
-    /// Patterns for the names of such threads.
+    /// Patterns for these threads' names.
     pub comm: Vec<String>,
 }
 

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of closers. Each takes about 50 ms to close a link, even if other closers run at the same
-/// time. A closer has a copy of this process's page tables, which count towards the memory of our cgroup.
+/// time. A closer has a copy of this process's page tables, which count toward the memory of our cgroup.
 const MAX_CLOSERS: usize = 16;
 
 /// Held while closers start. A new closer has copies of all our descriptors. None of these copies may become
@@ -39,7 +39,7 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
     }
 }
 
-/// Two pipes that synchronise us with the closers. Nothing is written to them; end of file is the signal.
+/// Two pipes that synchronize us with the closers. Nothing is written to them; end of file is the signal.
 struct Gate {
     /// Reaches end of file when every closer has closed all descriptors except its share.
     ready: (OwnedFd, OwnedFd),
@@ -70,14 +70,15 @@ impl Gate {
     }
 }
 
-/// A child process that shares no memory with us. Python does not know it.
+/// A child process that shares no memory with us. Python does not know about it.
 pub struct Child {
     pid: libc::pid_t,
 }
 
 impl Child {
-    /// Run a function in a new child, which then exits. `shared` has the flags of clone() for what it shares.
-    /// The function must not allocate memory or take locks, which another thread may hold.
+    /// Run a function in a new child, which then exits. `shared` contains the clone() flags that select what
+    /// the child shares with us. The function must neither allocate memory nor take locks: another thread may
+    /// hold a lock at the time of the clone, and nothing releases it in the child.
     pub fn start(shared: libc::c_int, run: impl FnOnce()) -> io::Result<Self> {
         without_signals(|| {
             // SAFETY: with these arguments, clone works like fork(), but sends no signal when the child exits:
@@ -131,7 +132,7 @@ unsafe fn run_closer(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) {
 /// Close the descriptors from `first` to `end` - 1.
 ///
 /// # Safety
-/// Nothing may use these descriptors afterwards.
+/// Nothing may use these descriptors afterward.
 unsafe fn close_between(first: RawFd, end: RawFd) {
     // SAFETY: the caller guarantees that the descriptors are no longer used.
     unsafe {

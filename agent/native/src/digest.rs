@@ -1,4 +1,4 @@
-//! Normalises SQL statements like the server's statement digests (sql/sql_digest.cc of MySQL), so that literals
+//! Normalizes SQL statements like the server's statement digests (sql/sql_digest.cc of MySQL), so that literals
 //! can be discarded where a statement is read.
 //!
 //! The lexer's tokens are folded with the server's rules: literals become `?`, and lists of them `?, ...` or
@@ -19,15 +19,15 @@ const MAX_TOKENS: usize = 1024;
 const MAX_NAME: usize = 64;
 const ELLIPSIS: &str = "...";
 
-/// What is known about the server and the session.
+/// The known facts about the server and the session.
 #[derive(Clone, Copy)]
 pub struct Context {
     /// The server's version, such as 80031. It executes `/*!N … */` if N is not greater than its version.
     pub version: u32,
     /// The server's keywords.
     pub words: Words,
-    /// The version is known, the session's SQL mode contains neither NO_BACKSLASH_ESCAPES nor ANSI_QUOTES, and its
-    /// character set is a single-byte one or UTF-8. If false, the text ends at the first place where
+    /// True if the version is known, the session's SQL mode contains neither NO_BACKSLASH_ESCAPES nor ANSI_QUOTES,
+    /// and its character set is a single-byte one or UTF-8. If false, the text ends at the first place where
     /// another version, mode or character set could give a different literal.
     pub certain: bool,
 }
@@ -40,7 +40,7 @@ enum Token<'a> {
     NameBeforeAt(Cow<'a, str>),
 }
 
-/// Return the normalised text of a statement. It contains no literals and no control characters.
+/// Return the normalized text of a statement. It contains no literals and no control characters.
 pub fn normalise(text: &[u8], context: Context) -> String {
     let mut folded = Folded { tokens: Vec::new(), bytes: 0, full: false, words: context.words };
     let mut lexer = Lexer::new(text, context);
@@ -75,7 +75,7 @@ pub fn normalise(text: &[u8], context: Context) -> String {
     print(&folded.tokens)
 }
 
-/// Cut a text to a number of characters; `...` marks the cut.
+/// Truncate a text to `max_chars` characters. A truncated text ends with `...`.
 pub fn cut(mut text: String, max_chars: usize) -> String {
     if text.char_indices().nth(max_chars).is_some() {
         let kept = text.char_indices().nth(max_chars.saturating_sub(ELLIPSIS.len()));
@@ -85,7 +85,7 @@ pub fn cut(mut text: String, max_chars: usize) -> String {
     text
 }
 
-/// Return an identifier without its quotes. None if it is not UTF-8 or contains control characters.
+/// Return an identifier without its quotes; None if it is not UTF-8 or contains control characters.
 fn name(text: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(text).ok()?;
     let name: Cow<'_, str> = match text.strip_prefix('`') {
@@ -120,7 +120,7 @@ impl<'a> Folded<'a> {
         }
     }
 
-    /// Return the last token, the one before it (1), and so on. `""`: none, or an identifier.
+    /// Return the token at this distance from the last one; `""` if there is none or it is an identifier.
     fn last(&self, distance: usize) -> &'static str {
         let index = self.tokens.len().checked_sub(distance + 1);
         match index.map(|index| &self.tokens[index]) {
@@ -139,7 +139,7 @@ impl<'a> Folded<'a> {
         self.push(Token::Fixed(text));
     }
 
-    /// Add a literal. A sign before a number belongs to it at the start of an expression.
+    /// Add a literal. At the start of an expression, a sign before a number is part of the literal.
     fn value(&mut self, number: bool) {
         while number && matches!(self.last(0), "-" | "+") && self.starts_expression(self.last(1)) {
             self.pop(1);

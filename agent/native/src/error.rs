@@ -1,4 +1,4 @@
-//! Errors of the core, classified by the kinds that the command line distinguishes.
+//! Errors of the Rust core, classified by the kinds that the command line distinguishes.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ pub enum Kind {
     Rights,
     /// Another debugger is attached to the process.
     Traced,
-    /// This kernel cannot load or run the snapshot program.
+    /// This kernel cannot load, attach or run a BPF program, or has no uprobes.
     Bpf,
     /// This kernel cannot open the perf events that are needed.
     Perf,
@@ -52,7 +52,7 @@ pub struct Error {
     pub detail: String,
 }
 
-/// The result type used throughout the core.
+/// The result type used throughout the Rust core.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

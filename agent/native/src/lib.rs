@@ -1,5 +1,5 @@
-//! The core of Innoscope: copies the stacks of all threads of a live process without stopping it, unwinds
-//! them offline and resolves their symbols.
+//! The Rust core of Innoscope, which copies the stacks of all threads of a live process without stopping it,
+//! unwinds them offline and resolves their symbols.
 //!
 //! - `snapshot` copies registers and stacks.
 //! - `modules` and `symbols` read the files that are mapped into the process.
@@ -8,8 +8,8 @@
 //! - `classify` determines what threads wait for, and their kinds.
 //! - `samples` counts the stacks that BPF programs or perf events send.
 //! - `perf_event` opens perf events and reads their ring buffers.
-//! - `digest` normalises SQL statements, so that literals can be discarded.
-//! - `layout` finds the offsets of global variables and their members.
+//! - `digest` normalizes SQL statements, so that literals can be discarded.
+//! - `layout` finds the offsets of the members of global variables and types.
 //! - `python` and `python_*` are the interface to Python.
 
 pub mod bpfmap;

@@ -1,9 +1,9 @@
 //! Opens the descriptors of probes in child processes.
 //!
 //! The kernel first sets the breakpoint and then creates the descriptor. If the descriptor cannot be created, the
-//! kernel removes the breakpoint again, which fails if a SIGKILL is pending for the task (see `closers`). Both
-//! happen when the OOM killer kills a process: its threads get no more memory. Therefore no thread of this
-//! process opens descriptors.
+//! kernel removes the breakpoint again, which fails if a SIGKILL is pending for the task (see `closers`). When the
+//! OOM killer kills a process, both happen: its threads get no memory for a descriptor, and a SIGKILL is pending.
+//! Therefore no thread of this process opens descriptors.
 //!
 //! An opener is a child that shares our descriptors, but not our memory, so it is not killed together with us. If
 //! we are killed while it opens a descriptor, it is the last owner of all descriptors, and drops them by exiting.
@@ -19,8 +19,8 @@ use crate::closers::{Child, pipe};
 /// Errors: those of `open`, and those of creating a process.
 ///
 /// # Safety
-/// `open` must neither allocate memory nor take locks: another thread of this process may hold a lock of the
-/// allocator, which nothing releases in the child.
+/// `open` must neither allocate memory nor take locks: another thread of this process may hold the allocator's
+/// lock, which nothing releases in the child.
 pub unsafe fn open(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let (reader, writer) = pipe()?;
     let child = Child::start(libc::CLONE_FILES, || {
@@ -40,7 +40,7 @@ pub unsafe fn open(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Own
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
     }
-    // SAFETY: the opener opened this descriptor in our common table, and nothing else owns it.
+    // SAFETY: the opener opened this descriptor in the table that it shares with us, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 

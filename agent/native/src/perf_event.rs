@@ -52,7 +52,7 @@ pub fn stack_clock(period_ns: u64) -> perf_event_attr {
 /// Open an event on a thread (-1: all) and a CPU (-1: all).
 pub fn open(mut attributes: perf_event_attr, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: `attributes` is initialised and outlives the call.
+    // SAFETY: `attributes` is initialized and outlives the call.
     let event: RawFd = unsafe { sys::perf_event_open(&raw mut attributes, tid, cpu, -1, flags) };
     if event < 0 {
         return Err(io::Error::last_os_error());

@@ -103,7 +103,7 @@ impl Process {
     /// Open the process's modules and prepare the method. `cached_program` is what
     /// [`Process::relocated_program`] returned earlier on the same kernel.
     ///
-    /// Errors: `Gone`, `Rights`, `Bpf`, `Internal`.
+    /// Errors: `Gone`, `Rights`, `Arch`, `Bpf`, `Procfs`, `Internal`.
     pub fn new(
         pid: u32,
         method: Method,
@@ -162,7 +162,7 @@ impl Process {
         self.max_bytes = max_bytes;
     }
 
-    /// Copy, unwind and symbolise the stacks of all threads.
+    /// Copy, unwind and symbolize the stacks of all threads.
     ///
     /// Errors: `Gone` if the process exited before the copy; otherwise the errors of the method.
     pub fn snapshot(&mut self) -> Result<Snapshot> {
@@ -267,8 +267,8 @@ impl Process {
         snapshot.threads.sort_by_key(|thread| thread.raw.tid);
     }
 
-    /// Unwind the threads in one part of the copy. Threads that ran in the meantime are left for a retry,
-    /// without their stack bytes, up to a limit.
+    /// Unwind the threads in one part of the copy. Up to a limit, threads that ran in the meantime are added
+    /// to `moved` for a retry, without their stack bytes.
     fn walk_part(
         &mut self,
         part: Vec<RawThread>,

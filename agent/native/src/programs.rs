@@ -163,7 +163,7 @@ fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]
         options.log_size = log.len() as u32;
         options.log_level = 1;
     }
-    // SAFETY: the name and the licence are NUL-terminated. The code and the log buffer are passed with their
+    // SAFETY: the name and the license are NUL-terminated. The code and the log buffer are passed with their
     // sizes. All of them and the options outlive the call. The kernel copies the instructions, so they need
     // no alignment.
     owned(unsafe {

@@ -1,4 +1,4 @@
-//! The Python interface of the core; agent/innoscope/_native.pyi documents it.
+//! The Python interface of the Rust core; agent/innoscope/_native.pyi documents it.
 
 // PyO3 passes converted arguments by value. The booleans of ElfInfo are independent of each other.
 #![allow(clippy::needless_pass_by_value, clippy::struct_excessive_bools)]

@@ -77,7 +77,7 @@ impl Frame {
         Ok(Function { name: name.unwrap_or_default(), module, kernel: self.kernel })
     }
 
-    /// Convert the frame to the type that the core uses.
+    /// Convert the frame to the type that the Rust core uses.
     pub fn to_core(&self, py: Python<'_>) -> PyResult<names::Frame> {
         let (function, module) = self.fields(py)?;
         Ok(names::Frame {

@@ -1,5 +1,5 @@
-//! Checks whether anything in a file still calls a function. Link-time optimisation leaves exported copies
-//! that nothing calls: a probe on such a copy attaches and never fires.
+//! Checks whether anything in a file still calls a function. Link-time optimization leaves exported copies
+//! that nothing calls: a probe can be attached to such a copy, but never fires.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ struct Target {
 /// of an x86-64 file.
 ///
 /// References are calls, jumps, addresses taken in code, pointers in data, and relocations. A function's
-/// references to itself do not count. Returns `None` for other architectures, and for a file that is too
+/// references to itself do not count. Return `None` for other architectures, and for a file that is too
 /// large to scan.
 ///
 /// Code is not disassembled. Instead, each position is tested as if it were the operand of a call, jump or

@@ -122,7 +122,7 @@ impl Unwinder {
         self.steps == 0
     }
 
-    /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upwards.
+    /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upward.
     ///
     /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack slot,
     /// original address), innermost first. Where a stack word points to the kernel's `[uprobes]` page instead of

@@ -63,7 +63,7 @@ fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
 /// Open an event that runs the program at each hit. This only makes system calls.
 fn open_event(mut attributes: perf_event_attr, program: RawFd, pid: u32) -> io::Result<OwnedFd> {
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: `attributes` is initialised and outlives the call.
+    // SAFETY: `attributes` is initialized and outlives the call.
     let event: RawFd =
         unsafe { sys::perf_event_open(&raw mut attributes, pid as libc::pid_t, -1, -1, flags) };
     if event < 0 {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Maximum tickets read in all lists.
 _TICKETS: Final = 50_000
-#: Number of lock types (MDL_TYPE_END in mdl.h of MySQL 5.7 to 9.7), and bytes of a set of types
+#: Number of lock types (MDL_TYPE_END in mdl.h of MySQL 5.7 to 9.7), and size in bytes of a set of lock types
 #: (MDL_lock::bitmap_t in mdl.cc).
 _TYPES, _SET_BYTES = 11, 2
 
@@ -37,7 +37,7 @@ class Ticket:
 def holders(
     memory: ProcessMemory, part: Part, tickets: int, sessions: list[Session], pending: Mapping[Session, int]
 ) -> dict[int, list[Session]]:
-    """Return the connections that hold a lock in a type that blocks one of the pending tickets, by lock.
+    """Return, for each lock, the connections with a granted ticket that blocks one of the pending tickets.
 
     ``tickets`` is the address of the vtable of MDL_ticket.
     """
@@ -55,7 +55,7 @@ def holders(
 def _granted(
     memory: ProcessMemory, part: Part, tickets: int, sessions: list[Session]
 ) -> Iterator[tuple[Session, Ticket]]:
-    """Yield the tickets of all connections, reading the next ticket of every list at a time."""
+    """Yield the tickets of all connections. Each round reads the next ticket of every list."""
     owners = memory.numbers([session.address + part.offset("owner") for session in sessions])
     sound = [one for one, owner in zip(sessions, owners, strict=True) if one.address == owner]
     heads = [(session, session.address + offset) for session in sound for offset in part.options["lists"]]
@@ -84,7 +84,7 @@ def _read(
 
 
 def _conflicting(memory: ProcessMemory, part: Part, lock: int, requested: set[int]) -> frozenset[int]:
-    """Return the types of granted tickets that block the ``requested`` types, according to the server.
+    """Return the types of granted tickets that block the ``requested`` types, as the lock's strategy says.
 
     MDL_lock_strategy begins with ``m_granted_incompatible``: a set of granted types for each requested type.
     """

@@ -1,8 +1,8 @@
 """Find the owners of the C library's mutexes and rwlocks. glibc stores the owner in the lock.
 
 The lock's address is an argument of the waiter's system call. The owner is at a fixed offset in
-``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout has been ABI since glibc 2.25 (struct_mutex.h and
-struct_rwlock.h, x86-64). No symbols are needed, so this works on stripped servers too.
+``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout has been part of the ABI since glibc 2.25
+(struct_mutex.h and struct_rwlock.h, x86-64). No symbols are needed, so this works on stripped servers too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     ReadMany = Callable[[Sequence[tuple[int, int]]], list[bytes | None]]
 
-#: How many of the innermost frames to search for the locking function.
+#: Number of innermost frames that are searched for the locking function.
 _NEAR: Final = 4
 _LOCKS: Final = re.compile(
     r"_*(?:pthread|PTHREAD)_(?:(mutex)_(?:cond_|clock|timed)?lock\w*|(rwlock)_(?:clock|timed)?(?:rd|wr)lock\w*)"
@@ -70,7 +70,7 @@ def waits(threads: Iterable[Thread], read_many: ReadMany) -> list[Wait]:
 
 
 def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int, str]]:
-    """Yield ``(thread, address of the futex, kind of lock)`` of the waiting threads."""
+    """Yield ``(thread, address of the futex, kind of lock)`` for each waiting thread."""
     names = syscall_names()
     for thread in threads:
         if thread.argument is None or thread.trust not in AT_REST or thread.syscall is None:

@@ -63,7 +63,7 @@ class Sessions(Entry, frozen=True):
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raise ValueError."""
+        """Check that related keys are set together. Raise ValueError."""
         arrays = (self.arrays, self.array_bytes, self.count, self.items, self.table, self.code)
         if (self.walk == "arrays") != all(arrays):
             raise ValueError("arrays needs array_bytes, count, items, table and code")
@@ -93,7 +93,7 @@ class Metadata(Entry, frozen=True):
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raise ValueError."""
+        """Check that related keys are set together. Raise ValueError."""
         types = (self.type, self.strategy, self.of_objects, self.of_scopes)
         if (self.tickets == "contexts") != all((self.lists, self.owner, *types, self.code)):
             raise ValueError("contexts needs lists, owner, type, strategy, of_objects, of_scopes and code")
@@ -127,7 +127,7 @@ class Latches(Entry, frozen=True):
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that keys that belong together are set together. Raise ValueError."""
+        """Check that related keys are set together. Raise ValueError."""
         if (self.cells == "several") != (self.count is not None):
             raise ValueError("count is required with several arrays, and not allowed otherwise")
         if bool(self.mutexes) != (self.mutex_made_in is not None):
@@ -206,7 +206,7 @@ class LockLayout:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The resolved parts, the reasons for all other parts, and the symbols of the process."""
+    """The resolved parts, the reasons why other parts are missing, and the symbols of the process."""
 
     parts: dict[str, Part]
     why: dict[str, str]
@@ -222,7 +222,7 @@ class ProcessMemory:
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
         """Return the bytes at each ``(address, size)``; None if the address is not mapped.
 
-        A pointer of a hostile server plus an offset may exceed 64 bits, and wraps around as in C.
+        A pointer from a hostile server plus an offset may exceed 64 bits; the sum wraps around as in C.
         """
         return _native.read_many(self._pid, [(address & _ADDRESS, size) for address, size in places])
 
@@ -252,7 +252,7 @@ def learn(target: Target) -> LockLayout:
 def resolve(target: Target, bodies: Mapping[str, Mapping[str, Any]], extra: Sequence[str] = ()) -> Resolved:
     """Locate the parts that ``bodies`` describe in a running server, and the symbols ``extra``.
 
-    Raises NoSuchProcess, NoRights or BadFile.
+    Raise NoSuchProcess, NoRights or BadFile.
     """
     paths = sorted({path for body in bodies.values() for path in _paths(body)})
     functions = {function for body in bodies.values() for function in body.get("code", ())}

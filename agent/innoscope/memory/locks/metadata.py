@@ -68,7 +68,7 @@ def _pending(
 def _holders(
     memory: ProcessMemory, part: Part, locks: Iterable[int], sessions: list[Session]
 ) -> dict[int, list[Session]]:
-    """Return the connections whose tickets are in the locks' lists of granted tickets, by lock."""
+    """Return, for each lock, the connections with a ticket in the lock's list of granted tickets."""
     by_context = {session.address + part.offset("context"): session for session in sessions}
     walk = _WALKS[part.options["tickets"]]
     found = {}

@@ -1,6 +1,6 @@
-"""Find the owners of the locks for which the threads of a snapshot wait, by reading the server's memory.
+"""Find the owners of the locks that the threads in a snapshot wait for, by reading the server's memory.
 
-Memory is only read (process_vm_readv). An owner is accepted only if its thread is in the snapshot.
+The memory is never written (process_vm_readv). An owner is accepted only if its thread is in the snapshot.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
 @dataclass(slots=True)
 class _Lock:
-    """A lock's owners and waiters' wait classes in all snapshots, and the snapshot with the most waiters.
+    """A lock's owners and its waiters' wait classes in all snapshots, and the snapshot with the most waiters.
 
-    A snapshot without a known owner is used only if there is no other.
+    A snapshot in which the owner is unknown is used only if the owner is unknown in all snapshots.
     """
 
     kind: str
@@ -79,11 +79,11 @@ class LockOwners:
 
     @property
     def pending(self) -> bool:
-        """Return whether threads waited in the last snapshot for locks whose layout was not known yet."""
+        """Return whether threads in the last snapshot waited for locks whose layout was not known yet."""
         return self._unread
 
     def note(self, snapshot: Snapshot) -> None:
-        """Record the waiters and owners for this snapshot. Does not raise if the memory is not accessible."""
+        """Record the waiters and owners for this snapshot. Do not raise if the memory is not accessible."""
         by_tid = {thread.ns_tid: thread for thread in snapshot.threads}
         found: dict[int, list[Wait]] = {}
         threads, seen = set(by_tid), {thread.wait for thread in snapshot.threads}
@@ -121,7 +121,8 @@ class LockOwners:
             found += srw.waits(self._memory, snapshot.threads, threads)
         if self._layout is not None and self._layout.latches is not None and seen & _LATCHES:
             # A thread that waits for a row neither waits for a latch nor holds one (lock_wait_suspend_thread,
-            # lock0wait.cc). If the sync array says that it does, the array was read after the thread's stack.
+            # lock0wait.cc). A sync array that shows otherwise was read later than the stack: the thread has
+            # run since.
             rows = {thread.ns_tid for thread in snapshot.threads if thread.wait == _ROW}
             found += sync_array.waits(self._memory, self._layout.latches, threads - rows)
         return found

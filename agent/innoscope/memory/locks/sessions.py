@@ -36,7 +36,7 @@ class Session:
 
 
 def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Session]:
-    """Return all connections that ``threads`` are currently serving."""
+    """Return the connections that ``threads`` are currently serving."""
     addresses = addresses_of(memory, part)
     served = threads_of(memory, _numbers(memory, part, "thread", addresses))
     connections = _numbers(memory, part, "connection", addresses)
@@ -82,10 +82,10 @@ def _tree(memory: ProcessMemory, part: Part) -> Iterator[int]:
 def _arrays(memory: ProcessMemory, part: Part) -> Iterator[int]:
     """Yield the elements of the arrays in the object that a pointer refers to.
 
-    An array's elements are stored behind a pointer. Since 8.0, a few elements are stored in its place.
-    The server shifts the elements when a connection begins or ends (Global_THD_manager::add_thd and
-    remove_thd, mysqld_thd_manager.cc of 5.7), so a read can miss an element or find it twice. Therefore all
-    elements are read twice.
+    An array contains a pointer to its elements. Since 8.0, an array of only a few elements stores them in
+    place of the pointer. The server shifts the elements when a connection begins or ends
+    (Global_THD_manager::add_thd and remove_thd, mysqld_thd_manager.cc of 5.7), so a read can miss an element
+    or find it twice. Therefore all elements are read twice.
     """
     yield from dict.fromkeys(one for _ in range(2) for one in islice(_elements(memory, part), _MOST))
 
@@ -97,7 +97,7 @@ def _elements(memory: ProcessMemory, part: Part) -> Iterator[int]:
         count = memory.number(array + part.offset("count"))
         if "inline" in part.members:
             inline = memory.number(array + part.offset("inline"), part.size("inline"))
-            if inline * _POINTER <= size:  # negative if there is a pointer
+            if inline * _POINTER <= size:  # with a pointer, it is negative: a huge unsigned number
                 items, count = array + part.offset("items"), inline
         yield from memory.numbers([items + _POINTER * place for place in range(min(count, _MOST))])
 
@@ -110,7 +110,7 @@ _WALKS: Final[dict[str, Callable[[ProcessMemory, Part], Iterator[int]]]] = {
 
 
 def _of_class(memory: ProcessMemory, part: Part, addresses: list[int]) -> list[int]:
-    """Return the addresses at which there is an object of class THD, if the catalog has its vtable."""
+    """Return the addresses of objects of class THD; all addresses if the catalog does not have its vtable."""
     if "table" not in part.roots:
         return addresses
     table = part.roots["table"] + VTABLE

@@ -3,8 +3,8 @@
 ``block_lock`` and ``index_lock`` are of type ``sux_lock``: two futex words, a count, and the ``pthread_t`` of
 the exclusive or update owner (0 if there is none). Waiters sleep on one of the futex words.
 
-The offset is the same in all builds, so no symbols are needed. Values that are not ids of server threads are
-ignored. Other kinds of latches store no owner.
+The owner's offset is the same in all builds, so no symbols are needed. Values that are not ids of server
+threads are ignored. Other kinds of latches store no owner.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def waits(memory: ProcessMemory, threads: Iterable[Thread], tids: Container[int]
 
 
 def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int]]:
-    """Yield ``(thread, address of the first word)`` of the waiting threads."""
+    """Yield ``(thread, address of the first futex word)`` for each waiting thread."""
     names = syscall_names()
     for thread in threads:
         if thread.argument is None or thread.trust not in AT_REST or thread.syscall is None:

@@ -1,8 +1,8 @@
 """Read InnoDB's sync array (MySQL): waiters of mutexes and rw-locks, and the owners of rw-locks.
 
-An rw-lock stores its exclusive owner (5.7 and newer: or its SX owner). Since 8.0, it also stores its reader
-if there is only one. Release builds do not store a mutex's owner. In 5.5 and 5.6, a mutex at least has a
-name: the source file that created it.
+An rw-lock stores its exclusive owner (in 5.7 and newer, its exclusive or SX owner). Since 8.0, it also stores
+its reader if there is only one. Release builds do not store a mutex's owner. In 5.5 and 5.6, a mutex at least
+stores the name of the source file in which it was created.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _arrays(memory: ProcessMemory, part: Part) -> list[int]:
 def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
     """Yield ``(thread handle, object, request)`` for each cell in which a thread waits.
 
-    Reading stops after the last used cell. InnoDB uses the first free cell, so used cells come first.
+    Reading stops after the last used cell. InnoDB reuses free cells first, so used cells are near the start.
     """
     count = min(memory.number(array + part.offset("size")), _CELLS)
     used = memory.number(array + part.offset("used"))
@@ -82,7 +82,7 @@ def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[t
 
 
 def _owners(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
-    """Return the threads that own the lock, as far as it stores them.
+    """Return the ids of the owners that the lock stores.
 
     ``writer_thread`` and ``reader_thread`` are valid only for certain values of ``lock_word``.
     """
@@ -100,7 +100,7 @@ def _owners(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
 
 
 def _name(memory: ProcessMemory, part: Part, object_: int, *, mutex: bool) -> str:
-    """Return a description such as ``a mutex of buf0buf.c``, with the file that created the object."""
+    """Return a description such as ``a mutex of buf0buf.c``, the source file that created the object."""
     kind = "a mutex" if mutex else "an rw-lock"
     pointer = memory.number(object_ + part.offset("mutex_made_in" if mutex else "made_in"))
     [raw] = memory.many([(pointer, _NAME_BYTES)])

@@ -1,8 +1,8 @@
 """Take snapshots with the statement of each thread, read from memory without stopping a thread.
 
 Statements are read immediately before and after the stacks are copied. A statement is ``exact`` if its thread
-was off the CPU when the statement was read and when the stack was copied, and was not switched out in
-between: then it did not run in between either. The statement of another thread is used only if the thread
+was off the CPU both when the statement was read and when the stack was copied, with the same count of context
+switches: the thread did not run in between. The statement of any other thread is used only if the thread
 executes the same command before and after the snapshot; it is marked ``running``.
 """
 
@@ -44,16 +44,16 @@ class RestingEngine(Protocol):
         """Take one snapshot."""
 
     def at_rest(self) -> dict[int, int]:
-        """Return the switch counts of the threads that are off the CPU now."""
+        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now."""
 
     def copied_at_rest(self) -> dict[int, int]:
-        """Return the switch counts of the threads that the last snapshot copied off the CPU."""
+        """Return the same for the threads that were off the CPU while the last snapshot copied them."""
 
 
 class Attribution:
-    """Take snapshots of one server, with each thread's statement as its query. Not thread-safe.
+    """Takes snapshots of one server, with each thread's statement as its query. Not thread-safe.
 
-    Texts are cut to ``most_bytes``. With a ``most_bytes`` of 0, statements have no text, only a digest.
+    Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Attribution:
         self._known: frozenset[int] = frozenset()  # the threads of the last snapshot
 
     def take_snapshot(self) -> Snapshot:
-        """Take a snapshot and attach the statements; add a note on how they were found, or why not.
+        """Take a snapshot, attach the statements, and add a note that says how they were found, or why not.
 
-        Raise what the engine raises, and NoSuchProcess and NoRights.
+        Raise the engine's errors, NoSuchProcess and NoRights.
         """
         part = self._layout.part
         if part is None:
             why = self._layout.source
             return _noted(self._engine.take_snapshot(), f"statements are not available for this build: {why}")
         if not self._known:
-            # The first snapshot also reads symbols. This takes longer than many statements run.
+            # The first snapshot also reads symbols, which takes longer than many statements run.
             self._known = _ids(self._engine.take_snapshot())
         counts, before = self._engine.at_rest(), self._read(part)
         snapshot = self._engine.take_snapshot()

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 DESCRIBED: Final = "debug information"
 CONFIRMED: Final = "the catalog's offsets, which the build's code confirms"
 DECODED: Final = "the code of exported functions"
-#: Maximum offset of a member. THD has 16 to 20 KB.
+#: Maximum offset of a member. A THD is 16 to 20 KB in size.
 _MOST: Final = 1 << 15
-#: Bytes with which a function may begin: endbr64.
+#: The instruction endbr64, with which a function may begin.
 _LANDING: Final = re.compile(rb"\xf3\x0f\x1e\xfa")
 
 #: Instructions in hexadecimal, with placeholders: ``48 8b 87 @4 c3``.
@@ -91,8 +91,8 @@ def learn(target: Target) -> StatementLayout:
     accessors = [one for one in entry.exported.values() if isinstance(one, Accessor)]
     roots = [one for one in entry.exported.values() if isinstance(one, str)]
     try:
-        # Compilation units are searched for the names of types, but DWARF stores names as short as THD
-        # elsewhere. The unit that defines THD is found by the names that the other parts contain.
+        # The search for a type's compilation unit finds only names in .debug_str, but a name as short as THD
+        # is stored inline. The unit that defines THD is found by the names in the other parts.
         bodies = {**owners.parts, "statements": body}
         found = locks.resolve(target, bodies, [*roots, *(one.function for one in accessors)])
         if "statements" in found.parts:
@@ -114,7 +114,7 @@ def _both(first: Code, second: Code) -> Code:
 def _exported(
     target: Target, entry: Statements, body: Mapping[str, Any], symbols: Mapping[str, Symbol]
 ) -> StatementLayout:
-    """Return the layout that the code of the build's exported functions yields."""
+    """Return the layout decoded from the code of the build's exported functions."""
     accessors = {name: one for name, one in entry.exported.items() if isinstance(one, Accessor)}
     code = known_layouts.read_code(target.pid, symbols, {one.function for one in accessors.values()})
     members: dict[str, Member] = {}
@@ -135,7 +135,7 @@ def _exported(
 
 
 def decode(code: bytes, patterns: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the offsets in a function's code by the first pattern that fits; None if there is none."""
+    """Return the offsets that the first matching pattern finds in a function's code; None if none matches."""
     if landing := _LANDING.match(code):
         code = code[landing.end() :]
     for pattern in patterns:

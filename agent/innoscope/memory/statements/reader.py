@@ -37,7 +37,7 @@ _THD_BYTES: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that a connection executes. If it is equal at two times, it is the same command."""
+    """A command that a connection executes. Equal values from two reads are the same execution."""
 
     thd: int
     connection: int
@@ -93,7 +93,7 @@ def names(memory: ProcessMemory, part: Part, name: str, thds: Sequence[int]) -> 
     """Return the string to which a member of each THD points; None if there is none."""
     member, bases = part.members[name], list(thds)
     if len(member.offsets) > 1:
-        # A security context outside of the THD is that of a routine's definer, not of the connection.
+        # A security context outside the THD belongs to a routine's definer, not to the connection.
         contexts = memory.numbers([thd + member.offsets[0] for thd in thds])
         inside = [0 < one - thd < _THD_BYTES for one, thd in zip(contexts, thds, strict=True)]
         bases = [one if near else 0 for one, near in zip(contexts, inside, strict=True)]
@@ -106,9 +106,9 @@ def _numbers(memory: ProcessMemory, part: Part, name: str, thds: Sequence[int]) 
 
 
 def _threads(memory: ProcessMemory, part: Part, thds: Sequence[int], known: Collection[int]) -> list[int]:
-    """Return the id of the thread of each THD; 0 if it is unknown.
+    """Return the thread id for each THD; 0 if it is unknown.
 
-    The THD contains the id, which has four bytes, or the ``pthread_t``, a pointer to ``struct pthread``.
+    The THD contains the id itself (4 bytes) or a ``pthread_t``, which points to ``struct pthread``.
     """
     handles = _numbers(memory, part, "thread", thds)
     if part.size("thread") != _HANDLE_BYTES:
@@ -137,7 +137,7 @@ def _number(raw: bytes, at: int, size: int) -> int:
 
 
 def _strings(memory: ProcessMemory, starts: Sequence[int]) -> list[str | None]:
-    """Return the C strings at ``starts``; None for one that is not mapped, empty or too long.
+    """Return the C strings at ``starts``; None for a string that is unmapped, empty or too long.
 
     A string is read in two parts, because the page after its end may not be mapped.
     """

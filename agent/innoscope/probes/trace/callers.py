@@ -1,4 +1,4 @@
-"""Collect the stacks of callers. The BPF program copies them; the core unwinds and symbolises them."""
+"""Collect the stacks of callers. The BPF program copies them; the Rust core unwinds and symbolizes them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 CALLS: Final = Unit("calls", SampleType("calls", "count"))
-#: The core's trust level for a stack that was copied during the call; it is reported as exact.
+#: The trust level that the Rust core assigns to a stack copied during the call. It is reported as exact.
 _SOUND: Final = Trust.ON_CPU
 
 
 class Callers:
-    """Read stacks from a ring buffer. Raise InnoscopeError."""
+    """Reads stacks from a ring buffer. Raises InnoscopeError."""
 
     def __init__(self, target: Target, ring: int) -> None:
         self._target = target

@@ -77,7 +77,7 @@ def _check_argument(chosen: TracedFunction, options: TraceOptions) -> None:
 
 
 class Tracer:
-    """Run one trace."""
+    """Runs one trace."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class _Counts:
 
 
 class ServerPace:
-    """Measure a server's throughput from its SQL status variables and its threads' context switches."""
+    """Measures a server's throughput from its SQL status variables and its threads' context switches."""
 
     def __init__(self, target: Target, defaults_file: str | None = None, user: str | None = None) -> None:
         self.why_no_sql: str | None = None

@@ -24,7 +24,7 @@ _OCTAVES: Final = 65
 _ONLY: Final = struct.pack("=I", 0)
 #: Size of the ring buffer in bytes: enough for the stacks of a few intervals.
 _RING_BYTES: Final = 16 << 20
-#: Seconds between two readings of the call rate. The number of stacks is limited for each such interval.
+#: Seconds between two reads of the call rate. The number of stacks per interval is limited.
 INTERVAL_S: Final = 0.1
 #: Maximum stacks per interval, as a multiple of the average: more than 1, because calls come in bursts.
 _SLACK: Final = 2

@@ -1,4 +1,4 @@
-"""Find a file's functions by readable name, and suggest names that resemble a misspelt one."""
+"""Find a file's functions by readable name, and suggest names that resemble a misspelled one."""
 
 from __future__ import annotations
 

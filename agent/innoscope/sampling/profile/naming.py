@@ -1,4 +1,4 @@
-"""Convert the native core's sample counts to threads with function names and wait classes."""
+"""Convert the Rust core's sample counts to threads with function names and wait classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_STACK = (Frame("[stack not taken]", "", 0),)
 
 
 class ThreadBuilder:
-    """Build thread records. Each ``Place`` is resolved only once.
+    """Builds thread records. Each ``Place`` is resolved only once.
 
     File descriptors are resolved when they first occur, because they may later be reused for other files.
     """

@@ -37,7 +37,7 @@ _MIN_THREADS: Final = 16384
 
 @contextmanager
 def _explaining_bpf() -> Iterator[None]:
-    """Convert errors of BPF to errors that say that only CPU time is profiled without it."""
+    """Convert BPF errors to errors with a remedy: profiling CPU time needs no BPF."""
     try:
         yield
     except _native.NativeError as error:
@@ -52,7 +52,7 @@ def _explaining_bpf() -> Iterator[None]:
 
 
 class OffCpuProfiler:
-    """Profile the off-CPU time of one server. Raise NoRights, KernelUnable or NoSuchProcess."""
+    """Profiles the off-CPU time of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, naming: Naming | None = None) -> None:
         require_host_pids("profile")
@@ -147,7 +147,7 @@ class OffCpuProfiler:
 
 
 class StackLimit:
-    """Limit the stacks per thread so that the total rate stays near MAX_STACKS_PER_S."""
+    """Limits the stacks per thread so that the total rate stays near MAX_STACKS_PER_S."""
 
     def __init__(self) -> None:
         self.value = _INITIAL_LIMIT

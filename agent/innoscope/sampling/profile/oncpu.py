@@ -31,7 +31,7 @@ def open_program(
 ) -> tuple[_native.OnCpu | _native.PerfOnCpu, tuple[str, ...]]:
     """Return a BPF program that samples the target or, if BPF is not available, perf events; and notes.
 
-    NativeError kinds: gone, rights, bpf, perf.
+    Raise NativeError with the kind gone, rights, bpf or perf.
     """
     period_ns = int(1e9 / frequency)
     try:
@@ -67,7 +67,7 @@ def _notes(events: _native.PerfOnCpu, reason: str, period_ns: int) -> tuple[str,
 
 
 class OnCpuProfiler:
-    """Sample one server at ``frequency`` Hz per CPU. Raise NoRights, KernelUnable or NoSuchProcess."""
+    """Samples one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, frequency: float = 99.0, naming: Naming | None = None) -> None:
         naming = naming or Naming()

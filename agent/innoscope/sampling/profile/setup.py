@@ -32,7 +32,7 @@ _MIN_PERF_RING: Final = 512 << 10
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Options for symbolising stacks.
+    """Options for symbolizing stacks.
 
     ``fetch`` downloads debug files for the mapped modules. It returns the files by build-id, and notes.
     """
@@ -49,7 +49,7 @@ def ring_bytes(frequency: float) -> int:
 
 
 def perf_ring_bytes(frequency: float, cpus: int) -> int:
-    """Return the maximum size in bytes (a power of two) of the ring buffer of each CPU for perf events."""
+    """Return the maximum size in bytes (a power of two) of each CPU's ring buffer for perf events."""
     return _power_of_two(frequency * _PERF_RECORD_BYTES, _MIN_PERF_RING, _MAX_RING // cpus)
 
 
@@ -62,7 +62,7 @@ def _power_of_two(bytes_per_s: float, least: int, most: int) -> int:
 
 
 def open_samples(target: Target, ring: int | None, naming: Naming) -> tuple[_native.Samples, tuple[str, ...]]:
-    """Return the reader of the ring buffer (None: of perf events), and notes on missing debug files."""
+    """Return the reader of the ring buffer, and notes on missing debug files. None reads perf events."""
 
     def build(files: Mapping[str, str]) -> _native.Samples:
         return _native.Samples(

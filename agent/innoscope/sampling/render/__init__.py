@@ -25,7 +25,7 @@ def render(
     limit: int | None = None,
     detail: text.Detail = text.EVERYTHING,
 ) -> Iterator[str]:
-    """Yield the sanitised lines of a report in a text format, without line feeds. JSON is in render/json.py.
+    """Yield the sanitized lines of a report in a text format, without line feeds. JSON is in render/json.py.
 
     ``detail`` applies to the format ``text``; the other formats always contain everything.
     """

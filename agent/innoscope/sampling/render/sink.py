@@ -1,4 +1,4 @@
-"""Write a report to standard output or atomically to a file."""
+"""Write a report to standard output, or atomically to a file."""
 
 from __future__ import annotations
 

@@ -98,5 +98,5 @@ def split(group: Group) -> list[tuple[str | None, int]]:
 
 
 def clean(text: str) -> str:
-    """Return an untrusted statement or thread name, sanitised and on one line."""
+    """Return an untrusted statement or thread name, sanitized and on one line."""
     return sanitize.words(text)

@@ -84,7 +84,7 @@ class Fetched:
 
 
 def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress | None = None) -> Fetched:
-    """Fetch debug files for the modules that lack symbols. Does not raise for server or network errors.
+    """Fetch debug files for the modules that lack symbols. Server and network errors become notes.
 
     Ctrl-C skips the remaining downloads.
     """

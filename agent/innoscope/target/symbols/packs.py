@@ -1,7 +1,7 @@
 """Read the contents of this host's symbol packs: addresses of variables, and members of structures.
 
-The core uses a pack's names in the same way as those of a debug file (docs/symbols.md). Packs are not
-trusted: the core checks the owner and the checksum, and each number is checked here.
+The Rust core uses a pack's names in the same way as those of a debug file (docs/symbols.md). Packs are not
+trusted: the Rust core checks the owner and the checksum, and this module checks each number.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def problem(target: Target) -> str | None:
 
 
 def refused(error: NativeError) -> BadFile:
-    """Return the error for a pack that the core rejects."""
+    """Return the error for a pack that the Rust core rejects."""
     found = failure(error)
     return BadFile(found.detail, remedy=found.remedy)
 

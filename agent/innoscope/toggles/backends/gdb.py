@@ -57,7 +57,7 @@ class Described:
 
 
 def without_gdb(member: Member, address: int) -> Described:
-    """Describe the variable at ``address`` from a member that the core's own DWARF reader found."""
+    """Describe the variable at ``address``, given the member that the Rust core found in the DWARF."""
     whole = member.offsets == (0,) and member.count == 1
     kind = "char" if (member.kind, member.size) == ("signed", 1) else member.kind
     kind = kind if whole else "other"
@@ -68,7 +68,7 @@ def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Des
     """Describe the variables, using the debug information of ``file``. Omit unknown variables.
 
     Return None if gdb is missing, fails or times out. gdb takes seconds and 450 MB for a server with 300 MB
-    of debug information. It runs in a sandboxed, low-priority child process that can only read world-readable
+    of debug information. It runs in a sandboxed, low-priority child process that can read only world-readable
     files (``confined_gdb``).
     """
     try:

@@ -33,7 +33,7 @@ const NATIVE: u32 = 0xc000_003e; // AUDIT_ARCH_X86_64
 #[cfg(target_arch = "aarch64")]
 const NATIVE: u32 = 0xc000_00b7; // AUDIT_ARCH_AARCH64
 
-/// System calls that only move bytes between memory and open files, or end the process.
+/// Allowed system calls. They open no files or sockets, and do not affect other processes.
 const ALLOWED: [libc::c_long; 22] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -56,7 +56,7 @@ const ALLOWED: [libc::c_long; 22] = [
     libc::SYS_restart_syscall,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // statx is needed for open descriptors; with a path, it can only reveal that a file exists
+    // statx is needed for open descriptors; with a path, it can reveal only a file's metadata
     libc::SYS_statx,
 ];
 /// System calls whose third argument must not request executable memory.
@@ -275,8 +275,8 @@ fn skip_unless(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 1, k }
 }
 
-/// Return the start of a filter, which kills the process if a system call is of another architecture, and
-/// then loads the system call's number.
+/// Return the start of a filter. It kills the process if a system call is of another architecture or of the
+/// x32 ABI; otherwise, it loads the system call's number.
 fn filter_start() -> Vec<libc::sock_filter> {
     vec![
         statement(BPF_LOAD, ARCHITECTURE),

@@ -19,12 +19,12 @@ type Table = FxHashMap<&'static str, &'static str>;
 #[derive(Default)]
 struct Tables {
     words: Table,
-    /// Keywords only if a parenthesis follows directly.
+    /// Words that are keywords only if a parenthesis follows directly.
     functions: Table,
     hints: Table,
 }
 
-/// No keyword is longer than this, in bytes.
+/// Maximum length of a keyword in bytes.
 const MAX_LENGTH: usize = 40;
 
 impl Words {

@@ -2,7 +2,7 @@
 //! sql/sql_lex_hints.h of MySQL 8.0).
 //!
 //! Each byte is read a constant number of times, and nothing is recursive. Where servers disagree on the end of a
-//! literal, and it is not certain how this server reads it, the lexer hides the rest of the statement.
+//! literal, and it is not certain how this server reads it, the lexer skips the remaining statement.
 
 // The flags of a lexer are independent of each other.
 #![allow(clippy::struct_excessive_bools)]
@@ -39,7 +39,7 @@ pub struct Lexeme {
     pub end: usize,
 }
 
-/// What the last token implies about the next one.
+/// The state after the last token, on which the reading of the next token depends.
 #[derive(Clone, Copy, Default)]
 enum State {
     #[default]
@@ -62,7 +62,7 @@ enum State {
 struct Hint {
     opened: bool,
     depth: usize,
-    /// The parentheses belong to a known hint, so that words in it are identifiers.
+    /// True inside the parentheses of a known hint, where words are identifiers.
     known: bool,
     after_at: bool,
     after_equal: bool,
@@ -72,15 +72,15 @@ struct Hint {
 pub struct Lexer<'a> {
     text: &'a [u8],
     context: Context,
-    /// It is not certain how the server reads this statement.
+    /// True if it is not certain how the server reads this statement.
     unsure: bool,
     at: usize,
-    /// The statement has further tokens, but it is not certain where they begin.
+    /// True if the statement has further tokens, but it is not certain where they begin.
     pub cut: bool,
     state: State,
-    /// The last token was a keyword that a hint may follow.
+    /// True if the last token was a keyword that a hint may follow.
     hintable: bool,
-    /// In a `/*! … */` that is executed.
+    /// True inside a `/*! … */` that is executed.
     in_comment: bool,
     hint: Hint,
 }
@@ -106,7 +106,7 @@ impl<'a> Lexer<'a> {
         self.text.get(self.at + distance).copied().unwrap_or(0)
     }
 
-    /// Return the rest of the statement. At its end, `at` may be one too large.
+    /// Return the unread part of the statement. `at` may be one byte beyond the end of the statement.
     fn rest(&self) -> &'a [u8] {
         self.text.get(self.at..).unwrap_or_default()
     }
@@ -124,7 +124,8 @@ impl<'a> Lexer<'a> {
         self.at = found.map_or(self.text.len(), |position| self.at + position + ending.len());
     }
 
-    /// Read a token that starts anywhere; `at` is after its first byte. None: a comment or a control character.
+    /// Read the token that begins with `first`; `at` is after that byte. Return None for a comment or a control
+    /// character.
     fn token(&mut self, first: u8) -> Option<Kind> {
         let start = self.at - 1;
         let hintable = std::mem::take(&mut self.hintable);
@@ -173,7 +174,7 @@ impl<'a> Lexer<'a> {
         Some(Kind::Symbol(&CHARACTERS[position..=position]))
     }
 
-    /// Hide the rest of the statement. Return a token that stands for it.
+    /// Skip the remaining statement, and return a token that stands for it.
     fn end(&mut self) -> Kind {
         self.cut = true;
         self.at = self.text.len();
@@ -285,7 +286,7 @@ impl<'a> Lexer<'a> {
                 return Kind::Number;
             }
         }
-        // If the statement was cut within an exponent, this is the beginning of a number.
+        // If the statement was truncated within an exponent, this is the beginning of a number.
         if matches!(self.rest(), [b'e' | b'E'] | [b'e' | b'E', b'+' | b'-']) {
             self.at = self.text.len();
             return Kind::Number;
@@ -343,7 +344,7 @@ impl<'a> Lexer<'a> {
                     self.skip_nested_comment();
                 }
             }
-            // Executed by MariaDB, or a hint on other versions.
+            // MariaDB executes such a comment, or it contains hints on other versions.
             b'M' | b'+' if self.unsure && self.hides_quotes() => return Some(self.end()),
             _ => self.skip_after(b"*/"),
         }
@@ -360,7 +361,7 @@ impl<'a> Lexer<'a> {
             || inside.windows(2).any(|pair| pair == b"--" || pair == b"/*")
     }
 
-    /// Skip a comment that may contain complete comments, but no comments within these.
+    /// Skip a comment that may contain complete comments, which cannot be nested further.
     fn skip_nested_comment(&mut self) {
         while self.at < self.text.len() {
             if self.rest().starts_with(b"*/") {

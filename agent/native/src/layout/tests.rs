@@ -118,7 +118,7 @@ fn offsets_and_sizes_match_the_compiler() {
 }
 
 #[test]
-fn namespaces_and_what_follows_them_are_searched() {
+fn namespaces_and_the_declarations_after_them_are_searched() {
     each_format(|program| {
         let found = program.members(&["deep.wanted", "last.b", "pool.first"]);
         let offsets: Vec<_> = found.into_iter().map(|found| found.unwrap().offsets).collect();

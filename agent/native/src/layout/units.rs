@@ -166,9 +166,9 @@ impl<'data> Units<'data> {
         found
     }
 
-    /// Return the name and the type of a variable, if its name is wanted. The name of a static member of a class
-    /// is the mangled one. Up to DWARF 4, its definition has this name. In DWARF 5, the declaration in the class,
-    /// to which the definition refers, has it.
+    /// Return the name and the type of a variable, if its name is wanted. For a static member of a class, this is
+    /// the mangled name: up to DWARF 4, the definition contains it; in DWARF 5, the definition refers to the
+    /// declaration in the class, which contains it.
     fn variable<T>(
         &self,
         place: Place,
@@ -181,7 +181,7 @@ impl<'data> Units<'data> {
         let declared = self.reference(place, entry, constants::DW_AT_specification)?;
         let declaration = self.entry(declared)?;
         let mangled = |place: Place, entry: &Entry<'data>| {
-            [constants::DW_AT_linkage_name, constants::DW_AT_MIPS_linkage_name] // the latter before DWARF 4
+            [constants::DW_AT_linkage_name, constants::DW_AT_MIPS_linkage_name] // the second one before DWARF 4
                 .into_iter()
                 .find_map(|attribute| self.wanted(place, entry, attribute, names))
         };

@@ -18,7 +18,7 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_millis(1);
 const DEEP_BYTES: usize = 1024 * 1024;
 
 impl Process {
-    /// Unwind a copy that is inconsistent, or that stays incomplete because no attempts are left.
+    /// Unwind a copy as it is: an inconsistent one, or one that stays incomplete because no retries are left.
     pub(super) fn finish_as_copied(&mut self, mut thread: RawThread) -> UnwoundThread {
         let walk = if thread.registers == Registers::default() {
             Walk::unknown()
@@ -36,14 +36,14 @@ impl Process {
         UnwoundThread::new(thread, walk, trust)
     }
 
-    /// Unwind a consistent copy, after reading the rest of the stack if the copy is not complete. Return the
+    /// Unwind a consistent copy, after reading the remaining stack if the copy is not complete. Return the
     /// thread as `Err` if it ran in the meantime.
     pub(super) fn finish_consistent(
         &mut self,
         mut thread: RawThread,
     ) -> Result<std::result::Result<UnwoundThread, RawThread>> {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
-        // If unwinding the shortened copy reaches the root, the stack was not cut.
+        // If unwinding the shortened copy reaches the root, the stack was not truncated.
         thread.shallow &= walk.end != End::Root;
         let trust = match walk.end {
             End::Root if walk.inferred => Trust::Inferred,

@@ -2,7 +2,7 @@
 //!
 //! If the kernel permits it, one clock per CPU samples all threads that run there, as the BPF program does
 //! (`programs::OnCpu`), and samples of other processes are dropped when they are read. Otherwise each thread
-//! has one clock per CPU, because the kernel does not map a ring buffer for an inherited event of all CPUs.
+//! has one clock per CPU, because the kernel maps no ring buffer for an inherited event that covers all CPUs.
 //! The clocks of one CPU share a ring buffer. Threads that are created later inherit the clocks.
 //!
 //! The kernel removes all events when this process exits.
@@ -27,8 +27,8 @@ use crate::snapshot::task::thread_ids;
 const MIN_RING_BYTES: usize = 128 << 10;
 /// Maximum number of kernel addresses in a sample.
 const MAX_KERNEL_FRAMES: usize = 64;
-/// Maximum number of times that the threads are listed, until no new ones are found. Once is enough unless
-/// threads that have no clocks yet create threads at that moment.
+/// Maximum number of times that the threads are listed to find new ones. Once is enough unless a thread that has
+/// no clocks yet creates a thread at that moment.
 const MAX_PASSES: usize = 10;
 
 /// What to sample, and how often.
@@ -45,9 +45,9 @@ pub struct Options {
 /// What the kernel permits us to sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
-    /// The clocks belong to CPUs and not to threads. This needs CAP_PERFMON or perf_event_paranoid <= 0.
+    /// True if the clocks belong to CPUs, not to threads. This needs CAP_PERFMON or perf_event_paranoid <= 0.
     pub per_cpu: bool,
-    /// Time in the kernel is sampled. This needs CAP_PERFMON or perf_event_paranoid <= 1.
+    /// True if time in the kernel is sampled. This needs CAP_PERFMON or perf_event_paranoid <= 1.
     pub in_kernel: bool,
 }
 
@@ -142,7 +142,7 @@ impl PerfOnCpu {
         Ok(())
     }
 
-    /// Return what is sampled.
+    /// Return the mode in which the clocks were opened.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -193,7 +193,7 @@ impl PerfOnCpu {
 /// Parses samples, and drops those of other processes and duplicates.
 struct Filter {
     pid: u32,
-    /// The samples contain the kernel's part of the stack.
+    /// True if the samples contain the kernel's part of the stack.
     kernel: bool,
     /// The thread of each event by the event's id. Inherited events have the id of the original.
     owners: FxHashMap<u64, u32>,

@@ -98,7 +98,7 @@ struct Aggregator {
 
 impl Samples {
     /// Read the samples of process `pid` from the BPF ring buffer with this descriptor, which may be closed
-    /// afterwards. Without a ring buffer, only perf events supply samples.
+    /// afterward. Without a ring buffer, only perf events supply samples.
     ///
     /// Errors: `Gone`, `Rights`, or `Internal` if the descriptor is not a ring buffer.
     pub fn new(pid: u32, ring: Option<RawFd>, symbol_options: SymbolOptions) -> Result<Self> {

@@ -30,7 +30,7 @@ pub struct Capture<'ring> {
     pub arg0: u64,
     /// The thread name.
     pub comm: String,
-    /// The stack bytes from the stack pointer upwards.
+    /// The stack bytes from the stack pointer upward.
     pub stack: &'ring [u8],
     /// The kernel's return addresses, innermost first.
     pub kernel: Vec<u64>,

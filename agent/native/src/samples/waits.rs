@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn distributes_the_time_of_short_waits_by_the_sampled_ones() {
+    fn distributes_the_time_of_short_waits_in_proportion_to_the_sampled_ones() {
         let mut waits = Waits::default();
         for (switches, stack, blocked) in [(1, 1, 3 * MS), (2, 2, MS)] {
             waits.begins(7, place(stack), switches);

@@ -1,6 +1,6 @@
 //! The snapshot sources that use a BPF task iterator. The sleepable program (Linux >= 5.18) copies the
-//! stacks. The other one (Linux >= 5.8) copies only the registers. `process_vm_readv` then copies the stacks,
-//! and a second iteration shows which threads ran in between.
+//! stacks. The non-sleepable program (Linux >= 5.8) copies only the registers. `process_vm_readv` then copies
+//! the stacks, and a second iteration shows which threads ran in between.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -113,8 +113,8 @@ impl BpfSource {
         })
     }
 
-    /// Load the sleepable program if the kernel can run it, otherwise the other one. Both report the same
-    /// counts of context switches as the profiling programs; the source that reads /proc does not.
+    /// Load the sleepable program if the kernel can run it, otherwise the non-sleepable one. Both report the
+    /// same counts of context switches as the profiling programs; the source that reads /proc does not.
     pub fn best(pid: u32, kernel_stacks: bool) -> Result<Self> {
         let load = |sleepable| Self::new(pid, Variant { sleepable, kernel_stacks }, None);
         load(true).or_else(|_| load(false))

@@ -26,9 +26,9 @@ const TARGET: &CStr = c"task";
 /// Selects one of the two programs, and its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
-    /// The program copies the stacks. Otherwise, it only copies the registers.
+    /// True for the program that copies the stacks, false for the one that copies only the registers.
     pub sleepable: bool,
-    /// The program also copies the kernel's part of each stack.
+    /// True to also copy the kernel's part of each stack.
     pub kernel_stacks: bool,
 }
 

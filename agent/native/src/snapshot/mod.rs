@@ -93,7 +93,7 @@ pub struct RawThread {
     pub syscall: i32,
     /// The first argument of that system call.
     pub arg0: u64,
-    /// The stack bytes from the stack pointer upwards.
+    /// The stack bytes from the stack pointer upward.
     pub stack: Bytes,
     /// The kernel's return addresses, innermost first, if requested.
     pub kernel: Vec<u64>,

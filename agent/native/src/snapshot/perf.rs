@@ -31,7 +31,7 @@ pub struct Sample {
     pub tid: u32,
     /// The user registers at the time of the sample or, inside a system call, at its entry.
     pub registers: Registers,
-    /// The stack bytes from the stack pointer upwards.
+    /// The stack bytes from the stack pointer upward.
     pub stack: Vec<u8>,
 }
 

@@ -63,7 +63,7 @@ impl Source for PtraceSource {
         let pid = self.pid;
         let (mut threads, mut bytes) = (Vec::new(), 0);
         // A thread that does not stop in time is detached only when the tracing thread exits, so a new
-        // tracing thread continues with the rest.
+        // tracing thread copies the remaining threads.
         while self.remaining.len() > 0 && bytes < PART_BYTES {
             Self::on_own_thread(|| {
                 for tid in self.remaining.by_ref() {

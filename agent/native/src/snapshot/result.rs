@@ -68,7 +68,7 @@ pub struct Snapshot {
     pub retried: usize,
     /// Number of running threads that were sampled by perf events.
     pub sampled: usize,
-    /// Number of threads whose stack was cut because the snapshot's budget was used up.
+    /// Number of threads whose stack was truncated because the snapshot's budget was used up.
     pub shallow: usize,
     /// Messages about the limitations of this snapshot.
     pub notes: Vec<String>,

@@ -5,12 +5,12 @@ use super::RawThread;
 /// Assumed stack size per thread, in bytes, if a snapshot copied no stack completely.
 const USUAL_BYTES: u64 = 16 << 10;
 
-/// Divides the threads by their ids into groups. Each snapshot copies one group completely, and the groups
+/// Divides the threads into groups by thread id. Each snapshot copies one group completely, and the groups
 /// rotate.
 ///
 /// The number of groups is a power of two, and changes from snapshot to snapshot. A thread that would be
 /// selected with more groups is also selected with fewer. So no thread waits for more snapshots than the
-/// largest number of groups. With other numbers of groups, some threads could wait forever.
+/// largest number of groups. If the numbers were not powers of two, some threads could wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Rotation {
     budget: u64,

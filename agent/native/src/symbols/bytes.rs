@@ -48,7 +48,7 @@ impl Bytes {
     /// would charge the whole file to this process. This has no effect on a buffer.
     pub fn release(&self) {
         if let Backing::Map(map) = &*self.backing {
-            let page = 4096; // with larger pages, the kernel refuses the call
+            let page = 4096; // on hosts with larger pages, the kernel rejects the call
             let start = self.range.start.next_multiple_of(page).min(self.range.end);
             // SAFETY: the mapping is file-backed, private and never written, so the pages are read from the
             // file again.

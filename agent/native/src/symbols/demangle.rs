@@ -26,7 +26,7 @@ static WASTED_NS: AtomicI64 = AtomicI64::new(0);
 /// Demangle a name, without its parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
 /// Short template arguments are kept (`ut::vector<int>`); longer ones become `<...>`, innermost first.
-/// Suffixes of functions that the compiler split or specialised are written as in `c++filt`: `foo [clone
+/// Suffixes of functions that the compiler split or specialized are written as in `c++filt`: `foo [clone
 /// .part.3]`. Names that are not C++, malformed, longer than 2 KiB, or crafted to be expensive are returned
 /// unchanged.
 pub fn demangle(name: &str) -> String {
@@ -101,7 +101,7 @@ fn thunk(mangled: &str) -> (&'static str, String) {
     ("", mangled.to_owned())
 }
 
-/// Skip a number (`n` is its minus sign) and the underscore that terminates it; return the rest.
+/// Skip a number (`n` is its minus sign) and the underscore that terminates it; return the text after it.
 fn after_offset(text: &str) -> Option<&str> {
     let digits = text.strip_prefix('n').unwrap_or(text);
     digits.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('_')

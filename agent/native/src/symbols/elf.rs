@@ -257,8 +257,8 @@ impl ElfFile {
     }
 
     /// Open the file to which `dwz` moved the debug information shared by several files, if its build-id
-    /// matches. `opened_as` is the path of this file. If it is below `/proc/PID/root`, the shared file is
-    /// searched only there.
+    /// matches. `opened_as` is the path of this file. If it is below `/proc/PID/root`, the shared file must be
+    /// there too.
     pub fn shared_debug_file(&self, opened_as: &Path) -> Option<Arc<Self>> {
         let (path, id) = self.debugaltlink()?;
         let shared = Self::open(&opening::follow(opened_as, Path::new(&path))).ok()?;

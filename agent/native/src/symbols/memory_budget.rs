@@ -6,7 +6,7 @@ use super::limits;
 
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 
-/// A number of bytes that counts towards the total until this is dropped.
+/// A number of bytes that counts toward the total until this is dropped.
 #[derive(Debug)]
 pub struct CountedBytes(u64);
 

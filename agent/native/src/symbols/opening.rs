@@ -77,7 +77,7 @@ pub fn in_root(root: &Path, mapped: &Path) -> PathBuf {
     root.join(below.strip_prefix("/").unwrap_or(below))
 }
 
-/// Split a path into `/proc/PID/root` and the rest.
+/// Split a path into `/proc/PID/root` and the path below it.
 fn split_root(path: &Path) -> Option<(PathBuf, &Path)> {
     let mut parts = path.components();
     let start: Vec<Component<'_>> = parts.by_ref().take(4).collect();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_a_file_of_a_process_stays_in_the_root_of_the_process() {
+    fn a_link_in_a_process_file_stays_below_the_process_root() {
         let followed = |path, link| follow(Path::new(path), Path::new(link)).to_str().unwrap().to_owned();
         assert_eq!(followed("/proc/12/root/usr/bin/d", "/usr/lib/x"), "/proc/12/root/usr/lib/x");
         assert_eq!(followed("/proc/12/root/usr/bin/d", "../../../x"), "/proc/12/root/usr/bin/../../../x");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_file_is_below_the_root_without_the_folder_of_a_chroot() {
+    fn the_chroot_folder_is_removed_from_the_path_of_a_mapped_file() {
         let folder = Folder::new("chroot");
         let root = folder.0.join("link");
         symlink(folder.0.join("root"), &root).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_process_is_recognised() {
+    fn process_roots_are_recognized() {
         let split = |path| split_root(Path::new(path)).map(|(_, below)| below.to_str().unwrap());
         assert_eq!(split("/proc/12/root/usr/lib"), Some("usr/lib"));
         assert_eq!(split("/proc/self/root"), Some(""));

@@ -74,8 +74,8 @@ fn wanted(table: &RawTable, symbol: RawSymbol) -> Option<Packed<'_>> {
     used.then_some(Packed { symbol, code, name })
 }
 
-/// Decode the columns into the entries of a symbol table with the names in `strings`, or return a message
-/// about what is malformed.
+/// Decode the columns into the entries of a symbol table with the names in `strings`. Return a message if they
+/// are malformed.
 pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String> {
     let count: &[u8; 4] = columns.first_chunk().ok_or("it has no symbols")?;
     let count = u32::from_le_bytes(*count) as usize;

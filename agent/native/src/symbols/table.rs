@@ -168,7 +168,7 @@ impl SymbolTable {
         self.innermost(last, svma).or_else(|| self.sizeless(last, svma))
     }
 
-    /// Search outwards, starting at the last entry that begins at or before the address.
+    /// Search outward, starting at the last entry that begins at or before the address.
     fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
         let functions = self.by_address();
         let mut at = last;

@@ -19,7 +19,7 @@ fn table(functions: impl Iterator<Item = RawSymbol>, name: usize) -> SymbolTable
 }
 
 /// Assert that looking up 2,000 addresses, as on the stacks of a busy server, takes less than a second even
-/// without optimisation.
+/// without optimization.
 fn assert_quick(table: &SymbolTable, at: impl Fn(u64) -> u64) {
     let began = cpu_ns();
     for number in 0..2_000 {

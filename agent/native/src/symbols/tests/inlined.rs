@@ -41,7 +41,7 @@ fn missing_dwarf_is_an_error() {
 }
 
 #[test]
-fn the_shared_debug_file_of_a_file_of_a_process_is_below_the_root_of_the_process() {
+fn the_shared_debug_file_is_below_the_process_root() {
     let fixture = Fixture::new(&["-Wl,--build-id=sha1"]);
     let (shared, id) = (fixture.at("prog"), fixture.open("prog").build_id().unwrap());
     let id: Vec<u8> =
