@@ -80,7 +80,7 @@ def test_no_function_of_an_unknown_version_is_probed(case: tuple[str, str, str],
 
 @long("the rule of the finding is tested in tests/unit")
 def test_waits_in_unknown_functions_are_unexplained(tmp_path: Path) -> None:
-    """Rename the functions by which the catalog recognises a row-lock wait."""
+    """Rename the functions by which the catalog recognizes a row-lock wait."""
     changes = {
         "8.0.31": "9.99.0",
         "lock_wait_suspend_thread": "lock_xxxx_suspend_thread",
