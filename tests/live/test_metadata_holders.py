@@ -104,7 +104,7 @@ HOLDS = {
 def _no_connection_left(server: Server) -> Iterator[None]:
     """Use up all connections, including the one reserved for SUPER.
 
-    The control connection stays open: once the server noticed that it is closed, a connection would be free.
+    The control connection stays open: once the server noticed that it was closed, a slot would be free.
     """
     with contextlib.ExitStack() as stack:
         control = stack.enter_context(contextlib.closing(server.connect()))
