@@ -1,4 +1,4 @@
-"""Test that results are correct on versions that the catalog does not know, and that gaps are reported.
+"""Test that results are correct on versions that the catalog does not cover, and that gaps are reported.
 
 The servers are real ones whose binaries report another version.
 """
