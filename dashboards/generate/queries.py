@@ -73,8 +73,8 @@ def ratio(above: str, below: str) -> str:
 def recorded(rule: str, *matchers: str, by: Sequence[str] = ("instance", "server")) -> str:
     """Return a query for a recording rule's maximum per server.
 
-    The rules are in dashboards/alerts/recording.yaml. ``rule`` is a rule's name, in which the prefix
-    ``server:innoscope_`` must be omitted.
+    The rules are in dashboards/alerts/recording.yaml. ``rule`` is a rule's name without the prefix
+    ``server:innoscope_``, or a complete name that begins with ``instance:``.
     """
     own = rule.startswith("instance:")
     name = rule if own else f"server:innoscope_{rule}"

@@ -1,4 +1,4 @@
-"""Collect the licences of the bundled libraries and of the crates compiled into the core."""
+"""Collect the licenses of the bundled libraries and of the crates compiled into the core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OURS = "innoscope"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A library or crate with its licence expression and licence files."""
+    """A library or crate with its license expression and license files."""
 
     name: str
     version: str
@@ -32,14 +32,14 @@ class Part:
 
     @property
     def text(self) -> str:
-        """Return a heading, followed by the names and contents of the licence files."""
+        """Return a heading, followed by the names and contents of the license files."""
         head = f"{self.name} {self.version}: {self.licence}"
         texts = (f"--- {path.name}\n\n{path.read_text(errors='replace').strip()}" for path in self.files)
         return "\n\n".join([f"{head}\n{'=' * len(head)}", *texts])
 
 
 def collect(site: Path, doc: Path) -> None:
-    """Write ``carried-licences.txt`` and ``crates-licences.txt``; remove the libraries' licence files."""
+    """Write ``carried-licences.txt`` and ``crates-licences.txt``; remove the libraries' license files."""
     doc.mkdir(parents=True, exist_ok=True)
     _write(doc / "carried-licences.txt", [*libraries(site), *linked(site)])
     _write(doc / "crates-licences.txt", [*crates(), runtime()])
@@ -50,7 +50,7 @@ def collect(site: Path, doc: Path) -> None:
 
 
 def libraries(site: Path) -> list[Part]:
-    """Return the Python libraries in ``site`` with their licences, excluding Innoscope."""
+    """Return the Python libraries in ``site`` with their licenses, excluding Innoscope."""
     found = []
     for info in sorted(site.glob("*.dist-info")):
         metadata = HeaderParser().parsestr((info / "METADATA").read_text())
@@ -80,14 +80,14 @@ def components(site: Path) -> list[dict[str, Any]]:
 
 
 def linked(site: Path) -> list[Part]:
-    """Return the crates compiled into the libraries in ``site``, whose licence texts the wheels lack."""
+    """Return the crates compiled into the libraries in ``site``, whose license texts the wheels lack."""
     return [
         Part(one["name"], one["version"], one["licenses"][0]["expression"], ()) for one in components(site)
     ]
 
 
 def crates() -> list[Part]:
-    """Return the crates linked into the core with their licences, excluding build and test dependencies."""
+    """Return the crates linked into the core with their licenses, excluding build and test dependencies."""
     manifest = ROOT / "agent" / "native" / "Cargo.toml"
     target = f"{platform.machine()}-unknown-linux-gnu"
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--quiet"]
@@ -122,7 +122,7 @@ def _crate(package: dict[str, str]) -> Part:
 
 
 def _of_library(info: Path) -> tuple[Path, ...]:
-    """Return all licence files of a library, including those of its parts."""
+    """Return all license files of a library, including those of its parts."""
     rows = csv.reader((info / "RECORD").read_text().splitlines())
     files = (info.parent / row[0] for row in rows if Path(row[0]).name.upper().startswith(_NAMES))
     return tuple(sorted(path for path in files if path.is_file() and path.suffix != ".py"))

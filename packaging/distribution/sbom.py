@@ -71,7 +71,7 @@ def _part(kind: str, name: str, version: str | None, licence: str | None, where:
 
 
 def _expression(licence: str) -> str:
-    """Convert a licence to an SPDX expression: old crates use / for OR, Python libraries use classifiers."""
+    """Convert a license to an SPDX expression: old crates use / for OR, Python libraries use classifiers."""
     names = {"MIT License": "MIT", "BSD License": "BSD-3-Clause", "Apache Software License": "Apache-2.0"}
     return re.sub(r" */ *", " OR ", names.get(licence, licence))
 

@@ -93,7 +93,7 @@ def stage(metadata: Metadata, variant: Variant, parts: Parts, tree: Path) -> Non
 def wheel(folder: Path) -> Path:
     """Remove files of older builds, then build Innoscope's wheel. Return its path in ``folder``.
 
-    The core that it contains is the one of `make setup`, for this host.
+    The wheel contains the core that `make setup` built for this host.
     """
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     for left in (ROOT / "build").glob("*.linux-*"):

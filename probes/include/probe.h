@@ -37,8 +37,8 @@ BPF_PERCPU_ARRAY(hits, u64, POINTS);
 /* A thread that exits during a call leaves its entry behind. Because the map is LRU, such entries never fill
  * it. */
 BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
-/* tid -> kind, one of THREAD_*. Threads that are not in the map serve clients. The agent adds the entries,
- * and deletes those of exited threads. */
+/* tid -> kind, one of THREAD_*. Threads that are not in the map serve clients. User space adds the
+ * entries, and deletes those of exited threads. */
 BPF_HASH(thread_kinds, u32, u32, 16384);
 /* Slots of `dropped`, one for each map that the programs fill: the number of entries that did not fit. */
 #define DROPPED_FILES 0
@@ -61,8 +61,8 @@ struct window {
 BPF_ARRAY(windows, struct window, POINTS);
 
 /*
- * Return the tgid (upper half) and tid of the current thread in the agent's own pid namespace, whose ids the
- * maps contain. Return 0 for a thread in any other namespace.
+ * Return the tgid (upper half) and tid of the current thread as numbered in Innoscope's own pid namespace,
+ * which the maps also use. Return 0 for a thread in any other namespace.
  */
 static inline u64 current_ids(void)
 {

@@ -3,7 +3,7 @@
 
 /*
  * Capture the stack of the current thread and send it through a ring buffer (kernel >= 5.8): a struct sample,
- * then header.stack_len bytes from the stack pointer upwards. The reader unwinds it
+ * then header.stack_len bytes from the stack pointer upward. The reader unwinds it
  * (agent/native/src/samples/record.rs parses the samples).
  *
  * Include kernel_types.h, bpf_helpers.h and bpf_core_read.h first.

@@ -4,7 +4,7 @@
  * any of them.
  *
  * A task iterator visits each thread and writes one record for read(): struct record_header, then stack_len
- * bytes from the stack pointer upwards, then kernel_len bytes of kernel return addresses, then returns_len
+ * bytes from the stack pointer upward, then kernel_len bytes of kernel return addresses, then returns_len
  * bytes of return addresses that return probes replaced. For a thread that has not run since its last copy,
  * only the header is written. If the budget of a snapshot is used up, only a short part of each stack is
  * copied. agent/native/src/snapshot/record.rs parses the records.
@@ -161,7 +161,7 @@ static __u64 thread_pointer(struct task_struct *task)
 }
 
 /*
- * Copy the stack from the stack pointer upwards and return the number of bytes. The C library keeps a
+ * Copy the stack from the stack pointer upward and return the number of bytes. The C library keeps a
  * thread's descriptor at the end of its stack, and the thread pointer points to it. If the distance fits into
  * a record, one call copies all of it. Otherwise copy page by page up to the end of the mapping.
  */
@@ -192,7 +192,7 @@ static __always_inline __u64 copy_stack(struct task_struct *task, struct record 
 	return copied;
 }
 
-/* Return how many bytes user space has to copy, from the stack pointer upwards; see copy_stack(). */
+/* Return how many bytes user space has to copy, from the stack pointer upward; see copy_stack(). */
 static __always_inline __u64 stack_to_copy(struct task_struct *task, const struct record_header *header)
 {
 	__u64 above = thread_pointer(task) - header->sp;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* System calls on files, counted by descriptor. The agent looks up the kind of file of each descriptor in
+/* System calls on files, counted by descriptor. User space looks up the kind of file of each descriptor in
  * /proc/PID/fd, and computes fsync_seconds and read_seconds from the map `files`. */
 
 #if defined(HAVE_fsync) || defined(HAVE_fdatasync) || defined(HAVE_pread)
@@ -15,7 +15,7 @@ struct file_key {
 	u32 operation;
 };
 
-/* The descriptor of the overflow entry, which the agent creates for files that do not fit in the map. */
+/* The descriptor of the overflow entry, which user space creates for files that do not fit in the map. */
 #define OTHER_FILES (~0U)
 
 BPF_HASH(files, struct file_key, struct histogram, 4096);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* Contended latches: threads that spin and threads that sleep. Spinning threads are counted by the line of
- * code that requests the latch; the agent computes latch_spin_waits from the map `sites`. */
+ * code that requests the latch; user space computes latch_spin_waits from the map `sites`. */
 
 #if defined(HAVE_mutex_spin) || defined(HAVE_rw_lock_spin)
 
-/* The source location of the request. `file` is the address of a string in the server's memory. The agent
- * reads the string once per site. */
+/* The source location of the request. `file` is the address of a string in the server's memory, which user
+ * space reads once per site. */
 struct site {
 	u64 file;
 	u64 line;
@@ -20,7 +20,7 @@ static inline int spins(u32 point, u64 file, u64 line)
 	if (elsewhere() || !hit(point))
 		return 0;
 	count = sites.lookup_or_try_init(&site, &none);
-	if (!count) { /* the map is full: use the overflow entry {0, 0}, created by the agent */
+	if (!count) { /* the map is full: use the overflow entry {0, 0}, created by user space */
 		drop(DROPPED_SITES);
 		site.file = 0;
 		site.line = 0;

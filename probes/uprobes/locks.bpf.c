@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* Deadlock searches and row-lock waits. Only the function that begins a search may be probed: the recursive
- * function that it calls runs half a million times per second under the lock system's mutex. The agent
- * computes deadlock_search_wall_ratio from deadlock_search_seconds. */
+ * function that it calls runs half a million times per second under the lock system's mutex. User
+ * space computes deadlock_search_wall_ratio from deadlock_search_seconds. */
 
 #ifdef HAVE_deadlock_search
 int deadlock_search_enter(struct pt_regs *ctx)

@@ -155,7 +155,7 @@ def report(results: dict[str, Any]) -> str:
     )
 
 
-_OWN = ("server", "load", "threads", "copy ms", "copy + unwind + symbolise ms", "whole snapshot ms",
+_OWN = ("server", "load", "threads", "copy ms", "copy + unwind + symbolize ms", "whole snapshot ms",
         "CLI wall s", "CLI CPU s", "CLI RSS MB", "CLI RSS MB without mapped files")  # fmt: skip
 _BESIDE = ("server", "tool", "runs", "threads", "wall s", "×", "CPU s", "RSS MB", "main thread stopped ms",
            "longest client gap ms")  # fmt: skip

@@ -42,7 +42,7 @@ TOUCH = """() => { const over = document.querySelector('#threads-chart .u-over')
   for (const [kind, share] of [['down', 0.3], ['move', 0.5], ['up', 0.7]])
     over.dispatchEvent(new PointerEvent(`pointer${kind}`, { pointerType: 'touch', bubbles: true,
       clientX: box.left + share * box.width, clientY: box.top + 20 })); }"""
-#: A script that returns [[class, contrast of its colour with the text on it], …], as WCAG defines contrast.
+#: A script that returns [[class, contrast of its color with the text on it], …], as WCAG defines contrast.
 CONTRASTS = """async () => {
   const main = document.querySelector('script[type=module]').src;
   const { color } = await import(main.replace('main.js', 'colors.js'));
@@ -228,7 +228,7 @@ def test_axe_finds_no_violations(
 
 @long("the quick suite has a smoke test of the page")
 def test_text_on_each_class_has_enough_contrast(page: Page) -> None:
-    """Check the dark text of the flame graph's frames on every class colour, in both colour schemes."""
+    """Check the dark text of the flame graph's frames on every class color, in both color schemes."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         found: list[tuple[str, float]] = page.evaluate(CONTRASTS)

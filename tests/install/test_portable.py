@@ -235,7 +235,7 @@ def test_archive_needs_only_python_and_libelf(portable: Portable, release: str) 
 
 
 def test_rpm_for_rhel_installs_and_uninstalls(portable: Portable, tmp_path: Path) -> None:
-    """Install it beside a python3.11 without libraries. The machine runs Debian, so ignore dependencies."""
+    """Install it next to a python3.11 without libraries. The machine runs Debian, so ignore dependencies."""
     with Machine(clean_root(NEEDED), booted=False) as machine:
         before = machine.files()
         rpm = rpm_command(machine, tmp_path)

@@ -10,7 +10,7 @@ SERVERS = ("mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11")
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A Debian kernel. The cloud flavour is small, and has BTF and the drivers for virtual machines."""
+    """A Debian kernel. The cloud flavor is small, and has BTF and the drivers for virtual machines."""
 
     name: str  #: start of the kernel release, as ``uname -r`` prints it
     suite: str  #: the suite of Debian's archive in which ``package`` depends on this kernel

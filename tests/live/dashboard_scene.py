@@ -41,8 +41,8 @@ _OPTIONS = (
     "--innodb-lru-scan-depth=100",
     "--table-open-cache=8",
 )
-#: Seconds to wait until both servers have all metrics. It takes long to compile the probes and to read the
-#: debug information.
+#: Seconds to wait until both servers have all metrics. Compiling the probes and reading the debug
+#: information takes long.
 _PATIENCE_S = 60
 #: Seconds between two scrapes in ``acts``, long enough that no scrape is missed on a busy machine.
 SLOW_S = 2

@@ -72,9 +72,7 @@ def shares(counts: Counter[str]) -> dict[str, float]:
 
 
 def same_top(ours: dict[str, float], theirs: dict[str, float]) -> bool:
-    """Compare the top ten functions of two profiles, but ignore functions that are about as frequent as the
-    tenth.
-    """
+    """Compare the top ten functions of two profiles, except those about as frequent as the tenth."""
     top, their_top = list(ours)[:10], list(theirs)[:10]
     last = min(ours[top[-1]], theirs[their_top[-1]])
     odd = set(top) ^ set(their_top)
@@ -106,7 +104,7 @@ class Perf:
         return self._process.pid
 
     def __enter__(self) -> Self:
-        """Start perf; return when its file begins to grow."""
+        """Start perf, and wait until its file begins to grow."""
         self._keeper = Keeper()
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self._keeper.watch(self._process.pid)

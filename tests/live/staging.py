@@ -1,4 +1,4 @@
-"""Loads that the documentation's examples need in addition to the workloads."""
+"""Provide the loads that the documentation's examples need in addition to the workloads."""
 
 from __future__ import annotations
 

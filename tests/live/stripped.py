@@ -64,7 +64,7 @@ class Split:
 
     @contextlib.contextmanager
     def by_link(self) -> Iterator[None]:
-        """While the block runs, put the debug file beside the server, named as in ``.gnu_debuglink``."""
+        """While the block runs, put the debug file next to the server, named as in ``.gnu_debuglink``."""
         place = self.installation.mysqld.with_name(_DEBUG_NAME)
         place.hardlink_to(self.debug)
         yield

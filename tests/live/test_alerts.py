@@ -125,7 +125,7 @@ def test_stopped_server_notifies_and_resolves(scene: Scene) -> None:
     scene.resolves("InnoscopeServerStopped")
 
 
-@long("a minute; the two alerts above fire, are notified and resolve in make test")
+@long("it takes a minute; in make test, the two alerts above fire, send notifications and resolve")
 def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scene) -> None:
     scene.toggle("set", "flush_neighbors", "contiguous", "--yes")
     with OwnRows(scene.server, CLIENTS):

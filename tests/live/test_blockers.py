@@ -24,7 +24,7 @@ FOUND = 18
 SECONDS = 2
 PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
 QUICK = [one for one in CONFIGURATIONS if one.server in ("mysql-5.7.22", "mysql-8.0.31")]
-ALL = few(CONFIGURATIONS, *QUICK, reason="the servers whose blockers are read in the same way")
+ALL = few(CONFIGURATIONS, *QUICK, reason="the blockers of the other servers are read in the same way")
 
 
 @pytest.fixture(scope="module", params=ALL, ids=lambda one: one.title.replace("`", ""))

@@ -32,7 +32,7 @@ EARLIER_S = 3 * 3600
 NOT_HERE: dict[str, str] = {}
 #: Queries without data when only the busy server is selected, with the reason; the other server has data.
 NOT_OF_BUSY = {
-    "innoscope-contention / Deadlocks / A": "MySQL 5.6 has neither a function nor a counter of its own"
+    "innoscope-contention / Deadlocks / A": "MySQL 5.6 has no function to probe and no counter of deadlocks"
 }
 #: Metrics that none of the scene's servers exports, with the reason.
 NOT_EXPORTED = {

@@ -47,7 +47,7 @@ def test_damaged_or_different_program_is_relocated_again() -> None:
     assert _opened(good, kernel=True).fitted not in (None, good), "made without the kernel's part"
 
 
-@long("eight seconds to make a cache work")
+@long("it takes eight seconds; the tests above cover the reuse of a program")
 def test_next_engine_loads_the_stored_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with Server("mysql-5.6.24") as server, RowLock(server, 10):

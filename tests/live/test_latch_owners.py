@@ -72,7 +72,7 @@ def _waits(server: Server, locks: layout.LockLayout) -> set[Wait]:
 
 
 def _sleeps(server: Server) -> dict[int, int]:
-    """Return the number of the current sleep of each thread that sleeps: its voluntary context switches."""
+    """Return each sleeping thread's count of voluntary context switches, which numbers its sleeps."""
     found = {}
     for task in Path(f"/proc/{server.pid}/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has exited

@@ -40,7 +40,7 @@ HOLD_S, SECONDS = 0.02, 120
 
 
 class Reader:
-    """Reads connections and metadata locks in the way that ``diagnose`` does."""
+    """A reader of connections and metadata locks, which works as ``diagnose`` does."""
 
     def __init__(self, server: Server) -> None:
         self._pid = server.pid
@@ -80,7 +80,7 @@ def test_layouts_of_other_versions_are_refused(server: Server) -> None:
 
 @contextlib.contextmanager
 def _table_written(server: Server) -> Iterator[int]:
-    """Let readers wait for LOCK TABLES … WRITE, beside a compatible lock on the table (HANDLER … OPEN)."""
+    """Let readers wait for LOCK TABLES … WRITE while another has a compatible lock (HANDLER … OPEN)."""
     with Idle(server, 1) as idle:
         idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY) ENGINE=InnoDB")
         with (
@@ -104,7 +104,7 @@ HOLDS = {
 def _no_connection_left(server: Server) -> Iterator[None]:
     """Use up all connections, including the one reserved for SUPER.
 
-    The control connection stays open: a closed one is counted until the server notices, and is then free.
+    The control connection stays open: once the server noticed that it was closed, a slot would be free.
     """
     with contextlib.ExitStack() as stack:
         control = stack.enter_context(contextlib.closing(server.connect()))

@@ -41,7 +41,7 @@ def commits() -> Iterator[Server]:
         yield server
 
 
-@long("only 100 s make the estimate this close; tests/live/test_probe_governor.py has the duty cycles")
+@long("the estimate is this close only after 100 s; tests/live/test_probe_governor.py has the duty cycles")
 def test_estimate_of_a_duty_cycle_is_within_five_percent(commits: Server) -> None:
     collector = ProbesCollector(find_one(commits.pid), families=frozenset({"redo"}), budget=0.0003)
     governor = collector.start()

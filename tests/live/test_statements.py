@@ -1,6 +1,6 @@
 """Statements from memory are those that the clients run, on every server, with and without symbols.
 
-The truth is what each client sends and when, and the server's process list.
+The expected statements come from the clients' own logs and from the server's process list.
 """
 
 from __future__ import annotations

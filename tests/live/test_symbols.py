@@ -139,7 +139,7 @@ def _placed(placement: Placement) -> dict[str, object]:
 
 
 def test_probes_have_the_same_places(scene: Scene) -> None:
-    """Check that dead copies of functions are recognised from the code in the stripped file."""
+    """Check that dead copies of functions are recognized from the code in the stripped file."""
     probes = list(default_catalog().probes.values())
     ours, theirs = (place(find_one(server.pid), probes) for server in (scene.stripped, scene.whole))
 

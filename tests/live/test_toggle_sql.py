@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from innoscope.toggles.model import Raw, Toggle
 
-#: Toggles that each server sets over SQL. Other toggles use memory or gdb, or are not supported.
+#: Toggles that each server sets over SQL. Other toggles use memory, or are not supported.
 ALL = {
     "read_ahead", "read_ahead_linear", "read_ahead_random", "deadlock_detection", "spin_rounds", "spin_delay",
     "thread_concurrency", "adaptive_hash_index", "adaptive_flushing", "dirty_page_limit", "io_capacity",

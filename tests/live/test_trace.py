@@ -83,7 +83,7 @@ def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
     return float(sum(stack["share"] for stack in stacks if set(path) <= set(_functions(stack))))
 
 
-@long("half a minute; the tests below trace in make test")
+@long("it takes half a minute; the tests below trace functions in make test")
 def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> None:
     """Use up the free blocks of a small buffer pool with a CREATE TABLE … SELECT."""
     function = "buf_LRU_get_free_block"

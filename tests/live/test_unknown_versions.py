@@ -1,4 +1,4 @@
-"""Test that results are correct on versions that the catalog does not know, and that gaps are reported.
+"""Test that results are correct on versions that the catalog does not cover, and that gaps are reported.
 
 The servers are real ones whose binaries report another version.
 """
@@ -80,7 +80,7 @@ def test_no_function_of_an_unknown_version_is_probed(case: tuple[str, str, str],
 
 @long("the rule of the finding is tested in tests/unit")
 def test_waits_in_unknown_functions_are_unexplained(tmp_path: Path) -> None:
-    """Rename the functions by which the catalog recognises a row-lock wait."""
+    """Rename the functions by which the catalog recognizes a row-lock wait."""
     changes = {
         "8.0.31": "9.99.0",
         "lock_wait_suspend_thread": "lock_xxxx_suspend_thread",

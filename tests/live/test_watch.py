@@ -88,7 +88,7 @@ def server(calm: Calm) -> Iterator[Server]:
         yield one
 
 
-@long("Ctrl-C during a capture of seconds")
+@long("it interrupts a capture, which takes seconds")
 def test_interrupted_capture_leaves_nothing(server: Server, tmp_path: Path) -> None:
     more = ("--trigger", "threads_busy>=1", "--for", "0", "--seconds", "60")
     with watching(server, tmp_path, *more) as watch:

@@ -35,7 +35,7 @@ _ALSO: Final = {
     # the rows were just written, so a thread that needs a free page must first write a dirty page
     "table_scan": {"doublewrite", "page_write", "fsync_data", "change_buffer_merge"},
 }
-#: Wait classes of the commits of a cluster's node. Members of a group have a binary log.
+#: Wait classes of commits on a node of a cluster. Members of a group have a binary log.
 _OF_CLUSTERS: Final = {
     "galera": {"galera_wait"},
     "group-replication": {"group_replication_wait", "fsync_binlog", "group_commit"},

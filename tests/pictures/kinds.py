@@ -25,7 +25,7 @@ Rows = list[list[tuple[str, str]]]
 FOREGROUND = "#ccccdc"
 _FAINT = "#8e8e99"
 _GRID = "#2c2f36"
-#: Colors that Grafana knows by name, and Grafana's classic palette.
+#: Colors that Grafana defines by name, and Grafana's classic palette.
 _NAMED = {"green": "#73bf69", "yellow": "#fade2a", "orange": "#ff9830", "red": "#f2495c", "blue": "#5794f2"}
 _PALETTE = (
     "#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0",

@@ -1,4 +1,4 @@
-"""Start one of Innoscope's daemons, wait until it is ready as systemd does, and end it."""
+"""Start one of Innoscope's daemons, wait for its READY=1 as systemd does, and end it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class DaemonProcess:
     """A running daemon, as a context manager; ``kill()`` and ``start()`` restart it.
 
-    ``ready_s`` and ``end_s`` are the maximum seconds that its start and its exit may take. If ``by_hand``,
+    ``ready_s`` and ``end_s`` are the maximum seconds that its start and its exit may take. With ``by_hand``,
     NOTIFY_SOCKET is not set, as when a user starts the daemon in a shell.
     """
 

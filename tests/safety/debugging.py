@@ -61,7 +61,7 @@ class Gdb:
         self.process.stdin.flush()
 
     def until_prompt(self) -> Gdb:
-        """Return when gdb has attached, has read the symbols and accepts commands."""
+        """Wait until gdb has attached, has read the symbols and accepts commands."""
         self.type(f"echo {_READY}\\n")
         assert self.process.stdout is not None
         while _READY not in (line := self.process.stdout.readline()):
@@ -69,12 +69,12 @@ class Gdb:
         return self
 
     def until_traced(self) -> Gdb:
-        """Return once gdb traces the main thread; gdb then attaches to the other threads."""
+        """Wait until gdb traces the main thread; gdb then attaches to the other threads."""
         until(lambda: ProcFs().status(self.of)["TracerPid"] != "0")
         return self
 
     def until_all_stopped(self) -> Gdb:
-        """Return when gdb has stopped all threads."""
+        """Wait until gdb has stopped all threads."""
         until(lambda: all(thread.tracer and thread.stopped for thread in threads(self.of)))
         return self
 

@@ -75,27 +75,27 @@ def compressed(name: bytes, size: int, claimed: int | None = None) -> Section:
 
 
 def bomb() -> bytes:
-    """Build a section of 1 MB that unpacks to 1 GiB. Server discovery reads this section."""
+    """Build a file with a section of 1 MB that unpacks to 1 GiB. Server discovery reads this section."""
     return elf([compressed(b".gnu_debuglink", 1024 * MIB)])
 
 
 def liar() -> bytes:
-    """Build a section of 64 MiB whose header claims 100 bytes."""
+    """Build a file with a section that unpacks to 64 MiB, although its header claims 100 bytes."""
     return elf([compressed(b".gnu_debuglink", 64 * MIB, 100)])
 
 
 def debug_info_bomb() -> bytes:
-    """Build debug information that unpacks to 1 GiB. Only the confined child process unpacks it."""
+    """Build a file whose debug information unpacks to 1 GiB. Only the confined child process unpacks it."""
     return elf([compressed(b".debug_info", 1024 * MIB)])
 
 
 def one_long_name() -> bytes:
-    """Build 200,000 symbols that share one name of 1 MB."""
+    """Build a file with 200,000 symbols that share one name of 1 MB."""
     return elf(symbols(((1, 0x1000, 8) for _ in range(200_000)), b"\0server_version_" + b"x" * MIB + b"\0"))
 
 
 def versioned_name() -> bytes:
-    """Build a million symbols with a name that Innoscope looks up, each with a version name of 4 KB."""
+    """Build a file with a million symbols that Innoscope looks up, each with a version name of 4 KB."""
     name = b"\0server_version@" + b"v" * 4000 + b"\0"
     return elf(symbols(((1, 0x1000, 8) for _ in range(1_000_000)), name))
 
@@ -106,30 +106,30 @@ def too_many_symbols() -> bytes:
 
 
 def nested_functions() -> bytes:
-    """Build a million nested functions with the same long name."""
+    """Build a file with a million nested functions that share one long name."""
     entries = ((1, 0x1000 + at, 4_000_000 - 2 * at) for at in range(1_000_000))
     return elf(symbols(entries, b"\0f" + b"x" * 4000 + b"\0"))
 
 
 def many_sections() -> bytes:
-    """Build 65,000 sections that share a name of 1 MB."""
+    """Build a file with 65,000 sections that share a name of 1 MB."""
     return elf([Section(b"n" * MIB, PROGBITS)], count=65_000)
 
 
 def debugdata_bomb() -> bytes:
-    """Build 100 KB of .gnu_debugdata that unpack to 512 MiB."""
+    """Build a file with 100 KB of .gnu_debugdata that unpack to 512 MiB."""
     packer = lzma.LZMACompressor(check=lzma.CHECK_CRC32, preset=0)
     packed = b"".join(packer.compress(bytes(MIB)) for _ in range(512)) + packer.flush()
     return elf([Section(b".gnu_debugdata", PROGBITS, packed)])
 
 
 def many_notes() -> bytes:
-    """Build 1,000 sections of 60 KB of empty notes."""
+    """Build a file with 1,000 sections, each of which contains 60 KB of empty notes."""
     return elf([Section(b".note", NOTE, bytes(60 << 10))], count=1_000)
 
 
 def endless_relocations() -> bytes:
-    """Build 900 relocation tables that share the same 12 MB."""
+    """Build a file with 900 relocation tables that share the same 12 MB."""
     table = struct.pack("<QQq", 0, 1 << 32, 0) * (500 << 10)
     dynamic = symbols([(1, 0x1000, 8)], b"\0f\0")
     dynamic[0].kind = DYNSYM
@@ -156,18 +156,18 @@ _ABBREVIATIONS: Final = bytes([1, 0x11, 1, 0, 0, 2, 0x2E, 0, 0, 0, 3, 0x39, 1, 0
 
 
 def nested_namespaces(depth: int = 4_000, functions: int = 200_000) -> bytes:
-    """Build 200,000 functions in the innermost of 4,000 namespaces."""
+    """Build a file with ``functions`` functions in the innermost of ``depth`` nested namespaces."""
     entries = b"\x01" + b"\x03" * depth + b"\x02" * functions + bytes(depth + 1)
     return elf(debug_information(_ABBREVIATIONS, [entries]))
 
 
 def deeper_namespaces() -> bytes:
-    """Build a million nested namespaces."""
+    """Build a file with a million nested namespaces."""
     return nested_namespaces(1_000_000, 1)
 
 
 def branching_types() -> list[Section]:
-    """Build `log_sys`. Its type has two anonymous members, whose types have two more each, 40 levels deep."""
+    """Build DWARF of `log_sys`, whose type has two anonymous members, each with two more, 40 levels deep."""
     abbreviations = bytes([1, 0x11, 1, 0, 0])
     abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
     abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size
@@ -191,7 +191,7 @@ def large_tables() -> bytes:
 
 
 def shared_abbreviations() -> bytes:
-    """Build 4,000 units that share 16,000 abbreviations."""
+    """Build a file with 4,000 units that share 16,000 abbreviations."""
     many = b"".join(bytes([0x80 | one & 0x7F, one >> 7, 0x2E, 0, 0, 0]) for one in range(128, 16_000))
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 

@@ -29,7 +29,7 @@ KEYS = (
     (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"),
     (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
 )  # fmt: skip
-#: A whole line in one of the colours of common/console.py.
+#: A whole line in one of the colors of common/console.py.
 _COLOURED = re.compile(r"^\x1b\[3[123]m(.*)\x1b\[0m$", re.MULTILINE)
 _PLACE = re.compile(r"\x1b\[\d+;\d+H")
 _SETTLED_S = 0.3
@@ -115,7 +115,7 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
 
 
 def without_colours(text: str) -> str:
-    """Remove the progress lines and line colours that commands other than full-screen ones write."""
+    """Remove the progress lines and line colors that commands other than full-screen ones write."""
     return _COLOURED.sub(r"\1", text.replace(WIPE, "\n"))
 
 

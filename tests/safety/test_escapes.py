@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 evil = os.fsdecode(EVIL)
 COLOUR: dict[str, str] = {}
 NO_COLOUR = {"NO_COLOR": "1"}
-#: Commands that the quick suite also runs without colours. Together they cover all of emit.py.
+#: Commands that the quick suite also runs without colors. Together they cover all of emit.py.
 _UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
 
 
@@ -333,10 +333,10 @@ def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
 
 
 def _with_and_without_colours() -> Iterator[ParameterSet]:
-    """Yield each command with colours and without."""
+    """Yield each command with colors and without."""
     for command in RUNS:
         yield pytest.param(command, COLOUR, id=f"{command}-colour")
-        marks = () if command in _UNCOLOURED else long("runs with colours in make test")
+        marks = () if command in _UNCOLOURED else long("runs with colors in make test")
         yield pytest.param(command, NO_COLOUR, id=f"{command}-no-colour", marks=marks)
 
 

@@ -66,7 +66,7 @@ def hostile_processes(folder: Path) -> Iterator[dict[str, int]]:
         yield pids
 
 
-@long("test_hostile_files.py and test_hostile_memory.py have one server beside")
+@long("test_hostile_files.py and test_hostile_memory.py run one real server")
 @pytest.mark.timeout(300)
 def test_hostile_servers_do_not_disturb_the_real_one(tmp_path: Path) -> None:
     took: list[float] = []

@@ -106,7 +106,7 @@ def test_the_server_runs_after_a_kill_while_a_thread_is_traced(server: Server) -
 
 
 def _until_traced(pid: int, process: subprocess.Popen[bytes]) -> None:
-    """Return once a thread of the server has a tracer."""
+    """Wait until a thread of the server has a tracer."""
     deadline = time.monotonic() + 30
     while not any(tracer for _, _, tracer in statuses(pid)):
         assert process.poll() is None

@@ -65,7 +65,7 @@ def test_snapshots_do_not_disturb_the_server(server: Server, method: str) -> Non
     assert disturbance.nothing, disturbance
 
 
-@long("the snapshots above are the same code")
+@long("the snapshots above run the same code")
 def test_the_command_line_does_not_disturb_the_server(server: Server) -> None:
     def commands() -> None:
         for number in range(COMMANDS):

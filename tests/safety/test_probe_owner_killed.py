@@ -102,7 +102,7 @@ def test_nothing_remains_after_a_kill(server: ContainedServer, monkeypatch: pyte
 
 
 def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, early: bool) -> None:
-    """Start the process, and return when it is time to kill it."""
+    """Start the process, and wait until it is time to kill it."""
     began = time.monotonic()
     victim.process.start(wait=False)
     if early:

@@ -63,7 +63,7 @@ def _start(pid: int, kind: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def _until_attached(process: subprocess.Popen[str]) -> None:
-    """Return once the process has opened a pidfd, which it does after loading its program."""
+    """Wait until the process has opened a pidfd, which it does after loading its program."""
     while True:
         assert process.poll() is None, process.communicate()
         for link in Path(f"/proc/{process.pid}/fd").iterdir():

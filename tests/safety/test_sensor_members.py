@@ -97,7 +97,7 @@ def test_a_members_flood_delays_no_other_client(kind: str, sensing: Sensing) -> 
 
 
 def test_requests_cannot_change_anything(sensing: Sensing, server: Server) -> None:
-    """Check that every call except the four queries is refused as unknown."""
+    """Check that calls other than the five queries are refused as unknown."""
     for call in (
         "kill",
         "set",

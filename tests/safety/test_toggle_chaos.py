@@ -33,7 +33,7 @@ PATIENCE_S = 60
 CHANGES = (READ_AHEAD, CONNECTIONS)
 #: With this option, switching read-ahead off needs two writes.
 BOTH = {"innodb_random_read_ahead": 1}
-#: Fault points before the intent to make the change is journalled.
+#: Fault points before the intent to make the change is journaled.
 EARLY = engine.FAULTS[: engine.FAULTS.index("intended")]
 
 

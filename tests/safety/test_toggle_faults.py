@@ -131,7 +131,7 @@ def test_a_restarted_server_is_not_changed_by_undo(lone: Subject) -> None:
     assert lone.values(READ_AHEAD) == before
 
 
-@long("it makes a crash recovery of seconds")
+@long("it needs a crash recovery, which takes seconds")
 def test_a_server_in_crash_recovery_is_not_changed() -> None:
     with Server("mysql-5.6.24", options=ROOMY) as server:
         make_redo(server, DOUBLINGS - 2)
@@ -222,10 +222,10 @@ def test_a_change_is_refused_if_the_disk_is_full(
     assert subject.values(READ_AHEAD) == before
 
 
-def test_a_change_whose_result_cannot_be_journalled_can_be_undone(
+def test_a_change_whose_result_cannot_be_journaled_can_be_undone(
     subject: Subject, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Make and verify a change whose result cannot be journalled. Undo then reads the server's value."""
+    """Make and verify a change whose result cannot be journaled. Undo then reads the server's value."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(full))
     before = subject.values(READ_AHEAD)
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)

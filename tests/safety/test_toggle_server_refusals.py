@@ -47,7 +47,7 @@ BACKENDS = ("sql", "memory")
         "mysql-5.6.24",
         "mysql-9.7",
         "mariadb-10.11",
-        reason="gdb reads its symbols for seconds, in each test",
+        reason="gdb needs seconds in each test to read its symbols",
     ),
 )
 def each(request: pytest.FixtureRequest) -> Iterator[Server]:

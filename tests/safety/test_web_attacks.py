@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Maximum seconds of a scrape during a flood on the same machine. Prometheus waits for 10 s.
 SCRAPE_S = 5.0
 SECONDS = 2
-ANOTHER = long("another way of the same attack is in make test")
+ANOTHER = long("another variant of the same attack is in make test")
 ONE = ("10.78.0.1",)
 MANY = tuple(f"10.78.0.{number}" for number in range(1, 41))
 BOB = "Basic Ym9iOnNlY3JldA=="

@@ -117,7 +117,7 @@ def flood(
     sources: Sequence[str], scraped_from: Host | None = None, address: str = HERE,
     headers: dict[str, str] | None = None, tls: ssl.SSLContext | None = None,
 ) -> Iterator[Flood]:  # fmt: skip
-    """Run bad clients and the scraper, and enter the block once all clients are active."""
+    """Run bad clients and the scraper, and enter the block once all clients have been started."""
     result = Flood()
     reset_peak(pid)
     scraper = Scraper(scraped_from or host, address, port, headers or {}, tls)

@@ -1,6 +1,6 @@
 """``web_flood_main.py KIND ADDRESS PORT SECONDS COUNT SOURCES…``: run many bad clients against an agent.
 
-Print ``go`` when all are active and, when they have ended, ``{outcome: count}`` as JSON.
+Print ``go`` when all clients have been started and, when they have ended, ``{outcome: count}`` as JSON.
 """
 
 from __future__ import annotations
