@@ -40,9 +40,9 @@ lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format
 	packaging/lint.sh
 
 format: .venv/.ready-dev ## run the formatters
-	.venv/bin/ruff check --fix-only --quiet agent dashboards packaging tests
+	.venv/bin/ruff format --quiet agent dashboards packaging tests
 	cd agent/native && cargo fmt
-	clang-format -i probes/snapshot/*.[ch] probes/profile/*.[ch]
+	clang-format -i probes/snapshot/*.[ch] probes/profile/*.[ch] probes/trace/*.c probes/uprobes/*.c probes/include/*.h
 
 packages: .venv/.ready ## dist/: a .deb, .rpms for Fedora and RHEL, a .tar.gz; SIGN_KEY=… signs them
 	packaging/packages.sh $(if $(SIGN_KEY),--sign-key "$(SIGN_KEY)")

@@ -11,6 +11,7 @@ cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 
 .venv/bin/ruff check agent dashboards packaging tests
+.venv/bin/ruff format --check --quiet agent dashboards packaging tests
 .venv/bin/mypy
 clang-format --dry-run --Werror probes/snapshot/*.[ch] probes/profile/*.[ch] probes/trace/*.c probes/uprobes/*.c probes/include/*.h
 cargo fmt --manifest-path agent/native/Cargo.toml --check

@@ -226,7 +226,7 @@ _PROCESS: Final = (
         "bytes",
         (Query(level("mysqld_resident_memory_bytes"), "resident"),),
         "Resident memory of the process.",
-        "Continuous growth towards the host's memory.",
+        "Continuous growth toward the host's memory.",
         (run("innoscope toggle show release_memory"), read("toggles.md")),
         width=6,
     ),

@@ -71,9 +71,9 @@ static inline void page_flushed(u64 type)
 int page_flush_enter(struct pt_regs *ctx)
 {
 	u64 type = page_flush_type(ctx);
-	if (elsewhere() || !begin(POINT_page_flush,
-				  inside(POINT_flush_lru_batch) == NOTHING ? type : LABEL_flushed_pages_lru))
-		return 0;
+	if (!elsewhere())
+		begin(POINT_page_flush,
+		      inside(POINT_flush_lru_batch) == NOTHING ? type : LABEL_flushed_pages_lru);
 	return 0;
 }
 

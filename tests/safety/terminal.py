@@ -30,7 +30,7 @@ KEYS = (
     (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
 )  # fmt: skip
 #: A whole line in one of the colors of common/console.py.
-_COLOURED = re.compile(r"^\x1b\[3[123]m(.*)\x1b\[0m$", re.MULTILINE)
+_COLORED = re.compile(r"^\x1b\[3[123]m(.*)\x1b\[0m$", re.MULTILINE)
 _PLACE = re.compile(r"\x1b\[\d+;\d+H")
 _SETTLED_S = 0.3
 
@@ -114,9 +114,9 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
     )
 
 
-def without_colours(text: str) -> str:
+def without_colors(text: str) -> str:
     """Remove the progress lines and line colors that commands other than full-screen ones write."""
-    return _COLOURED.sub(r"\1", text.replace(WIPE, "\n"))
+    return _COLORED.sub(r"\1", text.replace(WIPE, "\n"))
 
 
 def sequences(output: bytes) -> set[str]:
@@ -128,7 +128,7 @@ def without(allowed: set[str]) -> Callable[[str], str]:
     """Return a function that removes cursor positions, progress lines and the sequences in ``allowed``."""
 
     def take_out(text: str) -> str:
-        text = _PLACE.sub("", without_colours(text))
+        text = _PLACE.sub("", without_colors(text))
         return SEQUENCE.sub(lambda match: "" if match.group() in allowed else match.group(), text)
 
     return take_out

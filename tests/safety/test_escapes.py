@@ -23,7 +23,7 @@ from safety.terminal import (
     sequences,
     violations,
     without,
-    without_colours,
+    without_colors,
 )
 from scale import chosen, count, long
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 evil = os.fsdecode(EVIL)
-COLOUR: dict[str, str] = {}
-NO_COLOUR = {"NO_COLOR": "1"}
+COLOR: dict[str, str] = {}
+NO_COLOR = {"NO_COLOR": "1"}
 #: Commands that the quick suite also runs without colors. Together they cover all of emit.py.
-_UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
+_UNCOLORED = ("stacks", "doctor", "diff", "toggle plan")
 
 
 class Scene(NamedTuple):
@@ -332,15 +332,15 @@ def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
     return known_screen
 
 
-def _with_and_without_colours() -> Iterator[ParameterSet]:
+def _with_and_without_colors() -> Iterator[ParameterSet]:
     """Yield each command with colors and without."""
     for command in RUNS:
-        yield pytest.param(command, COLOUR, id=f"{command}-colour")
-        marks = () if command in _UNCOLOURED else long("runs with colors in make test")
-        yield pytest.param(command, NO_COLOUR, id=f"{command}-no-colour", marks=marks)
+        yield pytest.param(command, COLOR, id=f"{command}-color")
+        marks = () if command in _UNCOLORED else long("runs with colors in make test")
+        yield pytest.param(command, NO_COLOR, id=f"{command}-no-color", marks=marks)
 
 
-@pytest.mark.parametrize(("command", "environment"), list(_with_and_without_colours()))
+@pytest.mark.parametrize(("command", "environment"), list(_with_and_without_colors()))
 def test_commands_print_no_control_characters_of_others(
     scene: Scene, screen: Callable[[dict[str, str]], set[str]], command: str, environment: dict[str, str]
 ) -> None:
@@ -355,7 +355,7 @@ def test_commands_print_no_control_characters_of_others(
         elif environment:
             found = violations(output)
         else:
-            found = violations(output, without_colours)
+            found = violations(output, without_colors)
         assert not found, (arguments, found, output[-3000:])
         assert b"Traceback" not in output, output[-3000:].decode(errors="replace")
         shown += output.decode()
@@ -369,13 +369,13 @@ def test_usage_errors_escape_the_arguments(scene: Scene, command: str) -> None:
     for arguments in wrong[: count(quick=2, full=4)]:
         output = run_on_terminal([*command.split(), *arguments], {})
 
-        assert not violations(output, without_colours), (arguments, output)
+        assert not violations(output, without_colors), (arguments, output)
 
 
 def test_errors_of_the_top_level_command_escape_the_arguments(scene: Scene) -> None:
     del scene
     for arguments in ([evil], [f"--{evil}"], ["--debug", "stacks", "--socket", evil], ["--version", evil]):
-        assert not violations(run_on_terminal(arguments, {}), without_colours), arguments
+        assert not violations(run_on_terminal(arguments, {}), without_colors), arguments
 
 
 def test_unstick_escapes_the_names_of_a_stopped_server(scene: Scene) -> None:
@@ -385,7 +385,7 @@ def test_unstick_escapes_the_names_of_a_stopped_server(scene: Scene) -> None:
     finally:
         os.kill(scene.server.pid, signal.SIGCONT)
 
-    assert not violations(output, without_colours), output
+    assert not violations(output, without_colors), output
     assert b"running and not traced" in output
 
 
@@ -416,7 +416,7 @@ def test_violations_are_detected() -> None:
     assert violations(b"\x1b[2Ja", without({"\x1b[3J"}))
     red = b"\x1b[31ma\x1b[0m\n"
     assert violations(red)
-    assert not violations(b"looking\r\x1b[K" + red, without_colours)
+    assert not violations(b"looking\r\x1b[K" + red, without_colors)
     for text in (b"a" + red, b"\x1b[31ma\n", b"\x1b[41ma\x1b[0m\n", b"\x1b[31m\x1b[2J\x1b[0m\n"):
-        assert violations(text, without_colours), text
+        assert violations(text, without_colors), text
     assert not violations(b"\x1b[2Ja\x1b[1;2H", without({"\x1b[2J"}))

@@ -1,4 +1,4 @@
-"""Make targets, threads and snapshots for tests of the layers above the native core."""
+"""Make targets, threads and snapshots for tests of the layers above the Rust core."""
 
 from __future__ import annotations
 

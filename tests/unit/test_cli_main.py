@@ -135,7 +135,7 @@ def test_missing_core_is_reported_with_its_remedy() -> None:
         "sys.exit(main.main(['stacks']))"
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("innoscope: cannot load the native core: ")
+    assert done.stderr.startswith("innoscope: cannot load the Rust core: ")
     assert done.stderr.endswith("\n  make setup\n")
 
 

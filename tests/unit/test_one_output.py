@@ -133,13 +133,13 @@ def test_only_terminals_that_support_colors_get_them(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", terminal := Terminal())
-    console.line(console.Coloured("a\x1b[2J", console.Colour.RED))
+    console.line(console.Colored("a\x1b[2J", console.Color.RED))
 
     assert terminal.getvalue().startswith(begins)
 
 
 def test_no_colors_in_files(capsys: pytest.CaptureFixture[str]) -> None:
-    console.line(console.Coloured("a", console.Colour.RED))
+    console.line(console.Colored("a", console.Color.RED))
 
     assert capsys.readouterr().out == "a\n"
 

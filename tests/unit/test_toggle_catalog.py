@@ -199,7 +199,7 @@ def test_settings_are_shown_as_values(
         ("spin_delay", "9.7", "1001", "it takes 0 to 1000 pauses"),
         ("spin_delay", "m11.4", "6001", "it takes 0 to 6000 pauses"),
         ("io_capacity", "5.6", "0", "it takes 100 to 4294967295 writes per second"),
-        ("dirty_page_limit", "5.6", "100", "it takes 0 to 99 per cent"),
+        ("dirty_page_limit", "5.6", "100", "it takes 0 to 99 percent"),
         ("max_connections", "5.6", "-5", "it takes 10 to 100000"),
         ("max_connections", "5.6", "1e3", "it takes 10 to 100000"),
         ("max_connections", "5.6", "٣٠٠", "it takes 10 to 100000"),

@@ -88,7 +88,7 @@ class LazyGroup(Group):
         except ImportError as error:
             if "_native" not in str(error):
                 raise
-            raise InnoscopeError(f"cannot load the native core: {error}", remedy="make setup") from error
+            raise InnoscopeError(f"cannot load the Rust core: {error}", remedy="make setup") from error
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -171,7 +171,7 @@ def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
 
 def _complain(what: str, remedy: str | None, settings: Settings) -> None:
     """Write ``innoscope: <what>`` to standard error, with the remedy below."""
-    console.line(console.Coloured(f"innoscope: {what}", console.Colour.RED), err=True)
+    console.line(console.Colored(f"innoscope: {what}", console.Color.RED), err=True)
     console.lines((f"  {line}" for line in (remedy or "").split("\n") if line), err=True)
     if settings.debug:
         console.block(traceback.format_exc(), err=True)

@@ -1,7 +1,7 @@
 """Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
 
 All text is sanitized here. The only control characters written are those of ``progress``, ``clear_progress``
-and ``Coloured`` lines.
+and ``Colored`` lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CLEAR_LINE: Final = "\r\x1b[K"
 
 
-class Colour(StrEnum):
+class Color(StrEnum):
     """Output colors. The values are click's color names."""
 
     RED = "red"  # failed, urgent
@@ -30,15 +30,15 @@ class Colour(StrEnum):
     GREEN = "green"  # healthy
 
 
-class Coloured(str):
+class Colored(str):
     """A line of output that is colored on a terminal, and plain text everywhere else."""
 
-    colour: Colour
+    color: Color
 
-    def __new__(cls, text: str, colour: Colour) -> Coloured:
-        """Create a line that is shown in ``colour``."""
+    def __new__(cls, text: str, color: Color) -> Colored:
+        """Create a line that is shown in ``color``."""
         made = super().__new__(cls, text)
-        made.colour = colour
+        made.color = color
         return made
 
 
@@ -52,8 +52,8 @@ def lines(texts: Iterable[str], *, err: bool = False) -> None:
     stream = _stream(err=err)
     for text in texts:
         shown = sanitize.line(text)
-        if isinstance(text, Coloured) and _has_colours(stream):
-            shown = click.style(shown, fg=text.colour)
+        if isinstance(text, Colored) and _has_colors(stream):
+            shown = click.style(shown, fg=text.color)
         _write(stream, shown + "\n")
     stream.flush()
 
@@ -115,7 +115,7 @@ def _stream(*, err: bool) -> TextIO:
     return sys.stderr if err else sys.stdout
 
 
-def _has_colours(stream: TextIO) -> bool:
+def _has_colors(stream: TextIO) -> bool:
     """Return whether the stream is a terminal with colors and NO_COLOR is not set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 

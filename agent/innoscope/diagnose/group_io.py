@@ -1,4 +1,4 @@
-"""Read a cgroup's I/O limits and the I/O that counts towards them, for cgroup v1 and v2.
+"""Read a cgroup's I/O limits and the I/O that counts toward them, for cgroup v1 and v2.
 
 Numbers are keyed by ``(device, kind)``. The device is ``major:minor``. The kinds are those of io.max:
 ``rbps`` and ``wbps`` (bytes), ``riops`` and ``wiops`` (requests).

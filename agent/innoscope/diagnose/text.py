@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.common.console import Colour, Coloured
+from innoscope.common.console import Color, Colored
 from innoscope.diagnose import advice
 from innoscope.diagnose.evidence import AT_REST
 from innoscope.diagnose.signals import without_stacks
@@ -51,9 +51,9 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
 def _without_findings(verdict: Verdict) -> str:
     checks = f"{verdict.checked} of {verdict.rules} checks made"
     if verdict.nothing_wrong:
-        return Coloured(f"Nothing wrong was found: {checks}.", Colour.GREEN)
-    return Coloured(
-        f"No snapshot of the threads was taken, so a stall may have been missed: {checks}.", Colour.YELLOW
+        return Colored(f"Nothing wrong was found: {checks}.", Color.GREEN)
+    return Colored(
+        f"No snapshot of the threads was taken, so a stall may have been missed: {checks}.", Color.YELLOW
     )
 
 
@@ -105,10 +105,10 @@ def _title(number: int, finding: Finding) -> str:
     """Return the first line of a finding: red if it is urgent, uncolored if it is a remark, else yellow."""
     rest = f"{finding.title}  [{finding.name}, {finding.score:.0f}]"
     if finding.score >= _URGENT:
-        return Coloured(f"{number}.! {rest}", Colour.RED)
+        return Colored(f"{number}.! {rest}", Color.RED)
     if finding.score < _REMARK:
         return f"{number}.· {rest}"
-    return Coloured(f"{number}.  {rest}", Colour.YELLOW)
+    return Colored(f"{number}.  {rest}", Color.YELLOW)
 
 
 def _short(functions: tuple[str, ...]) -> str:

@@ -370,6 +370,6 @@ def _explanation(reading: plan.PlannedValue, has_value: bool) -> Explanation:
     return Explanation(
         reading.value,
         None,
-        "the structure is not initialised (the server is starting or stopping), or is too large to read",
+        "the structure is not initialized (the server is starting or stopping), or is too large to read",
         "retry in a second",
     )

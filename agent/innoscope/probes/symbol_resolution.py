@@ -233,6 +233,6 @@ def _without_dead(placed: Placed, dead: set[int]) -> Placed | Missing:
     names = ", ".join(place.symbol for place in placed.places)
     return Missing(
         placed.probe,
-        f"{names}: a dead copy that nothing calls (link-time optimisation)",
+        f"{names}: a dead copy that nothing calls (link-time optimization)",
         instead=placed.site.instead,
     )

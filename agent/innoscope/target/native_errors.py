@@ -81,7 +81,7 @@ def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
             remedy="use an innoscope built for that architecture",
         )
     return InnoscopeError(
-        f"internal error in the native core: {detail}", remedy="please report it with the output of --debug"
+        f"internal error in the Rust core: {detail}", remedy="please report it with the output of --debug"
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, Verdict
 from innoscope.cli.doctor.server import ACCESS
-from innoscope.common.console import Colour, Coloured
+from innoscope.common.console import Color, Colored
 from innoscope.target.discover import describe_ignored
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 _MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
-_COLOURS = {Status.WARN: Colour.YELLOW, Status.FAIL: Colour.RED}
+_COLORS = {Status.WARN: Color.YELLOW, Status.FAIL: Color.RED}
 _SAYS = {
     Verdict.WORKS: "Stacks work without stopping the server.",
     Verdict.NO_SERVER: "No mysqld or mariadbd is running on this host.",
@@ -82,7 +82,7 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
         line = f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
-        yield Coloured(line, _COLOURS[check.status]) if check.status in _COLOURS else line
+        yield Colored(line, _COLORS[check.status]) if check.status in _COLORS else line
         if check.status is not Status.OK and check.remedy:
             first, *rest = check.remedy.split("\n")
             yield f"        {'':<{width}}  → {first}"

@@ -128,7 +128,7 @@ class ProbesCollector:
             return
         try:
             self.start()
-        except BaseException as error:  # includes panics of the native core, so that they are logged
+        except BaseException as error:  # includes panics of the Rust core, so that they are logged
             self._failure = _explained(error)
             final = isinstance(error, _FINAL)
             again = "never" if final else f"{self._pause_s:.0f}s"

@@ -133,7 +133,7 @@ def _without_dead_copies(file: _native.CodeFile, places: list[Function]) -> tupl
     if not alive:
         names = ", ".join(each.symbol for each in places)
         raise NotTraceable(
-            f"{names}: a dead copy that nothing calls: all calls are inlined (link-time optimisation)",
+            f"{names}: a dead copy that nothing calls: all calls are inlined (link-time optimization)",
             remedy="trace one of its callers, or a function that it calls",
         )
     return alive
@@ -144,7 +144,7 @@ def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotTrac
     near = [f"similar names: {', '.join(names)}"] if names else []
     if file.symbols_from in {"symtab", "debug-file"}:
         return NotTraceable(
-            f"{function}: no such function in this build (misspelt, inlined or of another version)",
+            f"{function}: no such function in this build (misspelled, inlined or of another version)",
             remedy="\n".join([*near, "innoscope probes list shows the functions of the catalog"]),
         )
 

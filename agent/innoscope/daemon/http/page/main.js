@@ -155,10 +155,11 @@ async function fetchFindings() {
 function failed(error) {
   if (!(error instanceof api.RequestFailed)) console.error(error);
   document.body.classList.add("stale");
-  const since = page.answered ? ` since ${clock(page.answered / 1000)}` : "";
   const problem = error.status
     ? `responds with ${error.status}: ${error.message}`
-    : `does not respond${since} (${error.message})`;
+    : page.answered
+      ? `has not responded since ${clock(page.answered / 1000)} (${error.message})`
+      : `does not respond (${error.message})`;
   by("live").hidden = false;
   by("banners").replaceChildren(
     el(
