@@ -85,6 +85,7 @@ def test_jobs_of_a_slow_kind_are_not_stuck(workers: Workers) -> None:
     assert third.wait(PATIENCE_S)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_dies_is_replaced_and_its_job_is_notified(workers: Workers) -> None:
     lost, done = threading.Event(), threading.Event()
 
