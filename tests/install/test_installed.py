@@ -79,7 +79,7 @@ def sql(machine: Machine, *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def before(machine: Machine) -> tuple[set[str], str]:
-    """Return all files and accounts before the installation."""
+    """Return the files and accounts that existed before the installation."""
     return machine.files(), accounts(machine)
 
 

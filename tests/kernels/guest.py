@@ -60,7 +60,7 @@ def run(kernel: Kernel, variant: Variant, timeout_s: float) -> dict[str, Any]:
 
 
 def _console(command: list[str], timeout_s: float, folder: Path) -> str:
-    """Run the machine until it switches itself off or the timeout expires; return its console output."""
+    """Run the machine until it powers off or the timeout expires; return its console output."""
     path = folder / "console"
     with Keeper() as keeper, path.open("wb") as log:
         machine = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

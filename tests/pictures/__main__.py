@@ -19,7 +19,7 @@ _TOP = 34
 
 
 def main(folder: Path) -> None:
-    """Draw all dashboards, and the upper part of one for the README."""
+    """Render all dashboards, and the upper part of one for the README."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
         Path(name).chmod(0o755)  # the agent runs as nobody

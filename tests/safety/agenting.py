@@ -41,7 +41,7 @@ class Scrape:
         return self.values.get((f"innoscope_{name}", tuple(sorted(labels.items()))))
 
     def named(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
-        """Return all series of a metric, by their labels."""
+        """Return all series of a metric, keyed by their labels."""
         return {labels: value for (one, labels), value in self.values.items() if one == f"innoscope_{name}"}
 
     def why(self, collector: str) -> str | None:

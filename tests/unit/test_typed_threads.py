@@ -1,4 +1,4 @@
-"""Several threads may use a type for the first time at once. With msgspec alone, this would crash."""
+"""Several threads can use a type for the first time simultaneously. With msgspec alone, this would crash."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def run_checks(
 
 
 def checks(known: KnownLayout, variables: Callable[[], Mapping[str, float | str]]) -> tuple[Check, ...]:
-    """Return the checks of the layout's values. ``variables`` returns the server's system variables."""
+    """Return the checks for the layout's values. ``variables`` returns the server's system variables."""
     file = _installed()
     made = [_at_most(lower, upper) for lower, upper in file.checks]
     lists = [_list(pages, path, file.pool, variables) for pages, path in known.witnesses.items()]

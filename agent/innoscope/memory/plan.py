@@ -109,7 +109,10 @@ class _Planner:
     terms: dict[str, Term] = field(default_factory=dict)
 
     def reading(self, value: str, source: Source) -> PlannedValue:
-        """Return a plan for reading the value from ``source``. Raise _SourceMissing."""
+        """Return a plan for reading the value from ``source``.
+
+        Raise _SourceMissing if this build lacks one of its symbols, members or variables.
+        """
         when = least = flags = reserve = None
         if source.paths:
             terms = tuple(self._member(path, pointers=bool(source.least)) for path in source.paths)

@@ -243,7 +243,7 @@ class Attachment:
                 point.probes.remove(probe)
 
     def disable(self) -> None:
-        """Detach everything and keep it detached until ``enable``, even if another thread attaches now."""
+        """Detach everything. Until ``enable`` is called, nothing can be attached, not even by other threads."""
         self._disabled = True
         self.detach()
 

@@ -1,4 +1,4 @@
-"""Store individual snapshots, so that any period can be extracted. Uses neither I/O nor the clock."""
+"""Store individual snapshots, so that any period can be extracted. Performs no I/O and reads no clock."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ impl Words {
     }
 }
 
-/// Return whether `_name` before a string names its character set.
+/// Return whether `name` is a character set. `_name` before a string is then a character set introducer.
 pub fn is_character_set(name: &[u8]) -> bool {
     let mut buffer = [0; MAX_LENGTH];
     upper_case(name, &mut buffer).is_some_and(|name| CHARACTER_SETS.contains(&name))

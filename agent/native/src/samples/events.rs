@@ -281,8 +281,8 @@ fn event_id(event: &OwnedFd) -> io::Result<u64> {
     long(&words, 8).ok_or_else(|| io::Error::other("a short read from an event"))
 }
 
-/// Raise our limit on open files to the maximum, because each clock needs a descriptor. If that fails,
-/// opening the clocks reports it.
+/// Raise our limit on open files to the maximum, because each clock needs a descriptor. Errors
+/// are ignored: if the limit is too low, opening a clock fails.
 fn raise_descriptor_limit() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);

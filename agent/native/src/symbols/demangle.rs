@@ -15,7 +15,7 @@ const MAX_ARGUMENTS: usize = 40;
 /// Recursion limits, in the order in which they are tried. Most names need only the first; even the last one
 /// cannot overflow the stack.
 const DEPTHS: [u32; 5] = [32, 40, 48, 56, 62];
-/// A name whose parse fails after more CPU time (ns) than this is assumed to be crafted to be expensive. It
+/// A name whose parse fails after more CPU time (ns) than this is assumed to be crafted to waste time. It
 /// is not parsed again with a deeper limit, which could cost 16 times as much.
 const MAX_PARSE_NS: i64 = 300_000;
 /// Once failed parses of such names have cost this much CPU time (ns) in total, only the first recursion

@@ -41,8 +41,7 @@ pub const NAME: usize = 4 << 10;
 /// Maximum number of names at one address that are compared to choose the best one. Identical code folding
 /// produces up to 100.
 pub const ALIASES: usize = 256;
-/// Maximum depth of nested functions that are searched for the innermost one. Compilers nest at most two
-/// functions.
+/// Maximum number of enclosing symbols that a lookup tries. Compilers nest at most two functions.
 pub const NESTING: usize = 64;
 /// Maximum number of symbols that one lookup by prefix may return: enough for all symbols of a server.
 pub const NAMED: usize = 256 << 10;
