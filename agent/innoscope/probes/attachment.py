@@ -243,7 +243,7 @@ class Attachment:
                 point.probes.remove(probe)
 
     def disable(self) -> None:
-        """Detach everything. Until ``enable`` is called, nothing can be attached, not even by other threads."""
+        """Detach everything. Until ``enable`` is called, no thread can attach anything."""
         self._disabled = True
         self.detach()
 

@@ -9,7 +9,8 @@ from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.target.choice import NotChosen
 
-#: Failure reason for each error number from the server, the client library or the kernel (mysqld_error.h, errmsg.h, errno.h).
+#: Failure reason for each error number from the server, the client library or the kernel (mysqld_error.h,
+#: errmsg.h, errno.h).
 _REASONS: Final = {
     errno.ESRCH: "refused",  # the server has exited
     1040: "refused",  # too many connections
