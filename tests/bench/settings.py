@@ -24,7 +24,7 @@ class Settings:
     snapshots: int = 5  #: snapshots by a warm process in each round of ``speed``
     gap_rounds: int = 20
     gap_window: float = 3.0
-    pause: float = 0.05  #: between the end of a snapshot and the next one, in ``gap``
+    pause: float = 0.05  #: between the end of a snapshot and the start of the next, in ``gap``
     seconds: float = 600.0  #: duration of the long run in ``overhead``
     pair_rounds: int = 60
     pair_window: float = 2.0

@@ -140,7 +140,7 @@ def _cpu_of_children_s() -> float:
 
 
 def _summary(output: str) -> str:
-    """Return the lines of the output that show the error, frames in our own code and the input's file."""
+    """Return the lines of the output that show the error, frames in our own code and the input file."""
     lines = [line[:300] for line in output.splitlines() if _REPORTED.search(line)]
     return "\n".join(lines[-40:])
 

@@ -80,7 +80,7 @@ def of_file(path: Path) -> Iterator[bytes]:
 
 
 def _frames(data: bytes, address: int) -> Iterator[Part]:
-    """Yield an .eh_frame section for each of several positions: a CIE, then entries that refer to it."""
+    """Yield small .eh_frame sections, each with a CIE and the FDEs from a different part of ``data``."""
     entries = list(_entries(data))
     common = [(start, end) for start, end in entries if data[start + 4 : start + 8] == bytes(4)]
     for number in range(_PARTS):

@@ -1,4 +1,4 @@
-"""Test that concurrent bpftrace programs do not end each other."""
+"""Test that a bpftrace program keeps counting when another one exits."""
 
 from __future__ import annotations
 

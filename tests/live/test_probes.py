@@ -1,4 +1,4 @@
-"""Test that after a workload, the counts of probes equal those of the server and of bpftrace."""
+"""Test that after a workload, probe counts match those of the server and of bpftrace."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Memory limit for the files of all processes, as in limits.rs.
 ALL_BYTES: Final = 384 * MIB
 _PROCESSES, _FILES = 10, 2
-#: A program that maps as code the files that its arguments name.
+#: A C program that maps the files given as arguments as executable.
 _MAPPING: Final = """
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""A sensor that treats hostile processes as servers still watches the real server."""
+"""A sensor that takes hostile processes for servers still watches the real server."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _SUN_PATH = 107  # maximum length of a Unix socket's path in bytes, without the 
 
 @contextmanager
 def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
-    """Yield a path of the server's socket for connect(2), valid within the context.
+    """Yield a path to the server's socket for connect(2), valid within the context.
 
     Raise SqlFailed if the path is long and its folder cannot be opened.
 

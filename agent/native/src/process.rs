@@ -100,7 +100,7 @@ impl UnwoundThread {
 }
 
 impl Process {
-    /// Open the process's modules and prepare the method. `cached_program` is what
+    /// Open the process's modules and prepare the snapshot method. `cached_program` is what
     /// [`Process::relocated_program`] returned earlier on the same kernel.
     ///
     /// Errors: `Gone`, `Rights`, `Arch`, `Bpf`, `Procfs`, `Internal`.

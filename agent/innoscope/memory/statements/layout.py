@@ -48,7 +48,7 @@ class Accessor(Entry, frozen=True):
 
 
 class Members(Entry, frozen=True):
-    """The members of a connection, in addition to those in owners.yaml."""
+    """The members of THD that describe its statement, in addition to those in owners.yaml."""
 
     query: Place
     command: Place

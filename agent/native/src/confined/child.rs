@@ -17,7 +17,7 @@ use crate::symbols::{ElfFile, Inlines};
 /// `inlines`). The response to each of these lines is one line.
 ///
 /// # Errors
-/// If the process cannot be confined, or the parent has exited.
+/// Returns an error if the process cannot be confined, or if reading a request or writing a response fails.
 pub fn serve() -> io::Result<()> {
     // SAFETY: the parent passes an open file at this descriptor, and nothing else in this process owns it.
     let file = unsafe { File::from_raw_fd(FILE) };

@@ -137,7 +137,7 @@ impl OffCpu {
         self.configure()
     }
 
-    /// Stop counting, account for all threads up to the end, and return the end time in ns of
+    /// Stop counting, bring each thread's account up to the end, and return the end time in ns of
     /// CLOCK_MONOTONIC.
     pub fn end(&mut self) -> Result<u64> {
         let ended = self.set_ahead(1)?;

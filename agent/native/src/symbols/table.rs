@@ -263,7 +263,7 @@ impl SymbolTable {
     }
 
     /// Return, for each of these ELF virtual addresses, the variable that covers it. If several variables
-    /// cover an address, the one that begins last is returned.
+    /// cover an address, the one with the highest start address is returned.
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Named>> {
         let mut found: Vec<Option<Named>> = vec![None; addresses.len()];
         for table in &self.tables {
