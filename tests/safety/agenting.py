@@ -62,10 +62,11 @@ class Running(DaemonProcess):
     ) -> None:  # fmt: skip
         super().__init__("agent", ready_s, _END_S, by_hand=by_hand)
         self.sensor = sensor or self.home / "sensor.sock"
+        self.history = self.home / "history"
         config = self.home / "agent.toml"
         inside = server.folder.inside
         config.write_text(
-            f"only_named = true\n[own]\n{own}\n"
+            f"only_named = true\n[own]\n{own}\n[history]\ndirectory = '{self.history}'\n"
             f"[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\n" + "\n".join(options)
         )
         self._command = [

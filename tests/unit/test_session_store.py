@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
@@ -27,13 +28,15 @@ KILL_EVERY = count(quick=12, full=1)
 
 
 def store(folder: Path, clock: Clock, bounds: Bounds | None = None) -> HistoryStore:
+    """Return a store for a folder to which no other one writes any more."""
+    (folder / ".lock").unlink(missing_ok=True)
     made = HistoryStore(folder, bounds or Bounds(), clock, clock)
     made.prepare()
     return made
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
 def test_samples_are_in_a_file_after_five_minutes_and_at_the_end(tmp_path: Path) -> None:
@@ -51,7 +54,7 @@ def test_samples_are_in_a_file_after_five_minutes_and_at_the_end(tmp_path: Path)
     assert one.counts.rows == 6
     part = tmp_path / "2023-11-14T22Z.000001-000001"
     assert {path.name: path.stat().st_mode & 0o777 for path in part.iterdir()} == dict.fromkeys(
-        ("samples.parquet", "snapshots.parquet", "stacks.parquet", "digests.parquet"), 0o640
+        ("samples.parquet", "snapshots.parquet", "stacks.parquet", "digests.parquet", "cursor.json"), 0o640
     )
     assert part.stat().st_mode & 0o777 == 0o750
 
@@ -98,7 +101,7 @@ def test_idle_server_costs_only_its_snapshots(tmp_path: Path) -> None:
     one.add("orders", batch(START, range(0)))
     one.close()
     (part,) = files.live_parts(tmp_path)
-    assert [path.name for path in part.path.iterdir()] == ["snapshots.parquet"]
+    assert sorted(path.name for path in part.path.iterdir()) == ["cursor.json", "snapshots.parquet"]
 
 
 def test_many_rows_are_written_before_the_time(tmp_path: Path) -> None:
@@ -277,8 +280,9 @@ def test_damaged_part_is_reported_and_does_not_stop_the_others(tmp_path: Path) -
 
 def test_folder_that_cannot_be_created_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    one = HistoryStore(tmp_path / "file" / "history", Bounds(), Clock(), Clock())
     with pytest.raises(CannotWrite, match="cannot write the history to") as error:
-        store(tmp_path / "file" / "history", Clock())
+        one.prepare()
     assert "history.directory" in (error.value.remedy or "")
 
 
@@ -301,7 +305,7 @@ def test_samples_are_kept_for_the_next_attempt_if_a_write_fails(tmp_path: Path) 
 def test_samples_are_dropped_and_counted_if_writing_keeps_failing(tmp_path: Path) -> None:
     clock = Clock()
     one = store(tmp_path / "history", clock, Bounds(part_rows=30))
-    (tmp_path / "history").rmdir()
+    shutil.rmtree(tmp_path / "history")
     for second in range(100):
         one.add("orders", batch(START + second))
     assert one.counts.lost_rows == 300
@@ -355,3 +359,40 @@ def test_links_and_pipes_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic links"):
         _native.history_check("samples", tmp_path / "link")
+
+
+def test_cursor_is_stored_with_the_samples_and_survives_a_merge(tmp_path: Path) -> None:
+    clock = Clock()
+    one = store(tmp_path, clock)
+    assert one.cursor == {}
+    for minute in range(0, 20, 10):
+        one.cursor = {"orders": 1_000 + minute}
+        one.add("orders", batch(START + 60 * minute))
+        clock.now = START + 60 * minute + 310
+        one.tick()
+    assert store(tmp_path, clock).cursor == {"orders": 1_010}
+    one.cursor = {"orders": 9_999}  # its samples were lost
+    clock.now += HOUR
+    one.tick()
+    assert [name[15:] for name in names(tmp_path)] == ["000001-000002"]
+    assert store(tmp_path, clock).cursor == {"orders": 1_010}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"orders": "1"}', '{"orders": true}', "\xff", "[" * 100_000])
+def test_damaged_cursor_is_ignored(tmp_path: Path, content: str) -> None:
+    one = store(tmp_path, Clock())
+    one.cursor = {"orders": 1}
+    one.add("orders", batch(START))
+    one.close()
+    (part,) = files.live_parts(tmp_path)
+    (part.path / "cursor.json").write_text(content)
+    assert store(tmp_path, Clock()).cursor == {}
+
+
+def test_folder_to_which_another_agent_writes_is_refused(tmp_path: Path) -> None:
+    first = store(tmp_path, Clock())
+    second = HistoryStore(tmp_path, Bounds(), Clock(), Clock())
+    with pytest.raises(CannotWrite, match="another agent writes to it"):
+        second.prepare()
+    del first
+    second.prepare()

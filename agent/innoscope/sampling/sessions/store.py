@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import logging
 import os
 import shutil
@@ -21,6 +23,7 @@ from innoscope.sampling.sessions.model import stack_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
     from innoscope.sampling.sessions.model import Batch
 
@@ -35,8 +38,14 @@ RETRY_S: Final = 30.0
 _STEP_S: Final = 60.0
 #: Seconds for which the clock must not have stepped before files are removed because of their age.
 _STEADY_S: Final = 3_600.0
-#: Mode of the folders; files get 0640 (agent/native/src/history/file.rs).
+#: Modes of folders and files, as in agent/native/src/history/file.rs.
 _FOLDER_MODE: Final = 0o750
+_FILE_MODE: Final = 0o640
+#: File that the writer has locked.
+_LOCK: Final = ".lock"
+#: File with the cursor at the time of writing, and its maximum size.
+_CURSOR: Final = "cursor.json"
+_MAX_CURSOR_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +72,9 @@ class Counts:
 
 
 class HistoryStore:
-    """The writer of a history. Not thread-safe; only one process may write to a folder.
+    """The writer of a history. Not thread-safe. The folder is locked while the writer exists.
 
+    ``cursor`` is stored with the samples. Set it to the position after the samples before you add them.
     ``on_step`` is called between any two changes on the disk, with the name of the next one.
     """
 
@@ -78,6 +88,7 @@ class HistoryStore:
     ) -> None:
         self.folder = folder
         self.counts = Counts()
+        self.cursor: dict[str, int] = {}
         self._bounds = bounds
         self._clock, self._monotonic, self._step = clock, monotonic, on_step
         self._open: dict[int, HistoryHour] = {}
@@ -87,11 +98,13 @@ class HistoryStore:
         self._offset = clock() - monotonic()
         self._steady_since = monotonic()
         self._damaged: set[Path] = set()
+        self._lock: BinaryIO | None = None
 
     def prepare(self) -> None:
         """Create the folder, and remove what a killed writer left behind. Raise CannotWrite."""
         try:
             self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            self._lock_folder()
             for path in self.folder.iterdir():
                 if path.name.startswith(HIDDEN) and path.is_dir():
                     shutil.rmtree(path)
@@ -99,12 +112,25 @@ class HistoryStore:
             self._next = max((part.last for part in parts), default=0) + 1
             for part in files.replaced(parts):
                 self._remove(part)
+            if parts:
+                self.cursor = _cursor_of(max(parts, key=lambda part: part.last))
             self.counts.bytes = sum(part.bytes for part in files.all_parts(self.folder))
         except OSError as error:
             raise CannotWrite(
                 f"cannot write the history to {self.folder}: {error.strerror}",
-                remedy="history.directory in agent.toml must be a folder that the agent's user may write to",
+                remedy="history.directory in agent.toml must be a folder of its own, writable for the agent",
             ) from error
+
+    def _lock_folder(self) -> None:
+        """Lock the folder until this process exits. Raise OSError if another process has locked it."""
+        if self._lock is None:
+            lock = (self.folder / _LOCK).open("ab")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.close()
+                raise OSError(error.errno, "another agent writes to it") from error
+            self._lock = lock
 
     def add(self, server: str, batch: Batch) -> None:
         """Add samples. Write them if a limit is reached."""
@@ -174,12 +200,20 @@ class HistoryStore:
         try:
             self._step("write")
             store.write(partial)
+            self._write_cursor(partial)
             self._publish(partial)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         self.counts.rows += store.rows
         store.clear(written=True)
+
+    def _write_cursor(self, partial: Path) -> None:
+        with (partial / _CURSOR).open("w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), _FILE_MODE)
+            json.dump(self.cursor, file)
+            file.flush()
+            os.fsync(file.fileno())
 
     def _maintain(self, recent: set[int]) -> None:
         try:
@@ -230,6 +264,8 @@ class HistoryStore:
                 if inputs:
                     self._step("merge")
                     history_merge(table, inputs, partial / f"{table}.parquet")
+            with suppress(FileNotFoundError):
+                shutil.copy(parts[-1].path / _CURSOR, partial / _CURSOR)
             durable = self._publish(partial)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -287,6 +323,16 @@ class HistoryStore:
             _log.warning(what, extra={"reason": why, "folder": str(self.folder / name)})
         self.counts.failures += 1
         self.counts.failure = why
+
+
+def _cursor_of(part: Part) -> dict[str, int]:
+    """Return the cursor of a part; empty if there is none, or if it is damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        with (part.path / _CURSOR).open("rb") as file:
+            cursor = json.loads(file.read(_MAX_CURSOR_BYTES))
+        if isinstance(cursor, dict) and all(type(number) is int for number in cursor.values()):
+            return cursor
+    return {}
 
 
 def _ends(parts: Sequence[Part]) -> dict[Part, float]:
