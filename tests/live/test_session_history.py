@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from innoscope import _native
 from innoscope.sampling.sessions import files
 from innoscope.sampling.sessions.store import Bounds, HistoryStore
 from safety.agenting import Running
+from safety.command import innoscope
 from safety.sensing import Sensing
 from servers import Server
 from unit.session_samples import START, Clock, batch, rows
@@ -56,7 +58,13 @@ def test_lock_convoy_has_the_seconds_of_the_metric(server: Server) -> None:
         agent.terminate()
         by_wait = seconds(agent.history, "samples", "wait")
         observed = seconds(agent.history, "snapshots", "server")
+        done = innoscope("history", "5m", "--by", "wait", "--dir", agent.history, "--json")
 
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    by_command = {group["wait"]: group["seconds"] for group in answer["groups"]}
+    assert by_command["row_lock"] == pytest.approx(by_wait["row_lock"], abs=0.01)
+    assert answer["observed_seconds"]["under test"] == pytest.approx(observed["under test"], abs=0.01)
     assert total is not None
     assert total > (CONVOY_S - 2) * WAITERS
     assert by_wait["row_lock"] == pytest.approx(total, abs=0.01)

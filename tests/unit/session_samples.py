@@ -54,7 +54,7 @@ def rows(folder: Path) -> dict[tuple[int, int], int]:
         "samples",
         [path for path in paths if path.exists()],
         span=(0, 1 << 62),
-        by=["at", "tid"],
+        by=["taken_at", "tid"],
         filters=[],
         most_groups=100_000,
     )

@@ -7,7 +7,7 @@ use parquet::schema::types::TypePtr;
 
 /// One row per busy thread and snapshot.
 pub const SAMPLES: &str = "message samples {
-    REQUIRED INT64 at (TIMESTAMP(MICROS,true));
+    REQUIRED INT64 taken_at (TIMESTAMP(MICROS,true));
     REQUIRED DOUBLE weight;
     REQUIRED BYTE_ARRAY server (UTF8);
     REQUIRED INT32 tid;
@@ -42,7 +42,7 @@ pub const TEXTS: [&str; 10] = [
 
 /// One row per snapshot, also of an idle server: the time that was observed.
 pub const SNAPSHOTS: &str = "message snapshots {
-    REQUIRED INT64 at (TIMESTAMP(MICROS,true));
+    REQUIRED INT64 taken_at (TIMESTAMP(MICROS,true));
     REQUIRED DOUBLE weight;
     REQUIRED BYTE_ARRAY server (UTF8);
 }";
