@@ -12,6 +12,7 @@ import pytest
 
 from innoscope.daemon.agent.config import History
 from innoscope.daemon.agent.session_recorder import SessionRecorder
+from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.client import SensorDown, ServerSamples
 from innoscope.daemon.protocol.messages import BadMessage
 from innoscope.daemon.protocol.sample_encoding import decode_samples, encode_samples
@@ -121,6 +122,26 @@ def test_statement_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             START + number / 100, 1.0, [busy(1, query=replace(QUERY, digest_text=f"SELECT {number}"))]
         )
     assert len(samples.since(0)[1].digests) <= 10
+
+
+def test_names_of_a_hostile_server_do_not_make_a_reply_too_large() -> None:
+    samples = SampleBuffer()
+    for second in range(3):
+        threads = []
+        for tid in range(1, 3_001):
+            name = f"{second} {tid} " + "\x01" * 500
+            query = replace(QUERY, user=name, db=name, digest_text=name * 5)
+            threads.append(busy(tid, query=query))
+        samples.add(START + second, 1.0, threads)
+    cursor, seen = 0, 0
+    while True:
+        cursor, found = samples.since(cursor)
+        if not found.snapshots:
+            break
+        assert len(json.dumps(encode_samples(found))) < messages.REPLY_BYTES
+        assert decoded(through_json(encode_samples(found))) == found
+        seen += sum(len(one.tids) for one in found.snapshots)
+    assert seen == 9_000
 
 
 def corrupted(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

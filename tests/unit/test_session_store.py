@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from innoscope import _native
 from innoscope.common.errors import CannotWrite
 from innoscope.sampling.sessions import files
-from innoscope.sampling.sessions.model import digest_id, stack_id
+from innoscope.sampling.sessions.model import Batch, Sampled, digest_id, stack_id
 from innoscope.sampling.sessions.store import Bounds, HistoryStore
 from scale import count
 from unit.session_samples import STACK, START, STATEMENT, Clock, batch, rows, shape
@@ -396,3 +398,48 @@ def test_folder_to_which_another_agent_writes_is_refused(tmp_path: Path) -> None
         second.prepare()
     del first
     second.prepare()
+
+
+def test_day_of_a_hundred_busy_threads_is_small(tmp_path: Path) -> None:
+    """100 threads change statement, wait class and stack at random, every second."""
+    hours = count(quick=1, full=24)
+    random = Random(1)  # noqa: S311 - not for cryptography
+    waits = ("row_lock", "on_cpu", "page_read", "fsync_redo", "mutex_wait")
+    names = [f"function_number_{number}(THD*, char const*, unsigned long)" for number in range(500)]
+    stacks = [tuple(random.choices(names, k=25)) for _ in range(300)]
+    statements = [f"SELECT `column_{number}` FROM `table` WHERE `id` = ?" for number in range(200)]
+    shapes = [
+        shape(random.choice(waits), f"user{number % 5}", random.choice(stacks))._replace(
+            digest=digest_id(random.choice(statements))
+        )
+        for number in range(5_000)
+    ]
+    digests = {digest_id(text): text for text in statements}
+    tids, connections, none = list(range(2_000, 2_100)), list(range(70_000, 70_100)), [None] * 100
+    columns = [[random.randrange(len(shapes)) for _ in tids] for _ in range(600)]
+    clock = Clock()
+    one = store(tmp_path, clock)
+    began = time.process_time()
+    for second in range(0, hours * HOUR, 600):
+        snapshots = []
+        for step in range(600):
+            clock.now = START + second + step + random.random() / 100
+            weight = 1 + random.random() / 1_000
+            snapshots.append(Sampled(int(clock.now * 1e6), weight, tids, columns[step], connections, none))
+        one.add("orders", Batch(shapes, snapshots, digests))
+        one.tick()
+    one.close()
+    seconds = time.process_time() - began
+    clock.now = START + (hours + 1) * HOUR
+    one.tick()
+    parts = files.live_parts(tmp_path)
+    total = sum(part.bytes for part in parts)
+    day = total * 24 / hours
+    samples = hours * HOUR * 100
+    assert sum(_native.history_check("samples", part.file("samples")) for part in parts) == samples
+    print(
+        f"{hours} h: {total / 1e6:.1f} MB in {len(parts)} parts, {total / samples:.2f} bytes per sample, "
+        f"{day / 1e6:.0f} MB per day, {seconds:.1f} s of CPU time"
+    )
+    assert len(parts) == hours
+    assert day < 200e6
