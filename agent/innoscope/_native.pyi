@@ -6,6 +6,8 @@ stated otherwise; times are nanoseconds; sizes are bytes. Failures are raised as
 """
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, Protocol, final
 
 class NativeError(Exception):
@@ -14,8 +16,8 @@ class NativeError(Exception):
     Kinds: ``gone`` (the process exited), ``rights`` (EPERM or EACCES from the kernel), ``traced`` (another
     debugger is attached), ``bpf`` (this kernel cannot run the BPF program), ``perf`` (this kernel cannot open
     the perf events), ``procfs`` (this kernel lacks a file in /proc), ``elf`` (not a usable ELF file),
-    ``arch`` (another CPU architecture), ``internal`` (a bug), ``pack`` (a rejected symbol pack). Only
-    ``pack`` has a remedy, which may be None.
+    ``arch`` (another CPU architecture), ``internal`` (a bug), ``pack`` (a rejected symbol pack), ``damaged``
+    (a damaged file of the history). Only ``pack`` has a remedy, which may be None.
     """
 
 @final
@@ -427,6 +429,81 @@ def normalise(
 ) -> tuple[str, str]:
     """Return two normalized texts of an SQL statement: one truncated to ``max_chars`` characters, and the
     complete text by the rules of MySQL 9, regardless of ``mysql_9``. See ``sampling.digests``."""
+
+#: The texts of a sample, in the order of the columns.
+HISTORY_TEXTS: list[str]
+
+@final
+class HistoryHour:
+    """The samples of an hour that are not in a file yet. Thread-safe."""
+
+    #: The number of samples, and the estimated size of everything that is not in a file yet.
+    rows: int
+    used_bytes: int
+    #: Whether there is no snapshot, not even one without busy threads.
+    empty: bool
+    def __new__(cls) -> HistoryHour: ...
+    def add(
+        self,
+        server: str,
+        shapes: Sequence[tuple[tuple[str | None, ...], int]],
+        snapshots: Sequence[
+            tuple[int, float, Sequence[int], Sequence[int], Sequence[int | None], Sequence[int | None]]
+        ],
+    ) -> None:
+        """Add snapshots: the time in Unix microseconds, the weight in seconds, and for each busy thread the
+        id, the position of its shape in ``shapes``, its connection, and the connection that it waits for. A
+        shape has texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack. Raise ValueError."""
+
+    def add_stack(self, stack: int, functions: Sequence[str]) -> None:
+        """Add the functions of a stack, innermost first, unless the hour's files contain them."""
+
+    def add_digest(self, digest: str, text: str) -> None:
+        """Add the text of a digest, unless the hour's files contain it."""
+
+    def write(self, folder: PathLike[str]) -> None:
+        """Write one file per table that has rows, and wait until they are on the disk. Raise OSError."""
+
+    def clear(self, written: bool) -> None:
+        """Forget the samples, because they have been written or because they are given up."""
+
+def history_check(table: str, path: PathLike[str]) -> int:
+    """Return the number of rows of a file. Raise OSError, or NativeError if the file is damaged."""
+
+def history_merge(table: str, inputs: Sequence[PathLike[str]], output: PathLike[str]) -> None:
+    """Write the rows of several files into one, without decoding them. Raise OSError or NativeError."""
+
+def history_group(
+    table: str,
+    files: Sequence[PathLike[str]],
+    *,
+    span: tuple[int, int],
+    by: Sequence[str],
+    filters: Sequence[tuple[str, Sequence[str | None], bool]],
+    most_groups: int,
+) -> tuple[
+    list[tuple[list[int | str | None], float, int]],
+    tuple[float, int],
+    tuple[int, int] | None,
+    list[tuple[Path, str]],
+]:
+    """Group the rows of a time span (Unix microseconds) by columns.
+
+    A filter is a column, the wanted values, and whether the beginning of a value suffices. Return the groups,
+    largest first, with the sum of their weights and the number of rows; the same for rows beyond
+    ``most_groups``; the times of the first and the last row; and the files that could not be read, with the
+    reasons. If a column has too many different values, the rest are shown as "(other values)".
+    """
+
+def history_stacks(
+    files: Sequence[PathLike[str]], wanted: Sequence[int]
+) -> tuple[dict[int, list[str]], list[tuple[Path, str]]]:
+    """Return the functions of stacks, innermost first, and the files that could not be read."""
+
+def history_digests(
+    files: Sequence[PathLike[str]], wanted: Sequence[str]
+) -> tuple[dict[str, str], list[tuple[Path, str]]]:
+    """Return the texts of digests, and the files that could not be read."""
 
 #: Symbols of the functions that ``calibration_run`` calls. At a hit, the kernel emulates the first
 #: instruction of CALIBRATION_FUNCTION, but has to single-step that of the other function out of line.

@@ -25,6 +25,7 @@ from bench import (
     overhead,
     probes,
     profile,
+    sessions,
     speed,
     toggle,
 )
@@ -43,6 +44,7 @@ _BENCHES = {
     "probes": probes,
     "diagnose": diagnose,
     "agent": agent,
+    "sessions": sessions,
     "toggle": toggle,
     "profile": profile,
     "fleet": fleet,

@@ -58,14 +58,16 @@ class Running(DaemonProcess):
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
         by_hand: bool = False, under: Iterable[str] = (), program: Iterable[str] = (INNOSCOPE,),
-        own: str = "cpu_budget = 0", ready_s: float = _READY_S,
+        own: str = "cpu_budget = 0", ready_s: float = _READY_S, history: bool = True,
     ) -> None:  # fmt: skip
         super().__init__("agent", ready_s, _END_S, by_hand=by_hand)
         self.sensor = sensor or self.home / "sensor.sock"
+        self.history = self.home / "history"
         config = self.home / "agent.toml"
         inside = server.folder.inside
         config.write_text(
             f"only_named = true\n[own]\n{own}\n"
+            f"[history]\ndirectory = '{self.history}'\nenabled = {str(history).lower()}\n"
             f"[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\n" + "\n".join(options)
         )
         self._command = [

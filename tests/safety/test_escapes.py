@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,8 @@ import pytest
 
 from innoscope.cli import main
 from innoscope.common.errors import ExitCode
+from innoscope.sampling.sessions.model import Batch, Sampled, Shape
+from innoscope.sampling.sessions.store import Bounds, HistoryStore
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
 from safety.terminal import (
@@ -91,9 +94,21 @@ def _write_files(scene: Scene) -> None:
     record = (files / "top.rec").read_bytes()
     (files / "forged.rec").write_bytes(record.replace(b'"other"', json.dumps(evil).encode()))
     (files / "garbage").write_bytes(EVIL * 100)
+    _write_history(files / "history")
     (files / "agent.toml").write_text(
         f'[sql]\ndefaults_file = "/{_toml}"\n[web]\nlisten_address = "{_toml}"\n'
     )
+
+
+def _write_history(folder: Path) -> None:
+    """Write a history in which all names are hostile."""
+    name = EVIL.decode(errors="replace")
+    now = int(time.time() * 1e6)
+    store = HistoryStore(folder, Bounds())
+    store.prepare()
+    hostile = Shape("connection", name, name, "0" * 32, name, name, name, None, name, name, (name, name))
+    store.add(name, Batch([hostile], [Sampled(now, 1.0, [1], [0], [1], [None])], {"0" * 32: name}))
+    store.close()
 
 
 _toml = "".join(f"\\U{ord(letter):08x}" for letter in evil if letter < "\ud800")
@@ -245,6 +260,16 @@ RUNS: dict[str, list[Run]] = {
         run("{files}/garbage"),
         run("{files}/top.rec", "--at", evil),
     ],
+    "history report": [
+        run("--dir", "{files}/history", "--by", "user,wait,stack,digest"),
+        run("--dir", "{files}/history", "--by", "user,wait,stack,digest", "--json"),
+        run("--dir", "{files}/history", "--flame", "{out}/flame.svg"),
+        run("--dir", "{files}"),
+        run("--by", evil),
+        run("--where", evil),
+        run("--dir", "{files}/history", "--server", evil),
+    ],
+    "history sql": [run("--dir", "{files}/history", f"SELECT '{evil}'"), run(evil, "--dir", "{files}")],
     "toggle list": [run(*_P), run(*_P, "--json"), run(*_REFUSING)],
     "toggle show": [run("spin_rounds", *_P), run("spin_rounds", *_P, "--json"), run(evil, *_P)],
     "toggle plan": [

@@ -35,6 +35,7 @@ COMMANDS = {
     "watch": "Wait for a stall, and write it to an incident file.",
     "profile": "Profile CPU time, or with --off-cpu waiting time.",
     "trace": "Trace one function: call rate, latency, callers, arguments.",
+    "history": "Show what busy threads did in the last hours, from files.",
     "diff": "Compare two dumps, recordings or incident files.",
     "replay": "Play back a recording of `top --record`.",
     "targets": "List the MySQL and MariaDB servers on this host.",

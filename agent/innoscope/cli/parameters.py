@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d|)", re.ASCII)
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", re.ASCII)
 _LONGEST_S = 366 * 86_400.0
 
 
@@ -46,6 +48,38 @@ class Duration(_ParamType):
             limits = f"{_shown(self._least)} to {_shown(self._most)}"
             self.fail(f"{value!r} is out of range: {limits}", param, ctx)
         return seconds
+
+
+class Moment(_ParamType):
+    """A Unix time, given as ``now``, ``-15m``, ``14:05`` (local time) or ``2026-01-31T14:05``.
+
+    ``14:05`` is the last such time that has passed.
+    """
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the Unix time. Fail with a usage error if it is malformed."""
+        if isinstance(value, float):
+            return value
+        now = datetime.now().astimezone()
+        try:
+            return self._parsed(value.strip(), now)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a time: use now, -15m, 14:05 or 2026-01-31T14:05", param, ctx)
+
+    @staticmethod
+    def _parsed(text: str, now: datetime) -> float:
+        if text == "now":
+            return now.timestamp()
+        if text.startswith("-") and (match := _DURATION.fullmatch(text[1:])):
+            return now.timestamp() - float(match[1]) * _UNITS[match[2]]
+        if match := _CLOCK.fullmatch(text):
+            moment = now.replace(
+                hour=int(match[1]), minute=int(match[2]), second=int(match[3] or 0), microsecond=0
+            )
+            return (moment if moment <= now else moment - timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
 
 
 def _shown(seconds: float) -> str:

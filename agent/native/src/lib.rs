@@ -9,6 +9,7 @@
 //! - `samples` counts the stacks that BPF programs or perf events send.
 //! - `perf_event` opens perf events and reads their ring buffers.
 //! - `digest` normalizes SQL statements, so that literals can be discarded.
+//! - `history` writes and reads the files of the active session history.
 //! - `layout` finds the offsets of the members of global variables and types.
 //! - `python` and `python_*` are the interface to Python.
 
@@ -23,6 +24,7 @@ pub mod confined;
 pub mod digest;
 pub mod error;
 pub mod flamegraph;
+pub mod history;
 pub mod layout;
 pub mod maps;
 pub mod memory;
@@ -40,6 +42,8 @@ pub mod programs;
 mod python;
 #[cfg(feature = "python")]
 mod python_frames;
+#[cfg(feature = "python")]
+mod python_history;
 #[cfg(feature = "python")]
 mod python_layout;
 #[cfg(feature = "python")]

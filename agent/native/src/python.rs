@@ -521,6 +521,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
     module.add_function(wrap_pyfunction!(normalise, module)?)?;
     crate::python_frames::register(module)?;
+    crate::python_history::register(module)?;
     crate::python_layout::register(module)?;
     crate::python_packs::register(module)?;
     crate::python_probing::register(module)?;

@@ -56,6 +56,15 @@ class Stacks(schema.Entry, frozen=True):
     poll_seconds: Annotated[float, Meta(ge=1, le=60)] = 10
 
 
+class History(schema.Entry, frozen=True):
+    """Settings for the active session history on disk."""
+
+    enabled: bool = True
+    directory: str = "/var/lib/innoscope-agent/history"
+    keep_seconds: Annotated[float, Meta(ge=3600, le=366 * 86_400)] = 7 * 86_400
+    max_bytes: Annotated[int, Meta(ge=16 << 20)] = 2 << 30
+
+
 class Own(schema.Entry, frozen=True):
     """The agent's CPU budget, as a share of one core; 0 means no limit.
 
@@ -120,6 +129,7 @@ class Config(schema.Entry, frozen=True):
     sensor: Sensor = field(default_factory=Sensor)
     sql: Sql = field(default_factory=Sql)
     stacks: Stacks = field(default_factory=Stacks)
+    history: History = field(default_factory=History)
     push: Push = field(default_factory=Push)
     own: Own = field(default_factory=Own)
     watch: Watch = field(default_factory=Watch)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope import __version__
 from innoscope.common import malloc
 from innoscope.common.errors import InnoscopeError
+from innoscope.common.samples import Sample
 from innoscope.common.supervision import Supervisor, Trouble
 from innoscope.daemon.agent import child, incident_watch, privileges
 from innoscope.daemon.agent.collect import Gatherer
@@ -27,6 +28,7 @@ from innoscope.daemon.agent.page import Page
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
 from innoscope.daemon.agent.servers import Servers
+from innoscope.daemon.agent.session_recorder import SessionRecorder
 from innoscope.daemon.agent.stack_history import ProfileStore
 from innoscope.daemon.http import auth
 from innoscope.daemon.http.server import Address, WebServer
@@ -60,6 +62,8 @@ _HANGS_S: Final = 60.0
 _POLL_HANGS_S: Final = 90.0
 #: Seconds allowed at shutdown for sending the remaining profiles.
 _LAST_PUSH_S: Final = 3.0
+#: Seconds allowed at shutdown for writing the remaining samples to the history.
+_LAST_WRITE_S: Final = 3.0
 #: Seconds allowed at shutdown, after the last push, for all threads to exit.
 _END_S: Final = 0.5
 
@@ -91,6 +95,10 @@ class Agent:
         self._store = ProfileStore(
             profiles_client, servers.own_name, config.stacks.keep_seconds, on_new=self._add_chunks
         )
+        self._sessions = SessionRecorder(
+            config.history, profiles_client, servers.own_name, config.stacks.poll_seconds
+        )
+        self._records_sessions = False
         page = Page(
             self._gatherer,
             self._store,
@@ -139,6 +147,8 @@ class Agent:
         start("poll", self._poll, self._config.stacks.poll_seconds + _POLL_HANGS_S)
         if self._config.watch.triggers:
             self._start_incident_watch()
+        if self._config.history.enabled:
+            self._start_history()
         if self._pusher is not None:
             start("push", self._pusher.run, self._pusher.hangs_s)
         self._supervisor.watch(self.ended)
@@ -146,6 +156,8 @@ class Agent:
         if self._pusher is not None:
             self._pusher.end()
             self._supervisor.join("push", _LAST_PUSH_S)
+        if self._records_sessions:
+            self._supervisor.join("history", _LAST_WRITE_S)
         self._servers.workers.close()
         self._supervisor.join_all(_END_S)
 
@@ -160,6 +172,18 @@ class Agent:
             _log.error("cannot capture incidents", extra={"error": error.what, "remedy": error.remedy})
             return
         self._supervisor.start("watch", partial(self._incident_watch.run, self.ended), _HANGS_S)
+
+    def _start_history(self) -> None:
+        try:
+            self._sessions.prepare()
+        except InnoscopeError as error:  # the agent can run without a history
+            _log.error("no history", extra={"error": error.what, "remedy": error.remedy})
+            self._gatherer.history = lambda: [Sample("history_up", 0)]
+            return
+        self._records_sessions = True
+        self._gatherer.history = self._sessions.samples
+        hangs_s = self._config.stacks.poll_seconds + _POLL_HANGS_S
+        self._supervisor.start("history", partial(self._sessions.run, self.ended), hangs_s)
 
     def _poll(self, beat: Beat) -> None:
         """Fetch profiles, record metrics and search for servers every ``stacks.poll_seconds``."""
@@ -249,19 +273,23 @@ def _as_root(config: Config) -> child.OwnSensor | None:
             _log.warning("no sensor", extra={"reason": error.what, "remedy": error.remedy})
             own = None
     if config.watch.triggers:
-        _create_incident_folder(Path(config.watch.directory), account)
+        _create_folder(Path(config.watch.directory), account)
+    if config.history.enabled:
+        _create_folder(Path(config.history.directory), account)
     privileges.drop(account)
     _log.info("privileges dropped", extra={"user": account.name if account else "root, without capabilities"})
     return own
 
 
-def _create_incident_folder(folder: Path, account: privileges.Account | None) -> None:
-    """Create the folder for incident files, owned by the account. An existing folder is not changed."""
+def _create_folder(folder: Path, account: privileges.Account | None) -> None:
+    """Create a folder for files, owned by the account. An existing folder is not changed."""
     with suppress(OSError):
-        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-        if account is not None:
-            os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+        folder.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for path in (folder.parent, folder):  # the parent may be the folder of the incident files
+            if not path.exists():
+                path.mkdir(mode=0o700)
+                if account is not None:
+                    os.chown(path, account.uid, account.gid, follow_symlinks=False)
 
 
 def _option_files(config: Config) -> list[Path]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol.sample_encoding import decode_samples
 from innoscope.daemon.protocol.stack_encoding import decode_chunks, decode_snapshots
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.protocol.messages import Reply
     from innoscope.sampling.profile_history import Chunk
+    from innoscope.sampling.sessions.model import Batch
     from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
 DEFAULT_SOCKET: Final = "/run/innoscope/sensor.sock"
 
-#: Position in the sensor's profiles, by server. An empty cursor starts with the oldest profile.
+#: Position in the sensor's profiles or samples, by server. An empty cursor starts with the oldest one.
 Cursor = dict[str, int]
+#: Maximum difference in seconds between the time of a sample and now. The clock may have been set.
+_SAMPLES_S: Final = 86_400.0
 
 
 class SensorDown(InnoscopeError):
@@ -41,6 +45,14 @@ class ServerProfiles:
 
     target: Target
     chunks: list[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSamples:
+    """One server's samples after the cursor."""
+
+    target: Target
+    batch: Batch
 
 
 class SensorClient:
@@ -71,6 +83,13 @@ class SensorClient:
         """Return the new cursor, and profiles by server. Repeat the call until no server has chunks."""
         with self._bad_message_as_down():
             return _profiles(self._call({"call": "profiles", "cursor": cursor}))
+
+    def samples(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerSamples]]:
+        """Return the new cursor, and samples of busy threads by server. Call until none are left."""
+        now = time.time()
+        with self._bad_message_as_down():
+            reply = self._call({"call": "samples", "cursor": cursor})
+            return _samples(reply, now - _SAMPLES_S, now + _SAMPLES_S)
 
     def snapshots(
         self, server: str, begin: float, end: float, *, stacks: bool
@@ -144,6 +163,15 @@ def _profiles(reply: Any) -> tuple[Cursor, dict[str, ServerProfiles]]:
         target = messages.decode_target(messages.part(body, "target", dict))
         cursor[name] = messages.part(body, "cursor", int)
         found[name] = ServerProfiles(target, decode_chunks(body))
+    return cursor, found
+
+
+def _samples(reply: Any, earliest: float, latest: float) -> tuple[Cursor, dict[str, ServerSamples]]:
+    cursor, found = {}, {}
+    for name, body in messages.part(reply, "servers", dict).items():
+        target = messages.decode_target(messages.part(body, "target", dict))
+        cursor[name] = messages.part(body, "cursor", int)
+        found[name] = ServerSamples(target, decode_samples(body, earliest, latest))
     return cursor, found
 
 

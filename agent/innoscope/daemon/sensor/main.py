@@ -20,7 +20,8 @@ from innoscope.common.workers import Job, Workers
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
 from innoscope.daemon.protocol.server_names import ServerNames
-from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_snapshots
+from innoscope.daemon.protocol.stack_encoding import encode_snapshots
+from innoscope.daemon.sensor import replies
 from innoscope.daemon.sensor.identification import Identifier
 from innoscope.daemon.sensor.server_selection import Admission
 from innoscope.daemon.sensor.watch import ATTACHING, ENDING, ServerSlot, WatchedServer
@@ -46,8 +47,6 @@ REMEMBER_S: Final = 3600.0
 #: Maximum number of exited servers to report; the oldest are dropped. Test hosts start thousands of servers.
 MAX_ENDED: Final = 16
 _END_S: Final = 0.5
-#: Maximum number of profile chunks in one reply, for all servers together.
-_MAX_CHUNKS: Final = 60
 #: Seconds until a server that does not listen yet is identified again; doubled after each attempt.
 _RETRY_S: Final = 2.0
 #: Maximum pause in seconds between attempts to watch a server.
@@ -195,7 +194,8 @@ class Sensor:
         calls: dict[str, Callable[[], dict[str, Any]]] = {
             "hello": self.hello,
             "collect": self.collect,
-            "profiles": lambda: self.profiles(request.get("cursor")),
+            "profiles": lambda: replies.profiles(self._named_slots(), request.get("cursor")),
+            "samples": lambda: replies.samples(self._named_slots(), request.get("cursor")),
             "probes": self.probes,
             "snapshots": lambda: self.snapshots(request),
         }
@@ -223,23 +223,6 @@ class Sensor:
             "sent_at": time.time(),
         }
 
-    def profiles(self, cursor: Any) -> dict[str, Any]:
-        """Return up to 60 chunks after the cursor (positions by server), or the oldest ones if it is None."""
-        begun = messages.expect(cursor or {}, dict)
-        with self._lock:
-            slots = list(self._slots.items())
-        left = _MAX_CHUNKS
-        servers = {}
-        for name, slot in slots:
-            position, chunks = slot.profiles.since(messages.expect(begun.get(name, 0), int), left)
-            left -= len(chunks)
-            servers[name] = {
-                "target": messages.encode_target(slot.target),
-                "cursor": position,
-                **encode_chunks(chunks),
-            }
-        return {"servers": servers}
-
     def snapshots(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the snapshots of ``server`` between two Unix times, with ``stacks`` on request.
 
@@ -254,6 +237,10 @@ class Sensor:
         snapshots, seen = slot.snapshots.between(begin, end)
         return encode_snapshots(snapshots, seen if request.get("stacks") is True else ())
 
+    def _named_slots(self) -> list[tuple[str, ServerSlot]]:
+        with self._lock:
+            return list(self._slots.items())
+
     def probes(self) -> dict[str, Any]:
         """Return the status of each server's probes."""
         return {
@@ -267,8 +254,7 @@ class Sensor:
 
         Work that takes longer is abandoned: the kernel detaches the remaining probes when the process exits.
         """
-        with self._lock:
-            slots = list(self._slots.items())
+        slots = self._named_slots()
         done = threading.Semaphore(0)
         for name, slot in slots:
             self._workers.submit(Job(ENDING, name, partial(_end, slot, done), done.release))
@@ -361,6 +347,7 @@ class Sensor:
             self._factories,
             workers=self._workers,
             snapshots=slot.snapshots,
+            samples=slot.samples,
             interval_s=settings.interval_s,
             probes=settings.probes,
         )

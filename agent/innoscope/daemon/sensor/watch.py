@@ -19,6 +19,7 @@ from innoscope.metrics.collectors.runner import Runner, explain
 from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.probes.governor import DEFAULT_BUDGET
 from innoscope.sampling.profile_history import ProfileHistory
+from innoscope.sampling.sessions.buffer import SampleBuffer
 from innoscope.sampling.snapshot_history import SnapshotHistory
 from innoscope.target.discover import still_same
 
@@ -71,6 +72,7 @@ class WatchedServer:
         *,
         workers: Workers,
         snapshots: SnapshotHistory | None = None,
+        samples: SampleBuffer | None = None,
         interval_s: float,
         probes: ProbeSettings | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class WatchedServer:
             workers=workers,
             interval_s=interval_s,
             on_snapshot=snapshots.add_groups if snapshots else None,
+            on_threads=samples.add if samples else None,
         )
         self._collectors: list[Collector] = [waits]
         try:
@@ -165,6 +168,7 @@ class ServerSlot:
         self._workers = workers
         self.profiles = ProfileHistory()
         self.snapshots = SnapshotHistory(SNAPSHOTS_S)
+        self.samples = SampleBuffer()
         self.watch: WatchedServer | None = None
         self.ended_at = time.monotonic()
         self._accumulator = Accumulator(counters, PERSISTENT)

@@ -14,7 +14,7 @@ from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -83,11 +83,15 @@ def cpu_seconds() -> float:
 
 
 def own(
-    sensor: SensorState, dropped: int, pushes: Pushes | None = None, trouble: Trouble | None = None
+    sensor: SensorState,
+    dropped: int,
+    pushes: Pushes | None = None,
+    trouble: Trouble | None = None,
+    history: Sequence[Sample] = (),
 ) -> Outcome:
     """Return Innoscope's own samples. While the sensor is down, its costs are omitted.
 
-    ``pushes`` is None if no profiles are pushed.
+    ``pushes`` is None if no profiles are pushed. ``history`` has the metrics of the history on disk.
     """
     began, trouble = time.monotonic(), trouble or Trouble()
     samples = [
@@ -108,4 +112,5 @@ def own(
         samples.append(Sample("sensor_watch_failures", sensor.trouble.watch_failures))
     if pushes is not None:
         samples += pushes.samples()
+    samples += history
     return Outcome("agent", True, time.monotonic() - began, tuple(samples))

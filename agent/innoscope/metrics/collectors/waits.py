@@ -18,6 +18,7 @@ from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import MOST_BYTES, Engine
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import ProfileHistory, Stack
+from innoscope.sampling.sessions.buffer import is_busy
 from innoscope.sampling.snapshot_history import APPLIER, CLIENT
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from innoscope._native import ThreadKind
     from innoscope.common.workers import Workers
-    from innoscope.sampling.model import Frame, Snapshot
+    from innoscope.sampling.model import Frame, Snapshot, Thread
     from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
 
@@ -52,6 +53,16 @@ class SnapshotCallback(Protocol):
         """Process one snapshot, taken at Unix time ``taken_at``. A group is ``(kind, stack, thread ids)``.
 
         Thread ids are those in the server's pid namespace.
+        """
+
+
+class ThreadsCallback(Protocol):
+    """A callback that receives the busy threads of each snapshot."""
+
+    def __call__(self, taken_at: float, weight: float, threads: Sequence[tuple[str, Stack, Thread]]) -> None:
+        """Process the ``(kind, stack, thread)`` of the busy threads, also if there are none.
+
+        ``weight`` is the seconds by which the snapshot increases ``thread_seconds`` for each thread.
         """
 
 
@@ -89,6 +100,7 @@ class WaitsCollector:
         workers: Workers,
         interval_s: float = 1.0,
         on_snapshot: SnapshotCallback | None = None,
+        on_threads: ThreadsCallback | None = None,
         open_source: Callable[[Target], SnapshotSource] = open_engine,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,6 +108,7 @@ class WaitsCollector:
         self._profiles = profiles or ProfileHistory()
         self._interval_s = interval_s
         self._on_snapshot = on_snapshot
+        self._on_threads = on_threads
         self._open_source = open_source
         self._clock = clock
         self._source: SnapshotSource | None = None
@@ -210,6 +223,7 @@ class WaitsCollector:
         met: dict[int, Stack] = {}
         kinds = {}
         groups: dict[tuple[str, int], list[int]] = {}
+        busy: list[tuple[str, Stack, Thread]] = []
         before = self._kinds
         # ``tid`` is the thread id on the host, ``ns_tid`` is the one in the server's pid namespace. /proc
         # shows ``ns_tid`` if we share a pid namespace with the server.
@@ -225,12 +239,15 @@ class WaitsCollector:
             tid, kind = thread.tid if as_seen else thread.ns_tid, seen.kind
             name = kinds[tid] = kind.name if kind.sure else before.get(tid, kind.name)
             groups.setdefault((name, id(stack)), []).append(thread.ns_tid)
+            if is_busy(thread):
+                busy.append((name, stack, thread))
         self._kinds = kinds
         threads: Counter[tuple[str, str]] = Counter()
         for (name, number), tids in groups.items():
             threads[met[number].wait, _KIND_LABEL.get(name, "background")] += len(tids)
         with self._lock:
-            self._tally.add(snapshot, threads, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
+            longest = _LONGEST_GAP * self._interval_s
+            weight = self._tally.add(snapshot, threads, self._clock(), seconds, longest)
             self._failure = None
         by_stack: Counter[Stack] = Counter()
         for number, stack in met.items():  # equal stacks may be several objects, if thread names differ
@@ -240,6 +257,9 @@ class WaitsCollector:
             self._on_snapshot(
                 snapshot.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
             )
+
+        if self._on_threads is not None and weight > 0:  # the first snapshot stands for no time
+            self._on_threads(snapshot.taken_at, weight, busy)
 
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
         """Add an entry to the cache and return it.
@@ -277,11 +297,11 @@ class _Tally:
         now: float,
         seconds: float,
         longest_gap: float,
-    ) -> None:
+    ) -> float:
         """Add one snapshot, which took ``seconds``. ``threads`` counts the threads by ``(wait class, kind)``.
 
         The seconds since the previous snapshot, at most ``longest_gap``, are attributed to each thread of the
-        new one.
+        new one. Return them.
         """
         gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
         self._threads = dict.fromkeys(self._threads, 0) | dict(threads)
@@ -293,6 +313,7 @@ class _Tally:
         self._snapshot_seconds, self.ended_at = seconds, now
         self._shallow = snapshot.shallow
         self.snapshots += 1
+        return gap
 
     def samples(self) -> list[Sample]:
         """Return the samples that metrics.yaml declares for ``waits``."""

@@ -1,0 +1,70 @@
+"""Query the files of the history with DuckDB, if it is installed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common.errors import ExitCode, InnoscopeError, SqlFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from innoscope.sampling.sessions.report import History
+
+#: Columns of the tables, for a history without files of one of them.
+_COLUMNS: Final = {
+    "samples": "taken_at TIMESTAMPTZ, weight DOUBLE, server VARCHAR, tid INTEGER, connection BIGINT, "
+    "blocker_connection BIGINT, stack BIGINT, kind VARCHAR, user VARCHAR, schema VARCHAR, digest VARCHAR, "
+    "command VARCHAR, wait VARCHAR, object VARCHAR, blocker_digest VARCHAR, statement_trust VARCHAR, "
+    "stack_trust VARCHAR",
+    "snapshots": "taken_at TIMESTAMPTZ, weight DOUBLE, server VARCHAR",
+    "stacks": "stack BIGINT, functions VARCHAR[]",
+    "digests": "digest VARCHAR, text VARCHAR",
+}
+#: Tables whose rows may be repeated, once per hour.
+_DICTIONARIES: Final = frozenset({"stacks", "digests"})
+_MEMORY: Final = "512MB"
+
+
+class NoDuckDb(InnoscopeError):
+    """DuckDB is not installed."""
+
+    exit_code = ExitCode.FAILURE
+
+
+def query(history: History, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns and the rows. Raise NoDuckDb, or SqlFailed with DuckDB's message."""
+    try:
+        duckdb = import_module("duckdb")  # optional, and 50 MB in memory
+    except ImportError as error:
+        raise NoDuckDb(
+            "`innoscope history sql` needs DuckDB, which is not installed",
+            remedy="pip install duckdb\nwithout DuckDB: innoscope history --by wait,user --json",
+        ) from error
+    connection = duckdb.connect(config={"memory_limit": _MEMORY, "autoinstall_known_extensions": "false"})
+    try:
+        for table in _COLUMNS:
+            connection.execute(_view(table, history.files(table, *history.span)))
+        found = connection.execute(statement)
+        return [column[0] for column in found.description or ()], found.fetchall()
+    except duckdb.Error as error:
+        raise SqlFailed(
+            f"cannot run the query: {error}", remedy="columns of the views: docs/history.md"
+        ) from error
+    finally:
+        connection.close()
+
+
+def _view(table: str, paths: Sequence[Path]) -> str:
+    """Return the statement that creates a view of a table's valid files."""
+    distinct = "DISTINCT " if table in _DICTIONARIES else ""
+    if not paths:
+        columns = ", ".join(
+            f'CAST(NULL AS {kind}) AS "{name}"'
+            for name, kind in (column.split(" ") for column in _COLUMNS[table].split(", "))
+        )
+        return f"CREATE VIEW {table} AS SELECT {columns} WHERE false"
+    names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
+    return f"CREATE VIEW {table} AS SELECT {distinct}* FROM read_parquet([{names}])"  # noqa: S608 - quoted

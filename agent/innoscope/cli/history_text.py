@@ -1,0 +1,99 @@
+"""Show an answer from the history as text or as a flame graph."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from innoscope import _native
+from innoscope.cli.common import table
+from innoscope.common import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from innoscope.sampling.sessions.report import Answer, Group, Question
+
+_RIGHT: Final = frozenset({"SECONDS", "SHARE", "SESSIONS", "CONNECTION", "BLOCKER", "TID"})
+#: Functions of a stack that are shown in a table.
+_FUNCTIONS: Final = 6
+#: Digits of a digest that are shown. --where accepts them.
+_DIGEST: Final = 12
+_DAY_S: Final = 86_400.0
+
+
+def lines(answer: Answer, groups: Sequence[Group], question: Question, width: int | None) -> Iterator[str]:
+    """Yield the headline, the table and the notes."""
+    yield headline(answer, question)
+    yield ""
+    if not groups:
+        yield "no busy threads" if not question.where else "no busy threads that match"
+    else:
+        yield from _table(answer, groups, width)
+        if len(groups) < len(answer.groups):
+            hidden = sum(group.seconds for group in answer.groups[len(groups) :])
+            yield f"{len(answer.groups) - len(groups):,} more, {hidden:,.1f} s; --limit N shows more"
+    for note in answer.notes:
+        yield f"note: {note}"
+
+
+def headline(answer: Answer, question: Question) -> str:
+    """Return the time, what was observed of it, the database time and the average active sessions."""
+    pattern = "%H:%M:%S" if question.end - question.begin < _DAY_S else "%Y-%m-%d %H:%M"
+    begin, end = (time.strftime(pattern, time.localtime(moment)) for moment in (question.begin, question.end))
+    asked = question.end - question.begin
+    observed = ", ".join(
+        f"{sanitize.line(name)} observed for {100 * seconds / asked:.0f} %"
+        for name, seconds in answer.observed.items()
+    )
+    what = "all threads" if question.all_threads else "database time"
+    return (
+        f"{begin} to {end} · {observed} · {what} {answer.seconds:,.1f} s · "
+        f"{answer.sessions:.2f} average active sessions"
+    )
+
+
+def _table(answer: Answer, groups: Sequence[Group], width: int | None) -> Iterator[str]:
+    names = [*answer.by, *(["statement"] if "digest" in answer.by else [])]
+    headings = ["SECONDS", "SHARE", "SESSIONS", *(name.upper() for name in names)]
+    rows = []
+    for group in groups:
+        values = dict(zip(answer.by, group.values, strict=True))
+        cells = [
+            f"{group.seconds:,.1f}",
+            f"{100 * group.seconds / answer.seconds:.1f} %" if answer.seconds else "",
+            f"{group.sessions:.2f}",
+        ]
+        cells += [_cell(answer, name, value) for name, value in values.items()]
+        if "digest" in values:
+            cells.append(answer.texts.get(str(values["digest"]), ""))
+        rows.append(cells)
+    yield from table(headings, rows, right=_RIGHT, width=width)
+
+
+def _cell(answer: Answer, name: str, value: str | int | None) -> str:
+    if value is None:
+        return "-"
+    if name in ("digest", "blocker_digest"):
+        return str(value)[:_DIGEST]
+    if name == "stack":
+        functions = answer.stacks.get(str(value), [])
+        return f"{value} {' < '.join(functions[:_FUNCTIONS])}".rstrip()
+    return str(value)
+
+
+def flame_graph(answer: Answer, question: Question) -> str:
+    """Return an SVG of an answer by ``wait`` and ``stack``, in milliseconds."""
+    at_wait, at_stack = answer.by.index("wait"), answer.by.index("stack")
+    counts: dict[str, int] = {}
+    for group in answer.groups:
+        functions = answer.stacks.get(str(group.values[at_stack])) or ["[unknown stack]"]
+        names = [sanitize.line(name).replace(";", ":") for name in reversed(functions)]
+        path = ";".join([sanitize.line(str(group.values[at_wait] or "-")).replace(";", ":"), *names])
+        counts[path] = counts.get(path, 0) + round(1_000 * group.seconds)
+    return _native.flamegraph(
+        [f"{path} {count}" for path, count in counts.items() if count],
+        title="Busy threads by wait class and stack",
+        subtitle=headline(answer, question),
+        count_name="ms",
+    )

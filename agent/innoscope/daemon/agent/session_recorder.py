@@ -1,0 +1,104 @@
+"""Fetch samples of busy threads from the sensor, and write them to the active session history."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from innoscope.common.samples import Sample
+from innoscope.daemon.protocol.client import SensorDown
+from innoscope.sampling.sessions.store import Bounds, HistoryStore
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+
+    from innoscope.common.supervision import Beat
+    from innoscope.daemon.agent.config import History
+    from innoscope.daemon.protocol.client import Cursor, ServerSamples
+    from innoscope.target.model import Target
+
+_log = logging.getLogger(__name__)
+
+#: Maximum requests per poll. The sensor's buffer is fetched in a few.
+_MAX_REQUESTS: Final = 100
+
+
+class SamplesApi(Protocol):
+    """The part of ``SensorClient`` that returns samples."""
+
+    def samples(self, cursor: Cursor) -> tuple[Cursor, Mapping[str, ServerSamples]]:
+        """Return the new cursor, and the samples after ``cursor`` by server."""
+
+
+class SessionRecorder:
+    """Records the samples of all servers. ``own_name`` maps a sensor's server name to the configured one.
+
+    The sensor's samples are numbered. The files contain the last numbers, so that an agent that restarts does
+    not write samples again. A thread of its own calls ``run``, because a write waits for the disk.
+    ``samples`` is thread-safe.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        sensor: SamplesApi,
+        own_name: Callable[[str, Target], str | None],
+        poll_s: float,
+        store: HistoryStore | None = None,
+    ) -> None:
+        bounds = Bounds(keep_s=history.keep_seconds, most_bytes=history.max_bytes)
+        self._store = store or HistoryStore(Path(history.directory), bounds)
+        self._sensor = sensor
+        self._own_name = own_name
+        self._poll_s = poll_s
+
+    def prepare(self) -> None:
+        """Create the folder. Raise CannotWrite."""
+        self._store.prepare()
+
+    def run(self, ended: threading.Event, beat: Beat) -> None:
+        """Record samples until ``ended`` is set, then write the rest."""
+        while not ended.is_set():
+            beat()
+            self.poll(beat)
+            ended.wait(self._poll_s)
+        self._store.close()
+
+    def poll(self, beat: Beat = lambda: None) -> None:
+        """Fetch new samples, and write what is due. Does not raise."""
+        try:
+            for _ in range(_MAX_REQUESTS):
+                beat()
+                if not self._fetch():
+                    break  # the sensor has no more
+        except SensorDown as error:
+            _log.debug("cannot fetch samples", extra={"reason": error.what})
+        except Exception:
+            _log.exception("cannot record samples")
+        try:
+            self._store.tick()
+        except Exception:
+            _log.exception("cannot write the history")
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the history."""
+        counts = self._store.counts
+        return [
+            Sample("history_samples", counts.rows),
+            Sample("history_lost_samples", counts.lost_rows),
+            Sample("history_failures", counts.failures),
+            Sample("history_bytes", counts.bytes),
+            Sample("history_up", int(counts.failure is None)),
+        ]
+
+    def _fetch(self) -> bool:
+        """Fetch and add samples. Return whether there were any."""
+        cursor, new = self._sensor.samples(self._store.cursor)
+        self._store.cursor = self._store.cursor | cursor
+        for sensor_name, one in new.items():
+            name = self._own_name(sensor_name, one.target)
+            if name is not None and one.batch.snapshots:
+                self._store.add(name, one.batch)
+        return any(one.batch.snapshots for one in new.values())

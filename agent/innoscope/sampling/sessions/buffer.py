@@ -1,0 +1,207 @@
+"""Buffer the samples of busy threads in the sensor, until the agent fetches them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from innoscope.sampling.classify import IDLE
+from innoscope.sampling.latches import LATCH_WAITS, named
+from innoscope.sampling.sessions.model import Batch, Sampled, Shape, digest_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from innoscope.sampling.model import Thread
+    from innoscope.sampling.profile_history import Stack
+    from innoscope.target.model import Query
+
+#: Limits of a server's buffer: seconds, and samples. The agent fetches samples every ten seconds.
+SPAN_S: Final = 180.0
+MAX_SAMPLES: Final = 20_000
+#: Limits of one reply: samples, snapshots, and estimated bytes as JSON.
+REPLY_SAMPLES: Final = 10_000
+REPLY_SNAPSHOTS: Final = 200
+REPLY_BYTES: Final = 6 << 20
+#: Bytes of a character and of a row, as JSON.
+_CHARACTER: Final = 6
+_ROW: Final = 40
+#: Maximum shapes that are shared between snapshots, and maximum length of a text in characters.
+_MAX_SHAPES: Final = 5_000
+_MAX_DIGESTS: Final = 5_000
+_MAX_TEXT: Final = 128
+_MAX_DIGEST: Final = 1_024
+_US: Final = 1e6
+#: Stands for None in an array.
+_NONE: Final = -1
+_MAX_ID: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A snapshot with 24 bytes per sample. ``positions`` are those of the shapes in ``shapes``.
+
+    ``bytes`` is the estimated size as JSON.
+    """
+
+    number: int
+    at: int
+    weight: float
+    bytes: int
+    shapes: tuple[Shape, ...]
+    positions: array[int]
+    tids: array[int]
+    connections: array[int]
+    blockers: array[int]
+
+
+class SampleBuffer:
+    """The samples of one server's last minutes. Thread-safe."""
+
+    def __init__(self, span_s: float = SPAN_S, most: int = MAX_SAMPLES) -> None:
+        self._span_us, self._most = int(span_s * _US), most
+        self._lock = threading.Lock()
+        self._entries: deque[_Entry] = deque()
+        self._samples = 0
+        self._number = 0
+        self._shapes: dict[Shape, tuple[Shape, int]] = {}
+        self._digests: dict[str, str] = {}
+        self._latches: dict[tuple[str, ...], str] = {}
+
+    def add(self, taken_at: float, weight: float, threads: Iterable[tuple[str, Stack, Thread]]) -> None:
+        """Add the busy threads of a snapshot, taken at Unix time ``taken_at``, with their kinds and stacks.
+
+        ``weight`` is the seconds that the snapshot stands for. If names need more bytes than a reply may
+        have, which only a hostile server achieves, the remaining threads have only a wait class.
+        """
+        shapes: dict[Shape, int] = {}
+        columns = array("I"), array("I"), array("q"), array("q")
+        size = 0
+        for kind, stack, thread in threads:
+            shape, cost = self._shape(kind, stack, thread)
+            size += _ROW
+            if shape not in shapes:
+                if size + cost > REPLY_BYTES:
+                    shape = _plain(kind, thread)
+                else:
+                    size += cost
+            values = shapes.setdefault(shape, len(shapes)), thread.ns_tid
+            connection = thread.query.connection_id if thread.query else _NONE
+            ids = connection if 0 < connection <= _MAX_ID else _NONE, _NONE
+            for column, value in zip(columns, (*values, *ids), strict=True):
+                column.append(value)
+        with self._lock:
+            self._number = max(self._number + 1, time.time_ns())
+            entry = _Entry(self._number, int(taken_at * _US), weight, size, tuple(shapes), *columns)
+            self._entries.append(entry)
+            self._samples += len(entry.tids)
+            while self._entries and self._is_beyond_limits(entry.at):
+                self._samples -= len(self._entries.popleft().tids)
+
+    def since(self, cursor: int, most: int = REPLY_SAMPLES) -> tuple[int, Batch]:
+        """Return the new cursor and the samples after ``cursor``, about ``most`` at most; repeat for more.
+
+        A cursor from another process is valid: if it is ahead, all samples are returned.
+        """
+        with self._lock:
+            newest = self._entries[-1].number if self._entries else 0
+            after = cursor if cursor <= newest else 0
+            found: list[_Entry] = []
+            size = 0
+            for entry in self._entries:
+                if entry.number <= after:
+                    continue
+                size += entry.bytes
+                if most <= 0 or len(found) == REPLY_SNAPSHOTS or (found and size > REPLY_BYTES):
+                    break
+                found.append(entry)
+                most -= len(entry.tids)
+            digests = dict(self._digests)
+        return (found[-1].number if found else cursor), _batch(found, digests)
+
+    def _is_beyond_limits(self, now_us: int) -> bool:
+        # The clock may have been set back: an entry from the future is too old, too.
+        return self._samples > self._most or abs(now_us - self._entries[0].at) > self._span_us
+
+    def _shape(self, kind: str, stack: Stack, thread: Thread) -> tuple[Shape, int]:
+        """Return the shape of a thread, and its estimated size as JSON."""
+        query = thread.query
+        shape = Shape(
+            kind,
+            _cut(query.user) if query else None,
+            _cut(query.db) if query else None,
+            self._digest(query) if query else None,
+            _cut(query.command) if query else None,
+            thread.wait,
+            self._latch(stack.labels) if stack.wait in LATCH_WAITS else None,
+            None,
+            query.trust if query else None,
+            thread.trust.value,
+            stack.labels,
+        )
+        if len(self._shapes) >= _MAX_SHAPES:
+            self._shapes.clear()
+        known = self._shapes.get(shape)
+        if known is None:
+            characters = sum(len(text) for text in shape[:-1] if text) + sum(map(len, shape.stack))
+            characters += len(self._digests.get(shape.digest or "", ""))
+            known = self._shapes[shape] = shape, _CHARACTER * characters + _ROW * len(shape.stack)
+        return known
+
+    def _latch(self, functions: tuple[str, ...]) -> str | None:
+        """Return the name of the latch that a thread with this stack waits for."""
+        if len(self._latches) >= _MAX_SHAPES:
+            self._latches.clear()
+        if functions not in self._latches:
+            self._latches[functions] = named(functions)
+        return _cut(self._latches[functions])
+
+    def _digest(self, query: Query) -> str | None:
+        """Return the id of the statement's digest, and remember the text."""
+        text = query.digest_text
+        if not text:
+            return None
+        if len(self._digests) >= _MAX_DIGESTS:
+            self._digests.clear()
+        identifier = digest_id(text)
+        self._digests[identifier] = text[:_MAX_DIGEST]
+        return identifier
+
+
+def is_busy(thread: Thread) -> bool:
+    """Return whether a thread executes a statement, or its wait class is not an idle one."""
+    return thread.query is not None or thread.wait not in IDLE
+
+
+def _plain(kind: str, thread: Thread) -> Shape:
+    """Return the shape of a thread without names that the server chooses."""
+    return Shape(kind, None, None, None, None, thread.wait, None, None, None, thread.trust.value, ())
+
+
+def _cut(text: str | None) -> str | None:
+    return text[:_MAX_TEXT] if text else None
+
+
+def _batch(entries: list[_Entry], digests: dict[str, str]) -> Batch:
+    distinct = dict.fromkeys(chain.from_iterable(one.shapes for one in entries))
+    shapes = {shape: number for number, shape in enumerate(distinct)}
+    snapshots = []
+    for one in entries:
+        numbers = [shapes[shape] for shape in one.shapes]
+        snapshots.append(
+            Sampled(
+                one.at,
+                one.weight,
+                one.tids.tolist(),
+                [numbers[at] for at in one.positions],
+                [None if value == _NONE else value for value in one.connections],
+                [None if value == _NONE else value for value in one.blockers],
+            )
+        )
+    wanted = {shape.digest for shape in shapes} | {shape.blocker_digest for shape in shapes}
+    return Batch(list(shapes), snapshots, {key: text for key, text in digests.items() if key in wanted})

@@ -1,0 +1,88 @@
+"""The names of the history's folders. Each folder has one Parquet file per table.
+
+A folder is complete as soon as it has its name, because it is written under another name first. Names say
+which folders a merged one replaces. So whenever the writer is killed, readers see each row exactly once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+#: The tables, in the order in which they are written.
+TABLES: Final = ("stacks", "digests", "snapshots", "samples")
+HOUR_S: Final = 3_600
+#: An hour, and the first and last number of the parts that the folder contains.
+_NAME: Final = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2})Z\.(\d{6,12})-(\d{6,12})", re.ASCII)
+#: Prefix of folders that are being written or removed.
+HIDDEN: Final = "."
+
+
+class Part(NamedTuple):
+    """A folder: its hour (in hours since 1970), and the first and last number of the parts it contains.
+
+    Numbers increase in the order of writing, whatever the clock shows.
+    """
+
+    hour: int
+    first: int
+    last: int
+    path: Path
+
+    def replaces(self, other: Part) -> bool:
+        """Return whether the rows of another folder are in this one, too."""
+        inside = self.first <= other.first and other.last <= self.last
+        return self.hour == other.hour and inside and self.path != other.path
+
+    def file(self, table: str) -> Path:
+        """Return the path of a table's file."""
+        return self.path / f"{table}.parquet"
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all files."""
+        return sum(file.stat().st_size for file in self.path.iterdir())
+
+
+def name(hour: int, first: int, last: int) -> str:
+    """Return the name of a folder."""
+    start = datetime.datetime.fromtimestamp(hour * HOUR_S, datetime.UTC)
+    return f"{start:%Y-%m-%dT%H}Z.{first:06}-{last:06}"
+
+
+def parse(path: Path) -> Part | None:
+    """Return the part in a folder; None if the name is another one."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    try:
+        start = datetime.datetime.strptime(match[1], "%Y-%m-%dT%H").replace(tzinfo=datetime.UTC)
+    except ValueError:
+        return None
+    return Part(int(start.timestamp()) // HOUR_S, int(match[2]), int(match[3]), path)
+
+
+def all_parts(folder: Path) -> list[Part]:
+    """Return all parts, including replaced ones, in the order of writing. Raise OSError."""
+    parts = [part for path in folder.iterdir() if (part := parse(path)) and path.is_dir()]
+    return sorted(parts, key=lambda part: (part.first, part.last))
+
+
+def replaced(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts that other parts replace."""
+    by_hour: dict[int, list[Part]] = {}
+    for part in parts:
+        by_hour.setdefault(part.hour, []).append(part)
+    return [one for same in by_hour.values() for one in same if any(other.replaces(one) for other in same)]
+
+
+def live_parts(folder: Path) -> list[Part]:
+    """Return the parts whose rows are valid, in the order of writing. Raise OSError."""
+    parts = all_parts(folder)
+    gone = set(replaced(parts))
+    return [part for part in parts if part not in gone]

@@ -1,0 +1,63 @@
+"""Make samples for tests of the active session history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from innoscope import _native
+from innoscope.sampling.sessions import files
+from innoscope.sampling.sessions.model import Batch, Sampled, Shape, digest_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: 2023-11-14 22:00:00 UTC, the start of an hour.
+START = 1_699_999_200
+STATEMENT = "UPDATE `t` SET `b` = `b` + ? WHERE `a` = ?"
+STACK = ("os_event::wait", "lock_wait_suspend_thread", "row_upd_step", "do_command")
+
+
+class Clock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = float(now)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shape(wait: str = "row_lock", user: str | None = "app", stack: tuple[str, ...] = STACK) -> Shape:
+    """Return a shape of a client thread that executes STATEMENT."""
+    digest = digest_id(STATEMENT)
+    return Shape("connection", user, "shop", digest, "Query", wait, None, None, "exact", "exact", stack)
+
+
+def batch(at: float, tids: range = range(10, 13), weight: float = 1.0, *shapes: Shape) -> Batch:
+    """Return a batch with one snapshot, in which ``tids`` are busy. They take turns with the shapes."""
+    shapes = shapes or (shape(),)
+    sampled = Sampled(
+        int(at * 1e6),
+        weight,
+        list(tids),
+        [number % len(shapes) for number in range(len(tids))],
+        [100 + tid for tid in tids],
+        [None] * len(tids),
+    )
+    return Batch(shapes, [sampled], {digest_id(STATEMENT): STATEMENT})
+
+
+def rows(folder: Path) -> dict[tuple[int, int], int]:
+    """Return how often each (second, thread) is in the valid files of a history."""
+    paths = [part.file("samples") for part in files.live_parts(folder)]
+    groups, rest, _, failed = _native.history_group(
+        "samples",
+        [path for path in paths if path.exists()],
+        span=(0, 1 << 62),
+        by=["taken_at", "tid"],
+        filters=[],
+        most_groups=100_000,
+    )
+    assert failed == []
+    assert rest == (0.0, 0)
+    return {(int(at) // 1_000_000, int(tid)): count for (at, tid), _, count in groups}  # type: ignore[arg-type]
