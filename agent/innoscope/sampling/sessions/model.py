@@ -49,7 +49,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Snapshots of one server. ``digests`` maps ids to normalised texts."""
+    """Snapshots of one server. ``digests`` maps ids to normalized texts."""
 
     shapes: Sequence[Shape] = ()
     snapshots: Sequence[Sampled] = ()
