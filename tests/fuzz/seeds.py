@@ -18,6 +18,7 @@ from fuzz.targets import LOADERS, RUST, json_bytes
 from innoscope.common.data import catalog_path
 from innoscope.common.samples import Histogram, Outcome, Sample
 from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol.sample_encoding import encode_samples
 from innoscope.daemon.sensor.main import Sensor, Settings
 from innoscope.target import discover
 from innoscope.target.proc import ProcFs
@@ -26,6 +27,7 @@ from safety.fake_server import FORMS, PLUGINS
 from safety.fake_server import greeting as fake_greeting
 from safety.hostile_elf import nested_namespaces
 from servers import NAMES, Server, fetch
+from unit.session_samples import START, batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +120,7 @@ def _of_a_running_server() -> Iterator[tuple[str, bytes]]:
         yield "incident", b"\0" + saved
         yield "incident", b"\xff" + gzip.decompress(saved)
         yield "sensor", json_bytes(_reply(server.pid))
+    yield "samples", json_bytes(encode_samples(batch(START)))
 
 
 def _innoscope(*arguments: str) -> None:

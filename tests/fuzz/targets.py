@@ -19,7 +19,7 @@ from pymysql.protocol import MysqlPacket
 from innoscope.common.errors import InnoscopeError
 from innoscope.daemon.agent import config
 from innoscope.daemon.http import request_parser, web_config
-from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol import messages, sample_encoding
 from innoscope.diagnose import rules, sql_queries
 from innoscope.diagnose.incident import files
 from innoscope.memory import catalog as memory_catalog
@@ -131,6 +131,14 @@ def sensor(data: bytes) -> None:
             return
 
 
+def samples(data: bytes) -> None:
+    """Decode the samples in a reply of the sensor; ``data`` is their JSON."""
+    try:
+        sample_encoding.decode_samples(json.loads(data), 0.0, 4e9)
+    except (InnoscopeError, ValueError, RecursionError):
+        return
+
+
 def http(data: bytes) -> None:
     """Read the head of an HTTP request."""
     line, _, rest = data.partition(b"\n")
@@ -201,6 +209,7 @@ def greeting(data: bytes) -> None:
 PYTHON: Final = {
     "incident": Target(incident, ("innoscope.diagnose.incident", "innoscope.diagnose"), 64 << 10),
     "sensor": Target(sensor, ("innoscope.daemon.protocol.messages",), 60 << 10),
+    "samples": Target(samples, ("innoscope.daemon.protocol.sample_encoding",), 60 << 10),
     "http": Target(http, ("innoscope.daemon.http.request_parser",), 40 << 10),
     "greeting": Target(greeting, ("innoscope.target.wire", "innoscope.target.login"), 4 << 10),
     "catalogs": Target(catalogs, ("innoscope",), 64 << 10),

@@ -30,7 +30,7 @@ SENSOR = few(
     reason="all threads are supervised by the same code",
 )  # fmt: skip
 AGENT = few(
-    ("web", "poll", "watch", "push", "workers", "sql", "sensor"),
+    ("web", "poll", "watch", "history", "push", "workers", "sql", "sensor"),
     "watch", "sql",
     reason="all threads are supervised by the same code",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import sys
 import time
 from datetime import datetime
@@ -233,6 +234,13 @@ def test_moments() -> None:
     for text in ("24:00", "12", "", "-1w", "9" * 30 + "-01-01"):
         with pytest.raises(click.BadParameter):
             moment.convert(text, None, None)
+
+
+def test_memory_is_limited_while_files_are_read() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with report.limited_memory(), pytest.raises(MemoryError):
+        bytearray(3 << 30)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 @needs_duckdb

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.daemon.agent.config import History
+from innoscope.daemon.agent.main import create_folder
 from innoscope.daemon.agent.session_recorder import SessionRecorder
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.client import SensorDown, ServerSamples
@@ -237,6 +238,15 @@ def test_agent_that_restarts_writes_each_sample_once(tmp_path: Path) -> None:
     metrics = {sample.metric: sample.value for sample in second_agent.samples()}
     assert metrics["history_samples"] == 600
     assert metrics["history_up"] == 1
+
+
+def test_agent_started_as_root_creates_the_folder_and_its_parent(tmp_path: Path) -> None:
+    folder = tmp_path / "agent" / "history"
+    create_folder(folder, None)
+    assert [path.stat().st_mode & 0o777 for path in (folder.parent, folder)] == [0o700, 0o700]
+    folder.chmod(0o755)
+    create_folder(folder, None)
+    assert folder.stat().st_mode & 0o777 == 0o755, "an existing folder is not changed"
 
 
 def test_server_that_is_not_configured_is_not_recorded(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class Query:
     text: str | None = None
     text_bytes: int | None = None
     trust: str | None = None
+    digest_id: str | None = None
 
     @property
     def summary(self) -> str | None:

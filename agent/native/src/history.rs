@@ -2,9 +2,11 @@
 //!
 //! - `schema` defines the tables.
 //! - `rows` has the rows of an hour that are not in a file yet, and writes them.
+//! - `dictionaries` looks up stacks and digests.
 //! - `file` writes, checks and merges files.
 //! - `query` groups the rows of files.
 
+pub mod dictionaries;
 pub mod file;
 pub mod query;
 pub mod rows;

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::history::query::{self, Filter, Question, Value};
 use crate::history::rows::{self, Row, Snapshot};
 use crate::history::schema::{self, TEXTS};
-use crate::history::{self, file};
+use crate::history::{self, dictionaries, file};
 use crate::python::NativeError;
 
 impl From<history::Error> for PyErr {
@@ -195,7 +195,7 @@ fn history_stacks(
     wanted: Vec<i64>,
 ) -> (FxHashMap<i64, Vec<String>>, Failed) {
     let mut failed = Vec::new();
-    let found = py.detach(|| query::stacks(&files, &wanted, collect(&mut failed)));
+    let found = py.detach(|| dictionaries::stacks(&files, &wanted, collect(&mut failed)));
     (found, failed)
 }
 
@@ -206,7 +206,7 @@ fn history_digests(
     wanted: Vec<String>,
 ) -> (FxHashMap<String, String>, Failed) {
     let mut failed = Vec::new();
-    let found = py.detach(|| query::digests(&files, &wanted, collect(&mut failed)));
+    let found = py.detach(|| dictionaries::digests(&files, &wanted, collect(&mut failed)));
     (found, failed)
 }
 

@@ -64,7 +64,8 @@ class _ReportGroup(Group):
     """A group whose default command is ``report``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in _HELP):
+        completing = ctx.resilient_parsing and not args
+        if not completing and (not args or (args[0] not in self.commands and args[0] not in _HELP)):
             args = [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 
@@ -94,6 +95,14 @@ def _conditions(_: click.Context, __: click.Parameter, values: tuple[str, ...]) 
 
 def _names() -> Mapping[str, str]:
     return dict.fromkeys(COLUMNS, "")
+
+
+def _starts() -> Mapping[str, str]:
+    """Return the beginnings of conditions, and those on wait classes in full."""
+    classes = default_classifier().catalog.classes
+    return dict.fromkeys((f"{name}=" for name in COLUMNS), "") | {
+        f"wait={name}": one.about for name, one in classes.items()
+    }
 
 
 def _dir_option(function: Any) -> Any:
@@ -137,6 +146,7 @@ def command() -> None:
     "where",
     callback=_conditions,
     multiple=True,
+    shell_complete=completes(_starts),
     metavar="COLUMN=VALUE,…",
     help="Only samples with one of these values; - for unknown ones. May be repeated: all must match.",
 )

@@ -273,15 +273,15 @@ def _as_root(config: Config) -> child.OwnSensor | None:
             _log.warning("no sensor", extra={"reason": error.what, "remedy": error.remedy})
             own = None
     if config.watch.triggers:
-        _create_folder(Path(config.watch.directory), account)
+        create_folder(Path(config.watch.directory), account)
     if config.history.enabled:
-        _create_folder(Path(config.history.directory), account)
+        create_folder(Path(config.history.directory), account)
     privileges.drop(account)
     _log.info("privileges dropped", extra={"user": account.name if account else "root, without capabilities"})
     return own
 
 
-def _create_folder(folder: Path, account: privileges.Account | None) -> None:
+def create_folder(folder: Path, account: privileges.Account | None) -> None:
     """Create a folder for files, owned by the account. An existing folder is not changed."""
     with suppress(OSError):
         folder.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -53,6 +53,7 @@ class SessionRecorder:
         self._sensor = sensor
         self._own_name = own_name
         self._poll_s = poll_s
+        self._why: str | None = None
 
     def prepare(self) -> None:
         """Create the folder. Raise CannotWrite."""
@@ -73,8 +74,11 @@ class SessionRecorder:
                 beat()
                 if not self._fetch():
                     break  # the sensor has no more
+            self._why = None
         except SensorDown as error:
-            _log.debug("cannot fetch samples", extra={"reason": error.what})
+            if error.what != self._why:  # report each reason once
+                _log.info("cannot fetch samples", extra={"reason": error.what})
+            self._why = error.what
         except Exception:
             _log.exception("cannot record samples")
         try:

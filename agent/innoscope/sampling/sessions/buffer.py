@@ -168,7 +168,7 @@ class SampleBuffer:
             return None
         if len(self._digests) >= _MAX_DIGESTS:
             self._digests.clear()
-        identifier = digest_id(text)
+        identifier = query.digest_id or digest_id(text)
         self._digests[identifier] = text[:_MAX_DIGEST]
         return identifier
 

@@ -8,20 +8,18 @@ use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::file::statistics::Statistics;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
-use crate::history::schema::{DIGESTS, STACKS};
 use crate::history::{Error, Result, file};
 
 /// Rows that are decoded at a time.
-const BATCH: usize = 8_192;
+pub(super) const BATCH: usize = 8_192;
 /// Maximum distinct values of a column; the rest are counted as `Value::Other`.
 const MOST_VALUES: usize = 200_000;
 /// The seconds of the longest weight that is accepted. The sensor's longest is far shorter.
 const LONGEST_S: f64 = 86_400.0;
-/// Maximum bytes of a text and of a stack's functions in the result.
+/// Maximum bytes of a text in the result.
 const MOST_TEXT: usize = 16_384;
-const MOST_FUNCTIONS: usize = 1_024;
 
 /// A value of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,78 +117,7 @@ pub fn group(
     grouping.answer()
 }
 
-/// Return the functions of the wanted stacks, innermost first.
-pub fn stacks(
-    files: &[PathBuf],
-    wanted: &[i64],
-    mut failed: impl FnMut(&Path, Error),
-) -> FxHashMap<i64, Vec<String>> {
-    let wanted: FxHashSet<&i64> = wanted.iter().collect();
-    let mut found = FxHashMap::default();
-    for path in files {
-        let read = each_group(path, STACKS, |group| {
-            let mut keys = Numbers::new(group, 0)?;
-            let ColumnReader::ByteArrayColumnReader(mut names) = group.get_column_reader(1)? else {
-                return Err(wrong_type());
-            };
-            while keys.next()? > 0 {
-                let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
-                let count = keys.values.len();
-                names.read_records(count, Some(&mut definition), Some(&mut repetition), &mut values)?;
-                let mut values = values.iter();
-                let mut at = 0;
-                for key in &keys.values {
-                    let mut functions = Vec::new();
-                    let first = at;
-                    while at < repetition.len() && (at == first || repetition[at] > 0) {
-                        if definition[at] > 0 {
-                            functions.extend(values.next().map(text));
-                        }
-                        at += 1;
-                    }
-                    if wanted.contains(key) && functions.len() <= MOST_FUNCTIONS {
-                        found.insert(*key, functions);
-                    }
-                }
-            }
-            Ok(())
-        });
-        if let Err(error) = read {
-            failed(path, error);
-        }
-    }
-    found
-}
-
-/// Return the texts of the wanted digests.
-pub fn digests(
-    files: &[PathBuf],
-    wanted: &[String],
-    mut failed: impl FnMut(&Path, Error),
-) -> FxHashMap<String, String> {
-    let wanted: FxHashSet<&String> = wanted.iter().collect();
-    let mut found = FxHashMap::default();
-    for path in files {
-        let read = each_group(path, DIGESTS, |group| {
-            let (mut keys, mut texts) = (Texts::new(group, 0)?, Texts::new(group, 1)?);
-            while keys.next()? > 0 && texts.next()? == keys.values.len() {
-                for (key, value) in keys.values.iter().zip(&texts.values) {
-                    let key = text(key);
-                    if wanted.contains(&key) {
-                        found.insert(key, text(value));
-                    }
-                }
-            }
-            Ok(())
-        });
-        if let Err(error) = read {
-            failed(path, error);
-        }
-    }
-    found
-}
-
-fn each_group(
+pub(super) fn each_group(
     path: &Path,
     message: &str,
     mut each: impl FnMut(&dyn RowGroupReader) -> Result<()>,
@@ -203,47 +130,28 @@ fn each_group(
     Ok(())
 }
 
-fn wrong_type() -> Error {
+pub(super) fn wrong_type() -> Error {
     Error::Damaged("a column has another type".to_owned())
 }
 
-fn text(value: &ByteArray) -> String {
+pub(super) fn text(value: &ByteArray) -> String {
     let raw = value.data();
     String::from_utf8_lossy(&raw[..raw.len().min(MOST_TEXT)]).into_owned()
 }
 
 /// Batches of a required column of numbers.
-struct Numbers {
+pub(super) struct Numbers {
     reader: ColumnReader,
-    values: Vec<i64>,
+    pub(super) values: Vec<i64>,
 }
 
 impl Numbers {
-    fn new(group: &dyn RowGroupReader, at: usize) -> Result<Self> {
+    pub(super) fn new(group: &dyn RowGroupReader, at: usize) -> Result<Self> {
         Ok(Self { reader: group.get_column_reader(at)?, values: Vec::new() })
     }
 
-    fn next(&mut self) -> Result<usize> {
+    pub(super) fn next(&mut self) -> Result<usize> {
         let ColumnReader::Int64ColumnReader(reader) = &mut self.reader else { return Err(wrong_type()) };
-        self.values.clear();
-        reader.read_records(BATCH, None, None, &mut self.values)?;
-        Ok(self.values.len())
-    }
-}
-
-/// Batches of a required column of texts.
-struct Texts {
-    reader: ColumnReader,
-    values: Vec<ByteArray>,
-}
-
-impl Texts {
-    fn new(group: &dyn RowGroupReader, at: usize) -> Result<Self> {
-        Ok(Self { reader: group.get_column_reader(at)?, values: Vec::new() })
-    }
-
-    fn next(&mut self) -> Result<usize> {
-        let ColumnReader::ByteArrayColumnReader(reader) = &mut self.reader else { return Err(wrong_type()) };
         self.values.clear();
         reader.read_records(BATCH, None, None, &mut self.values)?;
         Ok(self.values.len())
