@@ -49,10 +49,10 @@ class Target:
 class Query:
     """The data about a thread's connection and statement, from SQL or from the server's memory.
 
-    ``digest_text`` contains no literals. Only statements from memory have a ``text``, which may be cut; its
-    full length, ``text_bytes``; and a ``trust``. It is ``exact`` if the thread did not run between the reads
-    of the statement and of the stack; ``running`` if it ran, but executed this statement both before and
-    after the copy of the stack.
+    ``digest_text`` contains no literals. Only statements from memory have the last four fields: a ``text``,
+    which may be cut; its full length, ``text_bytes``; a ``trust``; and the digest's id (docs/digests.md). The
+    trust is ``exact`` if the thread did not run between the reads of the statement and of the stack;
+    ``running`` if it ran, but executed this statement both before and after the copy of the stack.
     """
 
     connection_id: int
@@ -66,6 +66,7 @@ class Query:
     text: str | None = None
     text_bytes: int | None = None
     trust: str | None = None
+    digest_id: str | None = None
 
     @property
     def summary(self) -> str | None:

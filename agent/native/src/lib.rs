@@ -9,6 +9,7 @@
 //! - `samples` counts the stacks that BPF programs or perf events send.
 //! - `perf_event` opens perf events and reads their ring buffers.
 //! - `digest` normalises SQL statements, so that literals can be discarded.
+//! - `statements` reads the statements that connections execute.
 //! - `layout` finds the offsets of global variables and their members.
 //! - `python` and `python_*` are the interface to Python.
 
@@ -48,9 +49,12 @@ mod python_packs;
 mod python_probing;
 #[cfg(feature = "python")]
 mod python_samples;
+#[cfg(feature = "python")]
+mod python_statements;
 pub mod references;
 pub mod samples;
 pub mod snapshot;
+pub mod statements;
 pub mod symbols;
 pub mod trace;
 pub mod unwind;
