@@ -5,7 +5,7 @@ stated otherwise; times are nanoseconds; sizes are bytes. Failures are raised as
 ``OSError`` with errno set where a function passes on the error of a system call.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -99,15 +99,15 @@ class Process:
     fitted: bytes | None  # the program relocated for this kernel, to be cached; None if there is no new one
     method: str  # the method in use: bpf, bpf-nosleep, procfs or ptrace
     def take_snapshot(self) -> RawSnapshot: ...
-    def at_rest(self) -> dict[int, int]:
-        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now.
+    def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the current run counts of threads: nanoseconds on a CPU plus how often they were put on one.
 
-        If ``copied_at_rest`` has the same count after the next snapshot, the thread did not run in between.
-        The result is empty with ptrace, which changes the counts.
+        A thread whose count is the same in ``copied_run_counts`` of the next or the last snapshot did not run
+        in between. Threads that have exited are omitted; with ptrace, under which threads run, all are.
         """
 
-    def copied_at_rest(self) -> dict[int, int]:
-        """Return the same for the threads that were off the CPU while the last snapshot copied them."""
+    def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the run counts when the last snapshot copied the threads, if they were off the CPU then."""
 
     def modules(self) -> list[ModuleInfo]: ...
 
@@ -261,6 +261,76 @@ def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, Symbol]:
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """Read memory with process_vm_readv. Raise NativeError (gone, rights; internal if it is not mapped)."""
+
+@final
+class Command:
+    """A command that a connection executes. If it is equal at two times, it is the same command."""
+
+    thd: int  # address of the connection
+    connection: int
+    number: int  # enum_server_command
+    query: int  # the number of the statement, which the server never uses again; 0 if there is none
+    start: int  # address of the text
+    length: int
+    def __init__(
+        self, thd: int, connection: int, number: int, query: int, start: int, length: int
+    ) -> None: ...
+    def __hash__(self) -> int: ...
+
+@final
+class StatementDetails:
+    """The digest of a command's text, and the names of the connection's user and schema.
+
+    ``text`` contains the first 4,096 bytes, if requested.
+    """
+
+    text: bytes | None
+    digest: tuple[str, str] | None  # the result of ``normalise``
+    user: str | None
+    schema: str | None
+
+@final
+class StatementReader:
+    """Reads the commands that connections execute, from a server's memory. Not thread-safe.
+
+    Raises ValueError if a member or variable is missing.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        walk: str,  # linked, tree or arrays (owners.yaml)
+        members: Mapping[str, Member],
+        roots: Mapping[str, int],
+        version: int,  # as in ``normalise``
+        mysql_9: bool,
+        max_chars: int,
+        arrays: int | None = None,
+    ) -> None: ...
+    def find(self, known: Container[int]) -> list[int]:
+        """Find the connections that execute a command, at most 1,000; return the ids of their threads.
+
+        ``known`` contains the ids of the server's threads. A thread that seems to execute several commands is
+        omitted.
+        """
+
+    def choose(self, tids: Sequence[int]) -> None:
+        """Choose the connections of these threads, as ``find`` last read them, instead of the busy ones."""
+
+    def commands(self) -> dict[int, Command]:
+        """Return the current commands of the connections that ``find`` or ``choose`` chose, by thread id.
+
+        Connections that ended since, or that another thread serves, are omitted, and threads that seem to
+        execute several commands.
+        """
+
+    def details(self, commands: Sequence[Command], with_text: bool) -> list[StatementDetails]:
+        """Read the details of each command. They are valid if the command is the same later.
+
+        Without ``with_text``, the texts are overwritten in this process's memory as soon as they are
+        normalized.
+        """
 
 def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """Return the bytes at each ``(address, size)``, or None if it is not mapped.

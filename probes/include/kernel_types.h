@@ -60,11 +60,16 @@ struct sched_entity {
 	__u64 sum_exec_runtime;
 };
 
+struct sched_info {
+	unsigned long pcount;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;
 	struct sched_entity se;
+	struct sched_info sched_info;
 	struct mm_struct *mm;
 	int pid;
 	int tgid;

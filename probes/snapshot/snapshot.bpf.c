@@ -57,6 +57,7 @@ struct record_header {
 	char comm[16];
 	__u32 copy; /* enum copy */
 	__u32 stack_wanted; /* bytes of stack that user space has to copy: 0 if this program is sleepable */
+	__u64 ran; /* run_count(); valid if the thread was off the CPU during the copy */
 };
 
 struct record {
@@ -138,6 +139,17 @@ static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 		bpf_probe_read_kernel(&found.nr, sizeof(found.nr), first + level * size);
 	}
 	return found.nr;
+}
+
+/* Return nanoseconds on a CPU plus the number of times that the thread was put on one. The sum changes
+ * whenever the thread runs. /proc/PID/task/TID/schedstat, which is cheap to read, has both numbers. */
+static __always_inline __u64 run_count(struct task_struct *task)
+{
+	__u64 count = BPF_CORE_READ(task, se.sum_exec_runtime);
+
+	if (bpf_core_field_exists(task->sched_info.pcount))
+		count += BPF_CORE_READ(task, sched_info.pcount);
+	return count;
 }
 
 static void read_registers(struct task_struct *task, struct record_header *header)
@@ -258,6 +270,7 @@ static __always_inline int visit(struct bpf_iter__task *ctx, const _Bool sleepab
 	header->switches_before = context_switches(task);
 	header->on_cpu_before = BPF_CORE_READ(task, on_cpu);
 	header->state = task_state(task);
+	header->ran = run_count(task);
 	read_registers(task, header);
 
 	if (wanted->changed_only && has_not_run(task, header)) {

@@ -27,13 +27,14 @@ from bench import (
     profile,
     sessions,
     speed,
+    statements,
     toggle,
 )
 from bench.helper_process import HelperError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
 from innoscope.probes.catalog import default_catalog
-from servers import NAMES, ServerError
+from servers import ADDED, NAMES, ServerError
 from workloads import WorkloadError
 
 _BENCHES = {
@@ -50,12 +51,13 @@ _BENCHES = {
     "fleet": fleet,
     "many": many,
     "crowd": crowd,
+    "statements": statements,
 }
 _JSON = Path("build/bench.json")
 
 #: Settings whose command-line option has a different name.
 _OWN_OPTIONS = {
-    "servers": ("--server", NAMES),
+    "servers": ("--server", (*NAMES, *ADDED)),
     "probe_loads": ("--probe-load", PROBE_LOADS),
     "families": ("--family", tuple(default_catalog().families)),
 }

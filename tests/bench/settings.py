@@ -48,6 +48,7 @@ class Settings:
     fleet_profiles: int = 3  #: number of one-minute profiles
     #: Fake agents in the last measurement of ``fleet``. The two before it use 1/10 and 3/10 of this number.
     fleet_agents: int = 1000
+    statement_rounds: int = 60  #: pairs of snapshots in each scene of ``statements``
     many_servers: int = 100
     crowd_connections: int = 19_000  #: idle connections to one server, in ``crowd``
     many_seconds: float = 60.0
@@ -77,6 +78,7 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         fleet_seconds=20.0,
         fleet_profiles=1,
         fleet_agents=50,
+        statement_rounds=5,
         many_servers=8,
         crowd_connections=500,
         many_seconds=20.0,

@@ -25,7 +25,7 @@ from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from innoscope._native import ModuleInfo, RawSnapshot
 
@@ -42,11 +42,11 @@ class _Process:
         self.last = self._process.take_snapshot()
         return self.last
 
-    def at_rest(self) -> dict[int, int]:
-        return self._process.at_rest()
+    def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        return self._process.run_counts(tids)
 
-    def copied_at_rest(self) -> dict[int, int]:
-        return self._process.copied_at_rest()
+    def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        return self._process.copied_run_counts(tids)
 
     def modules(self) -> list[ModuleInfo]:
         return self._process.modules()

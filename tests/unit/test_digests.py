@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from innoscope.sampling.digests import MAX_CHARS, digest
+from innoscope.sampling.digests import MAX_CHARS, DigestCache, digest
 from unit.planted_secrets import AMBIGUOUS, SECRET, random_statement
 
 #: A literal of letters, and one of digits.
@@ -225,3 +225,15 @@ def test_mariadb_does_not_execute_comments_for_mysql_5_7_and_later() -> None:
     assert digest(statement, flavour="mariadb", version=(10, 11, 6)).text == "SELECT `a` , ?"
     assert digest(statement, version=(5, 6, 24)).text == "SELECT `a` , ?"
     assert digest(statement, version=(8, 0, 31)).text == "SELECT `a` , `b` , ?"
+
+
+def test_equal_digests_are_one_object_and_the_cache_is_bounded() -> None:
+    cache = DigestCache(most=3)
+    first = cache.digest(("SELECT ?", "SELECT ?"))
+    assert first == digest(b"SELECT 'x'")
+    assert cache.digest(("SELECT ?", "SELECT ?")) is first
+    sizes = []
+    for number in range(10):
+        cache.digest((f"SELECT `a{number}`", f"SELECT `a{number}`"))
+        sizes.append(len(cache))
+    assert max(sizes) == 3

@@ -21,6 +21,7 @@ from innoscope.target.symbols.advice import remedy
 from unit.snapshots import mixed, snapshot_of, target, thread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from innoscope.sampling.model import Snapshot
@@ -74,10 +75,10 @@ class FakeProcess:
     def take_snapshot(self) -> Any:
         return self.snapshots.pop(0) if len(self.snapshots) > 1 else self.snapshots[0]
 
-    def at_rest(self) -> dict[int, int]:
+    def run_counts(self, _: Sequence[int]) -> dict[int, int]:
         return {}
 
-    def copied_at_rest(self) -> dict[int, int]:
+    def copied_run_counts(self, _: Sequence[int]) -> dict[int, int]:
         return {}
 
     def modules(self) -> Any:

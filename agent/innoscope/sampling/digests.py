@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2s
-from typing import Final
+from typing import Final, NamedTuple
 
 from innoscope._native import normalise
 
 #: Maximum length of a normalized text in characters.
 MAX_CHARS: Final = 1_024
+#: Maximum number of digests in a cache: about 1 MB with texts of 500 bytes.
+MAX_CACHED: Final = 2_000
 _ID_BYTES: Final = 16
 #: The last version of MySQL whose keywords and rules are those of 8.0.
 _MYSQL_8: Final = (8, 0, 999)
@@ -27,6 +29,13 @@ class Digest:
     text: str  # as in performance_schema's DIGEST_TEXT
 
 
+class Rules(NamedTuple):
+    """The server's version as a number, and whether its keywords are those of MySQL 9."""
+
+    version: int
+    mysql_9: bool
+
+
 def digest(
     statement: bytes,
     *,
@@ -41,12 +50,46 @@ def digest(
     ``ANSI_QUOTES``, and its character set is not ``big5``, ``cp932``, ``gbk``, ``gb18030`` or ``sjis``.
     Otherwise, the text ends at the first place where another mode could give a different literal.
     """
+    server = rules(flavour, version)
+    texts = normalise(
+        statement, max_chars=max_chars, version=server.version, mysql_9=server.mysql_9, certain=certain
+    )
+    return of_normalised(*texts)
+
+
+def rules(flavour: str, version: tuple[int, ...]) -> Rules:
+    """Return the rules for the statements of a server."""
     if flavour == "mariadb":
-        number, mysql_9 = _MARIADB_COMMENTS, False
-    elif version:
-        major, minor, patch = (*version, 0, 0)[:3]
-        number, mysql_9 = major * 10_000 + minor * 100 + patch, version > _MYSQL_8
-    else:
-        number, mysql_9 = _NEWEST, True
-    text, newest = normalise(statement, max_chars=max_chars, version=number, mysql_9=mysql_9, certain=certain)
+        return Rules(_MARIADB_COMMENTS, mysql_9=False)
+    if not version:
+        return Rules(_NEWEST, mysql_9=True)
+    major, minor, patch = (*version, 0, 0)[:3]
+    return Rules(major * 10_000 + minor * 100 + patch, mysql_9=version > _MYSQL_8)
+
+
+def of_normalised(text: str, newest: str) -> Digest:
+    """Return the digest of a statement by its text and its text by the rules of MySQL 9."""
     return Digest(blake2s(newest.encode(), digest_size=_ID_BYTES).hexdigest(), text)
+
+
+class DigestCache:
+    """Caches digests by their normalized texts, so that equal ones are the same object. Not thread-safe.
+
+    A full cache is cleared.
+    """
+
+    def __init__(self, most: int = MAX_CACHED) -> None:
+        self._most = most
+        self._digests: dict[tuple[str, str], Digest] = {}
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def digest(self, texts: tuple[str, str]) -> Digest:
+        """Return the digest with these arguments of ``of_normalised``."""
+        found = self._digests.get(texts)
+        if found is None:
+            if len(self._digests) >= self._most:
+                self._digests.clear()
+            found = self._digests[texts] = of_normalised(*texts)
+        return found

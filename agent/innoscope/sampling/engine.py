@@ -37,11 +37,11 @@ class NativeProcess(Protocol):
     def take_snapshot(self) -> RawSnapshot:
         """Take a snapshot."""
 
-    def at_rest(self) -> dict[int, int]:
-        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now."""
+    def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the current run counts of threads."""
 
-    def copied_at_rest(self) -> dict[int, int]:
-        """Return the same for the threads that were off the CPU while the last snapshot copied them."""
+    def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the run counts of the threads that the last snapshot copied off the CPU."""
 
     def modules(self) -> list[ModuleInfo]:
         """Return the ELF files that are mapped as executable."""
@@ -109,17 +109,16 @@ class Engine:
         with translating(self.target.pid):
             return self._process.modules()
 
-    def at_rest(self) -> dict[int, int]:
-        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now."""
-        with translating(self.target.pid):
-            return self._process.at_rest()
+    def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the current run counts of threads. A count changes whenever the thread runs."""
+        return self._process.run_counts(tids)
 
-    def copied_at_rest(self) -> dict[int, int]:
-        """Return the same for the threads that were off the CPU while the last snapshot copied them.
+    def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the run counts when the last snapshot copied the threads, if they were off the CPU then.
 
-        A thread with the same count in an earlier ``at_rest`` did not run in between.
+        A thread with the same count before or after the snapshot did not run in between.
         """
-        return self._process.copied_at_rest()
+        return self._process.copied_run_counts(tids)
 
     def take_snapshot(self) -> Snapshot:
         """Copy, unwind, symbolize and classify every thread. Raise NoSuchProcess if the server has exited."""

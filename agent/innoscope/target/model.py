@@ -49,10 +49,10 @@ class Target:
 class Query:
     """The data about a thread's connection and statement, from SQL or from the server's memory.
 
-    ``digest_text`` contains no literals. Only statements from memory have ``text``, which may be truncated;
-    ``text_bytes``, its full length; and ``trust``. ``trust`` is ``exact`` if the thread did not run between
-    the read of the statement and the copy of the stack. It is ``running`` if the thread ran, but executed
-    this statement both before and after the copy.
+    ``digest_text`` contains no literals. Only statements from memory have the last four fields: ``text``,
+    which may be truncated; ``text_bytes``, its full length; ``trust``; and the digest's id (docs/digests.md).
+    ``trust`` is ``exact`` if the thread did not run between the read of the statement and the copy of the
+    stack. It is ``running`` if the thread ran, but executed this statement both before and after the copy.
     """
 
     connection_id: int

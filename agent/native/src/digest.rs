@@ -40,6 +40,22 @@ enum Token<'a> {
     NameBeforeAt(Cow<'a, str>),
 }
 
+/// The normalized texts of a statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Normalised {
+    /// The server's own text.
+    pub text: String,
+    /// The text by the rules of MySQL 9, of which the id is a hash.
+    pub newest: String,
+}
+
+/// Normalize a statement by the rules of the server, with at most `max_chars` characters, and of MySQL 9.
+pub fn normalise_both(statement: &[u8], context: Context, max_chars: usize) -> Normalised {
+    let newest = normalise(statement, Context { words: Words::Mysql9, ..context });
+    let text = if context.words == Words::Mysql9 { newest.clone() } else { normalise(statement, context) };
+    Normalised { text: cut(text, max_chars), newest }
+}
+
 /// Return the normalized text of a statement. It contains no literals and no control characters.
 pub fn normalise(text: &[u8], context: Context) -> String {
     let mut folded = Folded { tokens: Vec::new(), bytes: 0, full: false, words: context.words };

@@ -10,6 +10,7 @@
 //! - `perf_event` opens perf events and reads their ring buffers.
 //! - `digest` normalizes SQL statements, so that literals can be discarded.
 //! - `history` writes and reads the files of the active session history.
+//! - `statements` reads the statements that connections execute.
 //! - `layout` finds the offsets of the members of global variables and types.
 //! - `python` and `python_*` are the interface to Python.
 
@@ -52,9 +53,12 @@ mod python_packs;
 mod python_probing;
 #[cfg(feature = "python")]
 mod python_samples;
+#[cfg(feature = "python")]
+mod python_statements;
 pub mod references;
 pub mod samples;
 pub mod snapshot;
+pub mod statements;
 pub mod symbols;
 pub mod trace;
 pub mod unwind;

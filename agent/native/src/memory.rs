@@ -62,18 +62,43 @@ pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
 /// same instant.
 pub fn read_many(pid: u32, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut found = Vec::with_capacity(places.len());
-    while let Some(batch) = places.get(found.len()..).filter(|rest| !rest.is_empty()) {
-        let batch = &batch[..batch.len().min(IOV_MAX)];
-        let whole = read_batch(pid, batch, &mut found)?;
-        if whole < batch.len() {
-            found.push(None); // the kernel stopped at this range, which is not mapped
-        }
-    }
+    visit_many(pid, places, |bytes| found.push(bytes.map(<[u8]>::to_vec)))?;
     Ok(found)
 }
 
-/// Append the bytes of each completely read range to `found`. Return the number of these ranges.
-fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>) -> Result<usize> {
+/// Read the little-endian number of at most eight bytes in each range; 0 for one that is not mapped.
+///
+/// Errors: `Gone`, `Rights`.
+pub fn read_numbers(pid: u32, places: &[(u64, usize)]) -> Result<Vec<u64>> {
+    let mut found = Vec::with_capacity(places.len());
+    visit_many(pid, places, |bytes| found.push(bytes.map_or(0, number)))?;
+    Ok(found)
+}
+
+/// Return a little-endian number of at most eight bytes.
+pub fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// Call `visit` with the bytes of each range, in order. The bytes are overwritten afterwards.
+///
+/// Errors: `Gone`, `Rights`.
+pub fn visit_many(pid: u32, places: &[(u64, usize)], mut visit: impl FnMut(Option<&[u8]>)) -> Result<()> {
+    let mut visited = 0;
+    while let Some(batch) = places.get(visited..).filter(|rest| !rest.is_empty()) {
+        let batch = &batch[..batch.len().min(IOV_MAX)];
+        let whole = visit_batch(pid, batch, &mut visit)?;
+        visited += whole;
+        if whole < batch.len() {
+            visit(None); // the kernel stopped at this range, which is not mapped
+            visited += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Visit each completely read range. Return the number of these ranges.
+fn visit_batch(pid: u32, batch: &[(u64, usize)], visit: &mut impl FnMut(Option<&[u8]>)) -> Result<usize> {
     let mut bytes = vec![0; batch.iter().map(|(_, size)| size).sum()];
     let remote: Vec<_> =
         batch.iter().map(|(address, size)| RemoteIoVec { base: *address as usize, len: *size }).collect();
@@ -87,14 +112,17 @@ fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>
         }
     };
     let mut rest = &bytes[..count];
-    for (index, (_, size)) in batch.iter().enumerate() {
-        let Some((own, after)) = rest.split_at_checked(*size) else {
-            return Ok(index);
-        };
-        found.push(Some(own.to_vec()));
-        rest = after;
+    let mut visited = 0;
+    for (_, size) in batch {
+        let Some((own, after)) = rest.split_at_checked(*size) else { break };
+        visit(Some(own));
+        (rest, visited) = (after, visited + 1);
     }
-    Ok(batch.len())
+    // Statements contain literals, which must not remain in freed memory. black_box keeps the compiler from
+    // omitting the write.
+    bytes.fill(0);
+    std::hint::black_box(&bytes);
+    Ok(visited)
 }
 
 /// Split a range at page boundaries. The kernel then returns all pages before the end of the mapping, instead
@@ -134,6 +162,8 @@ mod tests {
         let values: Vec<u64> =
             values.filter_map(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?))).collect();
         assert_eq!(values, data);
+        let numbers = read_numbers(std::process::id(), &places).expect("own memory");
+        assert_eq!((numbers[1499], numbers[1500], numbers[1501]), (1499, 0, 1500));
         assert_eq!(read_many(u32::MAX >> 1, &[(0x1000, 8)]).unwrap_err().kind, Kind::Gone);
     }
 

@@ -16,6 +16,7 @@ use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::loader::Variant;
 use crate::snapshot::procfs::ProcfsSource;
 use crate::snapshot::ptrace::PtraceSource;
+use crate::snapshot::schedstat::RunCounts;
 use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust};
 use crate::symbols::{DebugSearch, limits};
 use crate::unwind::{End, Unwinder, Walk};
@@ -57,11 +58,13 @@ pub struct Process {
     max_bytes: u64,
     /// Bytes of deep stacks that this snapshot may still read.
     deep_bytes_left: u64,
+    run_counts: RunCounts,
 }
 
 /// The unwound stack of a thread that was off the CPU. It is valid until the thread runs again.
 struct CachedStack {
     switches: u64,
+    ran: u64,
     trust: Trust,
     stack: u32,
     addresses: Arc<Addresses>,
@@ -132,6 +135,7 @@ impl Process {
             cached_stacks: FxHashMap::default(),
             max_bytes: u64::MAX,
             deep_bytes_left: u64::MAX,
+            run_counts: RunCounts::new(pid),
         })
     }
 
@@ -220,23 +224,18 @@ impl Process {
         Ok(snapshot)
     }
 
-    /// Return the threads that are off the CPU now, each with its count of context switches.
+    /// Return the current run counts of threads. If a count is the same in [`Process::copied_run_counts`]
+    /// after the next snapshot, or was the same after the last one, the thread did not run in between.
     ///
-    /// If the count is the same in [`Process::copied_at_rest`] after the next snapshot, the thread did not
-    /// run in between. A method that stops threads returns none, because it changes the counts.
-    pub fn at_rest(&mut self) -> Result<Vec<(u32, u64)>> {
-        if self.source.stops_threads() {
-            return Ok(Vec::new());
-        }
-        let states = self.source.read_states()?;
-        let resting = states.into_iter().filter(|thread| thread.consistency == Consistency::Consistent);
-        Ok(resting.map(|thread| (thread.tid, thread.switches)).collect())
+    /// A method that stops threads returns none, because threads run when they are stopped.
+    pub fn run_counts(&mut self, tids: &[u32]) -> Vec<(u32, u64)> {
+        if self.source.stops_threads() { Vec::new() } else { self.run_counts.read(tids) }
     }
 
-    /// Return the threads that were off the CPU while the last snapshot copied them, each with its count of
-    /// context switches.
-    pub fn copied_at_rest(&self) -> Vec<(u32, u64)> {
-        self.cached_stacks.iter().map(|(tid, cached)| (*tid, cached.switches)).collect()
+    /// Return the run counts of threads when the last snapshot copied them, except of those that were not off
+    /// the CPU.
+    pub fn copied_run_counts(&self, tids: &[u32]) -> Vec<(u32, u64)> {
+        tids.iter().filter_map(|tid| Some((*tid, self.cached_stacks.get(tid)?.ran))).collect()
     }
 
     /// Resolve the symbols, and cache the stacks of threads that were off the CPU.
@@ -259,8 +258,8 @@ impl Process {
             snapshot.unchanged += usize::from(thread.unchanged);
             snapshot.shallow += usize::from(thread.shallow);
             if cacheable {
-                let switches = thread.switches;
-                self.cached_stacks.insert(thread.tid, CachedStack { switches, trust, stack, addresses });
+                let (switches, ran) = (thread.switches, thread.ran);
+                self.cached_stacks.insert(thread.tid, CachedStack { switches, ran, trust, stack, addresses });
             }
             snapshot.threads.push(Thread { raw: thread, trust, stack });
         }

@@ -183,14 +183,14 @@ impl Process {
         })
     }
 
-    fn at_rest(&mut self, py: Python<'_>) -> PyResult<HashMap<u32, u64>> {
+    fn run_counts(&mut self, py: Python<'_>, tids: Vec<u32>) -> HashMap<u32, u64> {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        Ok(py.detach(|| inner.at_rest())?.into_iter().collect())
+        py.detach(|| inner.run_counts(&tids)).into_iter().collect()
     }
 
-    fn copied_at_rest(&mut self) -> HashMap<u32, u64> {
+    fn copied_run_counts(&mut self, tids: Vec<u32>) -> HashMap<u32, u64> {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        inner.copied_at_rest().into_iter().collect()
+        inner.copied_run_counts(&tids).into_iter().collect()
     }
 
     fn modules(&mut self) -> Vec<ModuleInfo> {
@@ -478,15 +478,10 @@ fn normalise(
     certain: bool,
 ) -> (String, String) {
     let words = if mysql_9 { Words::Mysql9 } else { Words::Mysql8 };
-    py.detach(|| {
-        let newest = digest::normalise(statement, Context { version, words: Words::Mysql9, certain });
-        let text = if mysql_9 {
-            newest.clone()
-        } else {
-            digest::normalise(statement, Context { version, words, certain })
-        };
-        (digest::cut(text, max_chars), newest)
-    })
+    let context = Context { version, words, certain };
+    let digest::Normalised { text, newest } =
+        py.detach(|| digest::normalise_both(statement, context, max_chars));
+    (text, newest)
 }
 
 /// The module that Python imports as `innoscope._native`.
@@ -525,5 +520,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     crate::python_layout::register(module)?;
     crate::python_packs::register(module)?;
     crate::python_probing::register(module)?;
-    crate::python_samples::register(module)
+    crate::python_samples::register(module)?;
+    crate::python_statements::register(module)
 }

@@ -26,8 +26,8 @@ struct Globals {
 
 #[pyclass(frozen, eq, hash)]
 #[derive(PartialEq, Eq, Hash)]
-struct Member {
-    inner: layout::Member,
+pub(crate) struct Member {
+    pub(crate) inner: layout::Member,
 }
 
 #[pymethods]

@@ -12,8 +12,7 @@ from innoscope.cli.open_server import How, method_options, open_engine
 from innoscope.cli.parameters import Duration
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
-from innoscope.memory.statements.attribution import Attribution, may_show_text
-from innoscope.memory.statements.reader import MOST_BYTES
+from innoscope.memory.statements.attribution import MOST_BYTES, Attribution, may_show_text
 from innoscope.sampling.fold import Filter, Report
 from innoscope.sampling.render.json import line
 from innoscope.sampling.render.sink import open_sink

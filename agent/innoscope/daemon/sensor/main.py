@@ -25,6 +25,7 @@ from innoscope.daemon.sensor import replies
 from innoscope.daemon.sensor.identification import Identifier
 from innoscope.daemon.sensor.server_selection import Admission
 from innoscope.daemon.sensor.watch import ATTACHING, ENDING, ServerSlot, WatchedServer
+from innoscope.memory.statements.source import LEARNING
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import resident_bytes
 from innoscope.metrics.collectors.runner import explain
@@ -53,9 +54,10 @@ _RETRY_S: Final = 2.0
 _MAX_RETRY_S: Final = 60.0
 #: Number of threads for the kinds of jobs that do not use the default of 4. Attaching runs a compiler, which
 #: needs 100 MB. At shutdown, all servers are detached at the same time.
-_THREADS: Final = {ATTACHING: 2, ENDING: 16}
-#: Seconds after which a job counts as stuck. Attaching one server's probes can take tens of seconds.
-_STUCK_AFTER: Final = {ATTACHING: 120.0}
+_THREADS: Final = {ATTACHING: 2, ENDING: 16, LEARNING: 1}
+#: Seconds after which a job counts as stuck. Attaching one server's probes and reading its debug information
+#: can take tens of seconds.
+_STUCK_AFTER: Final = {ATTACHING: 120.0, LEARNING: 120.0}
 #: Seconds without a heartbeat after which a thread counts as hung.
 _HANGS_S: Final = 60.0
 

@@ -16,7 +16,7 @@ from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.metrics.collectors.process import ProcessCollector
 from innoscope.metrics.collectors.runner import Runner, explain
-from innoscope.metrics.collectors.waits import WaitsCollector
+from innoscope.metrics.collectors.waits import WaitsCollector, open_with_statements
 from innoscope.probes.governor import DEFAULT_BUDGET
 from innoscope.sampling.profile_history import ProfileHistory
 from innoscope.sampling.sessions.buffer import SampleBuffer
@@ -86,6 +86,7 @@ class WatchedServer:
             interval_s=interval_s,
             on_snapshot=snapshots.add_groups if snapshots else None,
             on_threads=samples.add if samples else None,
+            open_source=partial(open_with_statements, workers=workers),
         )
         self._collectors: list[Collector] = [waits]
         try:

@@ -1,9 +1,9 @@
 """Take snapshots with the statement of each thread, read from memory without stopping a thread.
 
 Statements are read immediately before and after the stacks are copied. A statement is ``exact`` if its thread
-was off the CPU both when the statement was read and when the stack was copied, with the same count of context
-switches: the thread did not run in between. The statement of any other thread is used only if the thread
-executes the same command before and after the snapshot; it is marked ``running``.
+was off the CPU when the stack was copied, and has not run between that time and the read of the statement.
+The statement of another thread is used only if the thread executes the same command before and after the
+snapshot; it is marked ``running``.
 """
 
 from __future__ import annotations
@@ -11,116 +11,223 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from innoscope.memory.locks.layout import ProcessMemory
-from innoscope.memory.statements import reader
 from innoscope.memory.statements.layout import installed, learn
-from innoscope.sampling.digests import digest
-from innoscope.sampling.engine import attach_queries
+from innoscope.sampling.classify import IDLE
+from innoscope.sampling.digests import DigestCache
 from innoscope.sampling.model import AT_REST
 from innoscope.target.model import Query
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from innoscope.memory.locks.layout import Part
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from innoscope._native import Command, StatementDetails
     from innoscope.memory.statements.layout import StatementLayout
-    from innoscope.memory.statements.reader import Statement
-    from innoscope.sampling.model import Snapshot
+    from innoscope.sampling.model import Snapshot, Thread
     from innoscope.target.model import Target
 
 EXACT: Final = "exact"
 RUNNING: Final = "running"
+#: Maximum bytes of a text, which the core reads.
+MOST_BYTES: Final = 4_096
 #: A statement that contains one of these words may set a password, so its text is never shown.
 _SECRET: Final = re.compile(rb"password|identified", re.IGNORECASE)
 
 
-class RestingEngine(Protocol):
+class CountingEngine(Protocol):
     """The parts of the engine that attribution needs."""
 
     def take_snapshot(self) -> Snapshot:
         """Take one snapshot."""
 
-    def at_rest(self) -> dict[int, int]:
-        """Return ``{tid: count of context switches}`` of the threads that are off the CPU now."""
+    def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the current run counts of threads."""
 
-    def copied_at_rest(self) -> dict[int, int]:
-        """Return the same for the threads that were off the CPU while the last snapshot copied them."""
+    def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
+        """Return the run counts of the threads that the last snapshot copied off the CPU."""
+
+
+class CommandReader(Protocol):
+    """The parts of ``_native.StatementReader`` that attribution needs."""
+
+    def find(self, known: Container[int]) -> list[int]:
+        """Choose the connections that execute a command; return the ids of their threads."""
+
+    def choose(self, tids: Sequence[int]) -> None:
+        """Choose the connections of these threads."""
+
+    def commands(self) -> dict[int, Command]:
+        """Return the current commands of the chosen connections."""
+
+    def details(self, commands: Sequence[Command], with_text: bool) -> list[StatementDetails]:
+        """Read the digest and the names of each command, and the text if requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The commands before or after a snapshot, by thread id in the server's pid namespace.
+
+    ``counts`` contains the threads' run counts by thread id on the host. Before a snapshot, they are read
+    before the commands; after it, after them. ``details`` contains those of commands that are not cached.
+    """
+
+    commands: Mapping[int, Command]
+    counts: Mapping[int, int]
+    details: Mapping[Command, StatementDetails]
+
+
+_NOTHING: Final = Side({}, {}, {})
 
 
 class Attribution:
     """Takes snapshots of one server, with each thread's statement as its query. Not thread-safe.
 
-    Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text.
+    Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text, and
+    no text leaves the core.
     """
 
     def __init__(
         self,
         target: Target,
-        engine: RestingEngine,
+        engine: CountingEngine,
         most_bytes: int,
         layout: StatementLayout | None = None,
-        memory: ProcessMemory | None = None,
+        reader: CommandReader | None = None,
     ) -> None:
         self._target = target
         self._engine = engine
         self._most_bytes = most_bytes
         self._layout = layout or learn(target)
-        self._memory = memory or ProcessMemory(target.pid)
-        self._known: frozenset[int] = frozenset()  # the threads of the last snapshot
+        self._reader = reader or self._layout.open_reader(target)
+        self._digests = DigestCache()
+        self._threads: dict[int, Thread] = {}  # of the last snapshot, by id in the server's pid namespace
+        self._queries: dict[Command, Query] = {}  # of the last snapshot
+        #: Threads of the last snapshot without and with their query.
+        self._with_query: dict[int, tuple[Thread, Thread]] = {}
 
     def take_snapshot(self) -> Snapshot:
         """Take a snapshot, attach the statements, and add a note that says how they were found, or why not.
 
         Raise the engine's errors, NoSuchProcess and NoRights.
         """
-        part = self._layout.part
-        if part is None:
+        if self._reader is None:
             why = self._layout.source
             return _noted(self._engine.take_snapshot(), f"statements are not available for this build: {why}")
-        if not self._known:
-            # The first snapshot also reads symbols, which takes longer than many statements run.
-            self._known = _ids(self._engine.take_snapshot())
-        counts, before = self._engine.at_rest(), self._read(part)
-        snapshot = self._engine.take_snapshot()
-        after, later = self._read(part), self._engine.at_rest()
-        copied = self._engine.copied_at_rest()
-        self._known = _ids(snapshot)
-        queries = {}
-        for thread in snapshot.threads:
-            first, second = before.get(thread.ns_tid), after.get(thread.ns_tid)
-            count = copied.get(thread.tid) if thread.trust in AT_REST else None
-            if first and count is not None and count == counts.get(thread.tid):
-                queries[thread.ns_tid] = self._query(first, EXACT)
-            elif second and count is not None and count == later.get(thread.tid):
-                queries[thread.ns_tid] = self._query(second, EXACT)
-            elif first and second and first.command == second.command and first.command.query:
-                queries[thread.ns_tid] = self._query(first, RUNNING)
-        return _noted(attach_queries(snapshot, queries), f"statements from memory, by {self._layout.source}")
+        if not self._threads:
+            # The first snapshot also reads symbols. This takes longer than many statements run.
+            self._threads = _by_id(self._engine.take_snapshot())
+        before = self.before()
+        snapshot = self.attach(self._engine.take_snapshot(), before)
+        return _noted(snapshot, f"statements from memory, by {self._layout.source}")
 
-    def _read(self, part: Part) -> dict[int, Statement]:
+    def before(self) -> Side:
+        """Read the statements before a snapshot. Raise NoSuchProcess and NoRights."""
         with translating(self._target.pid):
-            return reader.read(self._memory, part, self._known)
+            if self._reader is None or not (tids := self._reader.find(self._threads)):
+                return _NOTHING
+            counts = self._engine.run_counts(self._host_ids(tids))
+            commands = self._reader.commands()
+            return Side(commands, counts, self._details(commands.values(), _NOTHING))
 
-    def _query(self, statement: Statement, trust: str) -> Query:
-        command, raw = statement.command, statement.text
-        flavour, version = self._target.flavour, self._target.version
+    def attach(self, snapshot: Snapshot, before: Side) -> Snapshot:
+        """Read the statements after a snapshot, and return the snapshot with the statements.
+
+        Raise NoSuchProcess and NoRights.
+        """
+        self._threads = _by_id(snapshot)
+        after = self._after(before)
+        busy = [one for one in {**before.commands, **after.commands} if one in self._threads]
+        copied = self._engine.copied_run_counts([self._threads[one].tid for one in busy])
+        details = {**after.details, **before.details}
+        queries: dict[int, Query] = {}
+        found: dict[Command, Query] = {}
+        for tid in busy:
+            thread = self._threads[tid]
+            command, trust = _chosen(thread, copied.get(thread.tid), before, after)
+            if command is not None:
+                queries[tid] = found[command] = self._query(command, trust, details)
+        self._queries = found
+        return self._attached(snapshot, queries)
+
+    def _attached(self, snapshot: Snapshot, queries: Mapping[int, Query]) -> Snapshot:
+        """Return the snapshot with the queries. An unchanged thread is the same object as before."""
+        last, self._with_query = self._with_query, {}
+        for tid, query in queries.items():
+            thread = self._threads[tid]
+            plain, attached = last.get(tid, (None, thread))
+            if plain is not thread or attached.query is not query:
+                attached = replace(thread, query=query)
+            self._with_query[tid] = thread, attached
+        if not queries:
+            return snapshot
+        threads = ((thread, self._with_query.get(thread.ns_tid)) for thread in snapshot.threads)
+        return replace(snapshot, threads=tuple(pair[1] if pair else thread for thread, pair in threads))
+
+    def _after(self, before: Side) -> Side:
+        """Read the statements after a snapshot. Threads that were idle in it execute none."""
+        tids = [tid for tid, thread in self._threads.items() if thread.wait not in IDLE]
+        if not tids or self._reader is None:
+            return _NOTHING
+        with translating(self._target.pid):
+            self._reader.choose(tids)
+            commands = self._reader.commands()
+            details = self._details(commands.values(), before)
+            return Side(commands, self._engine.run_counts(self._host_ids(commands)), details)
+
+    def _host_ids(self, tids: Iterable[int]) -> list[int]:
+        """Return the ids on the host of the threads that the last snapshot contains."""
+        return [self._threads[tid].tid for tid in tids if tid in self._threads]
+
+    def _details(self, commands: Iterable[Command], before: Side) -> dict[Command, StatementDetails]:
+        """Read the details of the commands that are neither cached nor in ``before``."""
+        known = self._queries
+        new = [one for one in commands if one not in known and one not in before.details]
+        if not new or self._reader is None:
+            return {}
+        return dict(zip(new, self._reader.details(new, self._most_bytes > 0), strict=True))
+
+    def _query(self, command: Command, trust: str, details: Mapping[Command, StatementDetails]) -> Query:
+        """Return the query of a command. If it is that of the last snapshot, its text is the same."""
+        query = self._queries.get(command)
+        if query is None:
+            return self._described(command, trust, details[command])
+        return query if query.trust == trust else replace(query, trust=trust)
+
+    def _described(self, command: Command, trust: str, details: StatementDetails) -> Query:
+        raw = details.text
         shown = _decoded(raw[: self._most_bytes]) if raw and not _SECRET.search(raw) else None
+        digest = self._digests.digest(details.digest) if details.digest else None
         return Query(
             connection_id=command.connection,
-            user=statement.user,
+            user=details.user,
             host=None,
-            db=statement.schema,
+            db=details.schema,
             command=installed().commands.get(command.number, str(command.number)),
             state=None,
             seconds=None,
-            digest_text=digest(raw, flavour=flavour, version=version).text if raw else None,
+            digest_text=digest.text if digest else None,
             text=shown or None,
-            text_bytes=command.length if raw else None,
+            text_bytes=command.length if digest else None,
             trust=trust,
+            digest_id=digest.id if digest else None,
         )
+
+
+def _chosen(thread: Thread, copied: int | None, before: Side, after: Side) -> tuple[Command | None, str]:
+    """Return the command that a thread executed when its stack was copied, and how sure that is."""
+    first, second = before.commands.get(thread.ns_tid), after.commands.get(thread.ns_tid)
+    count = copied if thread.trust in AT_REST else None
+    if first and count is not None and count == before.counts.get(thread.tid):
+        return first, EXACT
+    if second and count is not None and count == after.counts.get(thread.tid):
+        return second, EXACT
+    if first and first == second and first.query:
+        return first, RUNNING
+    return None, RUNNING
 
 
 def may_show_text(pid: int) -> bool:
@@ -136,8 +243,8 @@ def _decoded(raw: bytes) -> str:
     return codecs.getincrementaldecoder("utf-8")("replace").decode(raw)
 
 
-def _ids(snapshot: Snapshot) -> frozenset[int]:
-    return frozenset(thread.ns_tid for thread in snapshot.threads)
+def _by_id(snapshot: Snapshot) -> dict[int, Thread]:
+    return {thread.ns_tid: thread for thread in snapshot.threads}
 
 
 def _noted(snapshot: Snapshot, note: str) -> Snapshot:

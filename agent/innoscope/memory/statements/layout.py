@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta, field, structs
 
-from innoscope._native import Member
+from innoscope._native import Member, StatementReader
 from innoscope.common.data import catalog_path
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.schema import Entry, ServerEntry, read_yaml
 from innoscope.memory import known_layouts
 from innoscope.memory.locks import layout as locks
 from innoscope.memory.locks.layout import Code, Part, Place
+from innoscope.sampling.digests import MAX_CHARS, rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,6 +79,23 @@ class StatementLayout:
 
     part: Part | None
     source: str
+
+    def open_reader(self, target: Target) -> StatementReader | None:
+        """Return a reader of the server's statements; None if their locations are unknown."""
+        if self.part is None:
+            return None
+        options = self.part.options
+        version, mysql_9 = rules(target.flavour, target.version)
+        return StatementReader(
+            target.pid,
+            walk=options["walk"],
+            members=self.part.members,
+            roots=self.part.roots,
+            arrays=options.get("arrays"),
+            version=version,
+            mysql_9=mysql_9,
+            max_chars=MAX_CHARS,
+        )
 
 
 def learn(target: Target) -> StatementLayout:

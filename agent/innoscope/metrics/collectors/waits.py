@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from innoscope.common.errors import KernelUnable, NoRights
 from innoscope.common.samples import Sample
 from innoscope.common.workers import Job
+from innoscope.memory.statements.source import StatementSource
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.kinds import default_kinds
 from innoscope.metrics.collectors.runner import explain
@@ -86,6 +87,14 @@ def open_engine(target: Target) -> Engine:
     return engine
 
 
+def open_with_statements(target: Target, workers: Workers) -> StatementSource:
+    """Return a source of snapshots with statements, whose layout a job on ``workers`` learns.
+
+    Raise NoRights or KernelUnable.
+    """
+    return StatementSource(target, open_engine(target), workers)
+
+
 class WaitsCollector:
     """Takes snapshots on the threads of ``workers``. ``collect`` never waits for a snapshot."""
 
@@ -139,7 +148,9 @@ class WaitsCollector:
                 raise CollectorFailed("timeout", "the first snapshot is under way")
             if age > max(_STALE_S, _LONGEST_GAP * self._interval_s):
                 raise CollectorFailed("timeout", f"the last snapshot ended {age:.0f} s ago")
-            return self._tally.samples()
+            available = getattr(self._source, "available", None)
+            statements = [] if available is None else [Sample("statements_up", float(available))]
+            return [*self._tally.samples(), *statements]
 
     def thread_kinds(self) -> Mapping[int, str]:
         """Return the kind (kinds.KINDS) of each thread in the last snapshot, by thread id as in /proc."""

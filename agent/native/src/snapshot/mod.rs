@@ -9,6 +9,7 @@ pub mod ptrace;
 mod record;
 mod result;
 mod rotation;
+pub mod schedstat;
 pub(crate) mod task;
 
 use std::ops::{Deref, Range};
@@ -87,6 +88,8 @@ pub struct RawThread {
     /// How often the thread was switched out or put on a CPU, depending on the source. The number changes
     /// when the thread runs.
     pub switches: u64,
+    /// The `run_count` of [`schedstat::Schedstat`], valid if the thread was off the CPU; 0 with ptrace.
+    pub ran: u64,
     /// The user registers.
     pub registers: Registers,
     /// The number of the thread's current system call, or -1.

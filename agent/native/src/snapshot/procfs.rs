@@ -16,6 +16,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::rotation::Rotation;
+use super::schedstat::Schedstat;
 use super::task::{read_thread, thread_ids};
 use super::{Consistency, RawThread, Registers, Source};
 use crate::error::{Error, Kind, Result};
@@ -27,7 +28,7 @@ const STACK_BYTES: usize = 20 << 10;
 const SHALLOW_BYTES: usize = 1024;
 /// Number of stack bytes after which a call to `next` returns.
 const PART_BYTES: usize = 16 << 20;
-/// Maximum length of the files that are read; `stat` is the longest.
+/// Maximum length of the file `syscall`.
 const FILE_BYTES: usize = 1024;
 /// Copies the threads of one process by reading /proc.
 pub struct ProcfsSource {
@@ -74,9 +75,9 @@ impl ProcfsSource {
         if let Some(Blocked { sp, .. }) = blocked {
             memory::read_some(pid, sp, 8).map_err(|error| failed(&error, "copying a stack", pid))?;
         }
-        let times =
-            files.read_times_run().map_err(|error| failed(&error, "reading the file schedstat", pid))?;
-        if times == 0 {
+        let ran = Schedstat::read(&files.schedstat)
+            .map_err(|error| failed(&error, "reading the file schedstat", pid))?;
+        if ran.times_run == 0 {
             let detail = "the kernel does not count how often a thread runs (CONFIG_SCHED_INFO)";
             return Err(Error::new(Kind::Procfs, detail));
         }
@@ -131,20 +132,20 @@ impl ProcfsSource {
             }
             taken => taken?,
         };
-        let before = files.read_times_run()?;
+        let Schedstat { times_run: before, run_count } = Schedstat::read(&files.schedstat)?;
         if changed_only && let Some(thread) = last.as_ref().filter(|last| last.switches == before).cloned() {
             self.keep(tid, Watched { files, last });
             return Ok(Some(RawThread { unchanged: true, ..thread }));
         }
         let Some(mut thread) = read_thread(self.pid, tid) else { return Ok(None) };
-        thread.switches = before;
+        (thread.switches, thread.ran) = (before, run_count);
         if let Some(Blocked { syscall, arg0, sp, ip }) = files.read_syscall()? {
             (thread.syscall, thread.arg0) = (syscall, arg0);
             thread.registers = Registers { ip, sp, bp: None };
             if limit > 0 {
                 thread.stack = memory::read_some(self.pid, sp, limit).unwrap_or_default().into();
             }
-            if files.read_times_run()? != before {
+            if Schedstat::read(&files.schedstat)?.times_run != before {
                 thread.consistency = Consistency::Torn;
             }
         } else {
@@ -215,14 +216,8 @@ impl Source for ProcfsSource {
 
 impl ThreadFiles {
     fn open(pid: u32, tid: u32) -> io::Result<Self> {
-        let open = |name: &str| File::open(format!("/proc/{pid}/task/{tid}/{name}"));
-        Ok(Self { syscall: open("syscall")?, schedstat: open("schedstat")? })
-    }
-
-    /// Return how many times the thread was put on a CPU.
-    fn read_times_run(&self) -> io::Result<u64> {
-        let text = read(&self.schedstat)?;
-        text.split_whitespace().nth(2).and_then(|count| count.parse().ok()).ok_or_else(|| malformed(&text))
+        let syscall = File::open(format!("/proc/{pid}/task/{tid}/syscall"))?;
+        Ok(Self { syscall, schedstat: Schedstat::open(pid, tid)? })
     }
 
     /// Return where the thread is blocked, or None if it is running or runnable. The file contains `running`,

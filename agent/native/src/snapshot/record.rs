@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Bytes, Consistency, RawThread, Registers};
 
 /// Size of `struct record_header`.
-const HEADER_BYTES: usize = 112;
+const HEADER_BYTES: usize = 120;
 
 /// Values of `enum copy` in snapshot.bpf.c.
 const COPY_UNCHANGED: u32 = 1;
@@ -56,6 +56,7 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawT
         comm: comm(&header[88..104]),
         consistency,
         switches,
+        ran: long(112),
         registers: Registers { ip: long(48), sp: long(56), bp: Some(long(64)) },
         syscall: long(72) as i32,
         arg0: long(80),

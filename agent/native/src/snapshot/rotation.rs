@@ -74,6 +74,7 @@ mod tests {
             comm: String::new(),
             consistency: Consistency::Consistent,
             switches: 0,
+            ran: 0,
             registers: Registers::default(),
             syscall: -1,
             arg0: 0,

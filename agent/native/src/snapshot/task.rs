@@ -38,6 +38,7 @@ pub(super) fn read_thread(pid: u32, tid: u32) -> Option<RawThread> {
         comm: field("Name:").unwrap_or_default().to_owned(),
         consistency: if state == 'R' { Consistency::Running } else { Consistency::Consistent },
         switches: count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:"),
+        ran: 0,
         registers: Registers::default(),
         syscall: -1,
         arg0: 0,

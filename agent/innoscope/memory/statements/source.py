@@ -1,0 +1,127 @@
+"""Take a series of snapshots, with statements as far as they are available."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from innoscope.common.errors import InnoscopeError
+from innoscope.common.workers import Job
+from innoscope.memory.statements.attribution import Attribution, Side
+from innoscope.memory.statements.layout import StatementLayout, learn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.common.workers import Workers
+    from innoscope.memory.statements.attribution import CommandReader, CountingEngine
+    from innoscope.sampling.model import Snapshot
+    from innoscope.target.model import Target
+
+_log = logging.getLogger(__name__)
+
+#: Kind of the jobs that learn layouts.
+LEARNING: Final = "layouts"
+#: Seconds until the next attempt after a failure, which double up to the maximum.
+_RETRY_S: Final = 60.0
+_MAX_RETRY_S: Final = 3_600.0
+
+_T = TypeVar("_T")
+
+
+class StatementSource:
+    """Takes snapshots of one server. Not thread-safe, except for ``available``.
+
+    The first snapshots have no statements, because learning the layout may take seconds: a job on ``workers``
+    does it. If that or reading statements fails, snapshots continue without statements, the reason is logged,
+    and another attempt follows later. Statements have digests, but no texts.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        engine: CountingEngine,
+        workers: Workers,
+        *,
+        learn: Callable[[Target], StatementLayout] = learn,
+        open_reader: Callable[[StatementLayout, Target], CommandReader | None] = StatementLayout.open_reader,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._target = target
+        self._engine = engine
+        self._learn, self._open_reader = learn, open_reader
+        self._clock = clock
+        self._workers = workers
+        self._attribution: Attribution | None = None
+        self._learning = False
+        self._retry_s = _RETRY_S
+        self._due = 0.0
+        self._reason = ""
+
+    @property
+    def available(self) -> bool:
+        """Return whether snapshots currently have statements."""
+        return self._attribution is not None
+
+    def take_snapshot(self) -> Snapshot:
+        """Take one snapshot. Raise only what the engine raises."""
+        attribution = self._attribution
+        if attribution is None:
+            snapshot = self._engine.take_snapshot()
+            self._learn_if_due()
+            return snapshot
+        before = self._try(attribution.before, Side({}, {}, {}))
+        snapshot = self._engine.take_snapshot()
+        if self._attribution is not None:
+            snapshot = self._try(lambda: attribution.attach(snapshot, before), snapshot)
+        return snapshot
+
+    def _try(self, read: Callable[[], _T], otherwise: _T) -> _T:
+        try:
+            return read()
+        except BaseException as error:  # includes panics of the Rust core
+            self._fail(_reason(error))
+            return otherwise
+
+    def _learn_if_due(self) -> None:
+        if not self._learning and self._clock() >= self._due:
+            self._learning = True
+            self._workers.submit(Job(LEARNING, str(self._target.pid), self._learn_layout, self._lost))
+
+    def _learn_layout(self) -> None:
+        try:
+            layout = self._learn(self._target)
+            reader = self._open_reader(layout, self._target)
+            if reader is None:
+                self._fail(layout.source)
+            else:
+                self._attribution = Attribution(self._target, self._engine, 0, layout, reader)
+                self._reason = ""
+                _log.info("statements are read from memory, by %s", layout.source, extra=self._extra)
+        except BaseException as error:  # includes panics of the Rust core
+            self._fail(_reason(error))
+        finally:
+            self._learning = False
+
+    def _lost(self) -> None:
+        self._fail("the thread that learns the layout died")
+        self._learning = False
+
+    def _fail(self, reason: str) -> None:
+        """Continue without statements, and log the reason if it is new."""
+        self._attribution = None
+        self._due = self._clock() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
+        if reason != self._reason:
+            self._reason = reason
+            _log.warning("snapshots have no statements", extra={**self._extra, "reason": reason})
+
+    @property
+    def _extra(self) -> dict[str, int]:
+        return {"pid": self._target.pid}
+
+
+def _reason(error: BaseException) -> str:
+    """Return the reason of a failure. The message of an unexpected error may quote a statement."""
+    return error.in_one_line if isinstance(error, InnoscopeError) else f"unexpected {type(error).__name__}"
