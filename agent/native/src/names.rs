@@ -23,7 +23,7 @@ pub struct Frame {
 }
 
 /// Maximum number of cached addresses. If it is exceeded, clearing the stacks also drops all addresses.
-const MAX_CACHED_ADDRESSES: usize = 2_000;
+const MAX_CACHED_ADDRESSES: usize = 1_000;
 
 /// A cache of the frames at each address.
 pub struct AddressNames {

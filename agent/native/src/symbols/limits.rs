@@ -74,7 +74,7 @@ pub const FRAMES: usize = 1024;
 /// Maximum number of unwind steps per snapshot, each about 20 to 50 ns. 20,000 threads with 30 frames take
 /// 600,000.
 pub const STEPS: u64 = 5_000_000;
-/// Maximum number of cached unwind rules, one per address; this many fit into a hash table of 4,096 slots. Samples
-/// of running threads add new addresses for days (a busy server has more than 10,000), so a larger cache would keep
-/// growing for days.
-pub const RULES: usize = 3_500;
+/// Maximum number of cached unwind rules, one per address, of 480 bytes each; this many fit into a hash table of
+/// 2,048 slots. Samples of running threads add new addresses for days (a busy server has more than 10,000), so a
+/// larger cache would keep growing for days.
+pub const RULES: usize = 1_750;
