@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +19,7 @@ from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import ProfileHistory
+from innoscope.target.model import Query
 from unit.snapshots import IDLE, ROW_LOCK, frames, snapshot_of, target, thread
 from waiting import until
 
@@ -121,6 +124,35 @@ def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None
     assert {labels[0] for name, labels in seen if name == "threads"} == set(classes)
     assert {labels[0] for name, labels in seen if name == "thread_samples"} == set(Trust)
     assert {stack.wait: count for stack, count in counts.items()} == {"idle": 6, "row_lock": 3}
+
+
+class FakeStatements(FakeSource):
+    """A source whose snapshots have statements."""
+
+    available = True
+
+
+def test_statements_are_counted_by_trust(workers: Workers) -> None:
+    query = Query(7, "app", None, "shop", "Query", None, None, "SELECT ?", trust="exact", digest_id="43d8")
+    snapshot = snapshot_of(
+        thread(1), replace(thread(2, ROW_LOCK, "row_lock"), query=query), thread(3, ROW_LOCK, "row_lock")
+    )
+    source = FakeStatements(snapshot, stepped=True)
+    profiles = ProfileHistory()
+    waits = WaitsCollector(target(), profiles, workers=workers, open_source=source, interval_s=INTERVAL_S)
+    with contextlib.closing(waits):
+        source.step.release()
+        until(lambda: profiles.between(0, 1e12).snapshots, within_s=PATIENCE_S)
+        seen = by_series(waits.collect())
+        source.available = False
+        without = by_series(waits.collect())
+        source.step.release(100)
+
+    trusts = {trust: seen["statement_threads", (trust,)] for trust in ("exact", "running", "none")}
+    assert trusts == {"exact": 1, "running": 0, "none": 1}
+    assert seen["statements_up", ()] == 1
+    assert without["statements_up", ()] == 0
+    assert ("statement_threads", ("none",)) not in without
 
 
 def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:

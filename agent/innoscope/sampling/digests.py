@@ -10,8 +10,8 @@ from innoscope._native import normalise
 
 #: Maximum length of a normalized text in characters.
 MAX_CHARS: Final = 1_024
-#: Maximum number of digests in a cache: about 1 MB with texts of 500 bytes.
-MAX_CACHED: Final = 2_000
+#: Maximum number of digests in a cache.
+MAX_CACHED: Final = 500
 _ID_BYTES: Final = 16
 #: The last version of MySQL whose keywords and rules are those of 8.0.
 _MYSQL_8: Final = (8, 0, 999)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from innoscope.common.errors import KernelUnable, NoRights
 from innoscope.common.samples import Sample
 from innoscope.common.workers import Job
+from innoscope.memory.statements.attribution import EXACT, RUNNING
 from innoscope.memory.statements.source import StatementSource
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.kinds import default_kinds
 from innoscope.metrics.collectors.runner import explain
-from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.classify import IDLE, default_classifier
 from innoscope.sampling.engine import MOST_BYTES, Engine
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import ProfileHistory, Stack
@@ -148,9 +149,18 @@ class WaitsCollector:
                 raise CollectorFailed("timeout", "the first snapshot is under way")
             if age > max(_STALE_S, _LONGEST_GAP * self._interval_s):
                 raise CollectorFailed("timeout", f"the last snapshot ended {age:.0f} s ago")
-            available = getattr(self._source, "available", None)
-            statements = [] if available is None else [Sample("statements_up", float(available))]
-            return [*self._tally.samples(), *statements]
+            return [*self._tally.samples(), *self._statement_samples()]
+
+    def _statement_samples(self) -> list[Sample]:
+        """Return the samples about statements, if the source can attach them to snapshots."""
+        available = getattr(self._source, "available", None)
+        if available is None:
+            return []
+        threads = self._tally.statements.items() if available else ()
+        return [
+            Sample("statements_up", float(available)),
+            *[Sample("statement_threads", count, (trust,)) for trust, count in threads],
+        ]
 
     def thread_kinds(self) -> Mapping[int, str]:
         """Return the kind (kinds.KINDS) of each thread in the last snapshot, by thread id as in /proc."""
@@ -298,6 +308,7 @@ class _Tally:
         self._trust = dict.fromkeys(Trust, 0)
         self._snapshot_seconds = 0.0
         self._shallow = 0
+        self.statements = dict.fromkeys((EXACT, RUNNING, "none"), 0)  # busy client threads by trust
         self.snapshots = 0
         self.ended_at = 0.0
 
@@ -318,6 +329,11 @@ class _Tally:
         self._threads = dict.fromkeys(self._threads, 0) | dict(threads)
         for (wait, _), count in threads.items():
             self._seconds[wait] += gap * count
+        queries = (thread.query for thread in snapshot.threads if thread.query is not None)
+        trusts = Counter(query.trust for query in queries)
+        busy = sum(count for (wait, kind), count in threads.items() if kind == "client" and wait not in IDLE)
+        exact, running = trusts[EXACT], trusts[RUNNING]
+        self.statements = {EXACT: exact, RUNNING: running, "none": max(0, busy - exact - running)}
         tally = snapshot.tally
         for trust in Trust:
             self._trust[trust] += tally[trust]

@@ -7,8 +7,9 @@ use rustc_hash::FxHashMap;
 
 use crate::digest::{Context, Normalised, normalise_both};
 
-/// Maximum number of cached digests: a few megabytes at most, about 1 MB with texts of 250 characters.
-const MAX: usize = 2_000;
+/// Maximum number of cached digests. With texts of 250 characters, they take 0.3 MB; a hostile server's texts may
+/// take 8 KB each.
+const MAX: usize = 500;
 
 /// The digests of one server's statements. A full cache is cleared.
 ///
