@@ -63,6 +63,7 @@ def settings(sensor: synthetic.FakeSensor, address: str, watch: config.Watch) ->
         sensor=config.Sensor(socket=str(sensor.path), start=False),
         sql=config.Sql(enabled=False),
         own=config.Own(cpu_budget=0),
+        history=config.History(enabled=False),
         watch=watch,
         server=tuple(config.Server(name, socket=there.socket) for name, there in sensor.targets.items()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +42,8 @@ def query(history: History, statement: str) -> tuple[list[str], list[tuple[Any, 
     except ImportError as error:
         raise NoDuckDb(
             "`innoscope history sql` needs DuckDB, which is not installed",
-            remedy="pip install duckdb\nwithout DuckDB: innoscope history --by wait,user --json",
+            remedy=f"{sys.executable} -m pip install duckdb\n"
+            "without DuckDB: innoscope history --by wait,user --json",
         ) from error
     connection = duckdb.connect(config={"memory_limit": _MEMORY, "autoinstall_known_extensions": "false"})
     try:
