@@ -313,3 +313,52 @@ fn neighboring_members_are_read_together() {
     let numbers = fields.map(|field| value(field, &spans(&fields), &read));
     assert_eq!(numbers, [0x0706_0504_0302_0100, 7, 0x0f0e_0d0c_0b0a_0908, 0]);
 }
+
+#[test]
+fn trees_are_walked_level_by_level_and_circular_ones_end() {
+    let mut server = Server::new(TID as u64);
+    let (set, nodes) = (server.at(0x300), [0x1000, 0x2000, 0x3000].map(|offset| server.at(offset)));
+    server.put(server.at(FIRST), set);
+    server.put(set + 16, nodes[0]);
+    for (node, left, right, value) in
+        [(nodes[0], nodes[1], nodes[2], 71), (nodes[1], 0, 0, 72), (nodes[2], 0, 0, 73)]
+    {
+        server.put(node + 16, left);
+        server.put(node + 24, right);
+        server.put(node + 32, value);
+    }
+    let memory = Memory { pid: process::id() };
+    let mut connections = Connections::new(Walk::Tree { first: server.at(FIRST) });
+    assert_eq!(connections.list(&memory).expect("own memory"), [71, 72, 73]);
+    server.put(nodes[2] + 16, nodes[0]);
+    server.put(nodes[2] + 24, nodes[0]);
+    assert_eq!(connections.list(&memory).expect("own memory"), [71, 72, 73]);
+}
+
+#[test]
+fn arrays_store_their_elements_in_place_or_behind_a_pointer() {
+    let mut server = Server::new(TID as u64);
+    let (object, behind) = (server.at(0x1000), server.at(0x3000));
+    server.put(server.at(FIRST), object);
+    server.put_bytes(object + 4, &2_i32.to_le_bytes());
+    server.put(object + 8, 71);
+    server.put(object + 16, 72);
+    server.put_bytes(object + 0x1e8 + 4, &(-1_i32).to_le_bytes());
+    server.put(object + 0x1e8 + 8, behind);
+    server.put(object + 0x1e8 + 16, 2);
+    server.put(behind, 72);
+    server.put(behind + 8, 73);
+    let walk = Walk::Arrays(Arrays {
+        first: server.at(FIRST),
+        arrays: 2,
+        bytes: 0x1e8,
+        items: 8,
+        count: 16,
+        inline: Some(Field { offset: 4, size: 4 }),
+        table: 0x500,
+    });
+    let mut connections = Connections::new(walk);
+    assert_eq!(connections.vtable(), Some(0x510));
+    let found = connections.list(&Memory { pid: process::id() }).expect("own memory");
+    assert_eq!(found, [71, 72, 73]);
+}
