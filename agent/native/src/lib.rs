@@ -1,6 +1,7 @@
 //! The core of Innoscope: copies the stacks of all threads of a live process without stopping it, unwinds
 //! them offline and resolves their symbols.
 //!
+//! - `arch` has everything that differs between processor architectures.
 //! - `snapshot` copies registers and stacks.
 //! - `modules` and `symbols` read the files that are mapped into the process.
 //! - `unwind` turns stacks into return addresses, and `names` turns addresses into function names.
@@ -12,9 +13,9 @@
 //! - `layout` finds the offsets of global variables and their members.
 //! - `python` and `python_*` are the interface to Python.
 
+pub mod arch;
 pub mod bpfmap;
 pub mod calibration;
-pub mod call_site;
 pub mod cfi;
 pub mod classify;
 pub mod closers;

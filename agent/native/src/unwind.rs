@@ -6,8 +6,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::call_site::{self, Call};
-use crate::cfi::{Caller, Frame, Memory, Rule, UnwindTable};
+use crate::arch::{Arch, Call, NATIVE};
+use crate::cfi::{self, Caller, Frame, Memory, Rule, UnwindTable};
 use crate::modules::Modules;
 use crate::snapshot::Registers;
 use crate::symbols::limits;
@@ -23,8 +23,8 @@ pub enum End {
     OutsideModules,
     /// No caller could be found for an address inside a module.
     Lost,
-    /// The frame pointer is needed but unknown, and could not be inferred from the stack.
-    NoFramePointer,
+    /// The frame pointer or the link register is needed but unknown, and could not be inferred from the stack.
+    MissingRegister,
     /// The snapshot's budget of steps was used up.
     Budget,
 }
@@ -50,11 +50,10 @@ impl Walk {
 /// The copied bytes of a stack.
 #[derive(Clone, Copy)]
 struct CopiedStack<'a> {
-    modules: &'a Modules,
     /// The address of the first byte.
     bottom: u64,
     bytes: &'a [u8],
-    /// The replaced return addresses; see [`Unwinder::walk`].
+    /// The replaced return addresses, as (stack pointer after the return, original address).
     returns: &'a [(u64, u64)],
 }
 
@@ -62,10 +61,14 @@ impl CopiedStack<'_> {
     /// Return the word at an address, or None if it was not copied.
     fn word(&self, address: u64) -> Option<u64> {
         let at = usize::try_from(address.checked_sub(self.bottom)?).ok()?;
-        let word = u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?);
-        match self.returns.iter().find(|(slot, _)| *slot == address) {
-            Some((_, real)) if self.modules.at(word).is_none() => Some(*real),
-            _ => Some(word),
+        Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
+    }
+
+    /// Return the address in a caller's frame or, if a return probe replaced it, the original one.
+    fn unprobed(&self, modules: &Modules, caller: Frame) -> u64 {
+        match self.returns.iter().find(|(sp, _)| *sp == caller.sp) {
+            Some((_, original)) if modules.at(caller.ip).is_none() => *original,
+            _ => caller.ip,
         }
     }
 
@@ -89,6 +92,7 @@ enum Fit {
 
 /// Unwinds the threads of one process.
 pub struct Unwinder {
+    arch: &'static Arch,
     /// The tables, in the order of the modules. Each table is read when the first address in its module is
     /// unwound.
     tables: Vec<Option<UnwindTable>>,
@@ -103,7 +107,9 @@ impl Unwinder {
     /// Create an unwinder for the current modules; call [`Unwinder::renewed`] when they change.
     pub fn new(modules: &Modules) -> Self {
         let tables = modules.all().iter().map(|_| None).collect();
-        Self { tables, rules: FxHashMap::default(), calls: FxHashMap::default(), steps: limits::STEPS }
+        let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
+        let arch = machine.and_then(Arch::named).unwrap_or(NATIVE);
+        Self { arch, tables, rules: FxHashMap::default(), calls: FxHashMap::default(), steps: limits::STEPS }
     }
 
     /// Create an unwinder for the changed modules. It keeps the remaining budget of steps.
@@ -124,9 +130,9 @@ impl Unwinder {
 
     /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upwards.
     ///
-    /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack slot,
-    /// original address), innermost first. Where a stack word points to the kernel's `[uprobes]` page instead of
-    /// the code of a module, the original address is used.
+    /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack address,
+    /// original return address), innermost first. Where a return address points to the kernel's `[uprobes]` page
+    /// instead of the code of a module, the original address is used.
     ///
     /// If a caller depends on the frame pointer and `registers` does not have it, the frame pointer is
     /// inferred; see [`Unwinder::infer`].
@@ -137,18 +143,23 @@ impl Unwinder {
         stack: &[u8],
         returns: &[(u64, u64)],
     ) -> Walk {
-        let Registers { ip, sp: bottom, bp } = registers;
+        let Registers { ip, sp: bottom, bp, lr } = registers;
+        let above = self.arch.above_return_probe;
+        let returns: Vec<(u64, u64)> =
+            returns.iter().map(|(slot, address)| (slot.wrapping_add(above), *address)).collect();
         let (ip, sp) = match returns.first() {
             // The thread is in the [uprobes] page: the call has returned, but the probe has not yet jumped to
             // the caller.
-            Some((slot, address)) if modules.at(ip).is_none() => (*address, slot.wrapping_add(8)),
+            Some((sp, address)) if modules.at(ip).is_none() => (*address, *sp),
             _ => (ip, bottom),
         };
-        let stack = CopiedStack { modules, bottom, bytes: stack, returns };
+        let stack = CopiedStack { bottom, bytes: stack, returns: &returns };
         let mut addresses = vec![ip];
-        let frame = Frame { ip, sp, bp, innermost: true };
+        let frame = Frame { ip, sp, bp, lr, innermost: true };
         match self.follow(modules, frame, stack, &mut addresses) {
-            (End::NoFramePointer, frame) => self.infer(modules, frame, stack, addresses),
+            (End::MissingRegister, frame) if frame.bp.is_none() => {
+                self.infer(modules, frame, stack, addresses)
+            }
             (end, _) => Walk { addresses, end, inferred: false },
         }
     }
@@ -180,20 +191,26 @@ impl Unwinder {
             };
             memory.beyond = false;
             let table = self.tables.get(index).and_then(Option::as_ref);
-            match rule.caller(table, frame, &mut memory, &mut self.steps) {
+            let caller = match &self.arch.signal_frame {
+                Some(signal) if modules.all()[index].is_vdso_code(frame.ip, signal.code) => {
+                    cfi::interrupted(self.arch, signal, frame, &mut memory)
+                }
+                _ => rule.caller(self.arch, table, frame, &mut memory, &mut self.steps),
+            };
+            match caller {
                 Some(Caller::At(caller)) => {
-                    addresses.push(caller.ip);
-                    frame = caller;
+                    frame = Frame { ip: stack.unprobed(modules, caller), ..caller };
+                    addresses.push(frame.ip);
                 }
                 Some(Caller::Top) => break End::Root,
-                Some(Caller::NeedsFramePointer) => break End::NoFramePointer,
+                Some(Caller::NeedsFramePointer | Caller::NeedsLinkRegister) => break End::MissingRegister,
                 None if memory.beyond => break End::BeyondCopy,
                 None => break End::Lost,
             }
         };
         let end = match end {
             End::Root if !self.is_root(modules, frame.lookup()) => End::Lost,
-            End::BeyondCopy | End::Lost | End::NoFramePointer if self.is_root(modules, frame.lookup()) => {
+            End::BeyondCopy | End::Lost | End::MissingRegister if self.is_root(modules, frame.lookup()) => {
                 End::Root
             }
             other => other,
@@ -238,7 +255,7 @@ impl Unwinder {
                 Walk { addresses: [&addresses[..], longest].concat(), end: End::Root, inferred: true }
             }
             _ if is_cut => Walk { addresses, end: End::BeyondCopy, inferred: false },
-            _ => Walk { addresses, end: End::NoFramePointer, inferred: false },
+            _ => Walk { addresses, end: End::MissingRegister, inferred: false },
         }
     }
 
@@ -249,8 +266,8 @@ impl Unwinder {
         }
         let call = modules.at(address.wrapping_sub(1)).and_then(|index| {
             let module = &modules.all()[index];
-            let code = module.code_before(address, call_site::MAX_BYTES)?;
-            call_site::decode(&code, address)
+            let code = module.code_before(address, self.arch.call_bytes)?;
+            (self.arch.decode_call)(&code, address)
         });
         if self.calls.len() >= limits::RULES {
             self.calls.clear();
