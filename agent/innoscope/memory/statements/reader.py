@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.memory.locks import sessions
+from innoscope.memory.thread_descriptor import descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -22,11 +23,6 @@ MOST_BYTES: Final = 4_096
 _NAME_BYTES: Final = 400
 #: Commands without a statement: COM_SLEEP, which waits for the next command, and COM_DAEMON.
 _WITHOUT: Final = frozenset({0, 29})
-#: Offsets of the self pointers in glibc's ``struct pthread`` (tcbhead_t, x86-64), and the range that
-#: contains ``tid``. Its offset depends on glibc's version; it is 0x2d0 in glibc 2.17 to 2.42.
-_SELF: Final = (0, 16)
-_TID: Final = 0x2D0
-_TIDS: Final = range(0x200, 0x400, 4)
 _HANDLE_BYTES: Final = 8
 #: Members of a THD that identify its command, in the order of the fields of Command.
 _FIELDS: Final = ("connection", "command", "query", "text", "length")
@@ -113,14 +109,15 @@ def _threads(memory: ProcessMemory, part: Part, thds: Sequence[int], known: Coll
     handles = _numbers(memory, part, "thread", thds)
     if part.size("thread") != _HANDLE_BYTES:
         return handles
-    last = _TIDS[-1] + 4
+    layout = descriptor()
+    last = layout.tids[-1] + 4
     raw = memory.many([(handle, last) for handle in handles])
     descriptors = [
-        one if one and all(_number(one, at, 8) == handle for at in _SELF) else None
+        one if one and all(_number(one, at, 8) == handle for at in layout.own) else None
         for one, handle in zip(raw, handles, strict=True)
     ]
     usable = [one for one in descriptors if one]
-    offsets = sorted(_TIDS, key=lambda one: abs(one - _TID))
+    offsets = sorted(layout.tids, key=lambda one: abs(one - layout.tid))
     at = next((at for at in offsets if _are_ids([_number(one, at, 4) for one in usable], known)), None)
     if at is None:
         return [0] * len(handles)
