@@ -4,6 +4,8 @@
 //! unwinding takes. Entries and expressions have limits ([`limits`]), and all walks of one snapshot share a
 //! budget of steps.
 
+mod callers;
+
 use rustc_hash::FxHashMap;
 
 use crate::arch::{Arch, Call, NATIVE};
@@ -11,6 +13,9 @@ use crate::cfi::{self, Caller, Frame, Memory, Rule, UnwindTable};
 use crate::modules::Modules;
 use crate::snapshot::Registers;
 use crate::symbols::limits;
+
+/// Maximum number of functions whose calls are cached.
+const MOST_LEAVES: usize = 64;
 
 /// The reason why a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +28,10 @@ pub enum End {
     OutsideModules,
     /// No caller could be found for an address inside a module.
     Lost,
-    /// The frame pointer or the link register is needed but unknown, and could not be inferred from the stack.
-    MissingRegister,
+    /// The frame pointer is needed but unknown, and could not be inferred from the stack.
+    NoFramePointer,
+    /// The return address is in the link register, which is unknown, and the caller could not be inferred.
+    NoLinkRegister,
     /// The snapshot's budget of steps was used up.
     Budget,
 }
@@ -36,7 +43,7 @@ pub struct Walk {
     pub addresses: Vec<u64>,
     /// The reason why the walk ended.
     pub end: End,
-    /// True if the frame pointer was unknown and was inferred from the stack.
+    /// True if a register was unknown and was inferred from the stack.
     pub inferred: bool,
 }
 
@@ -100,6 +107,9 @@ pub struct Unwinder {
     rules: FxHashMap<u64, Rule>,
     /// Cached call instructions by return address.
     calls: FxHashMap<u64, Option<Call>>,
+    /// Cached calls of functions that leave their return address in the link register: the addresses after
+    /// the calls, by the function's start.
+    sites: FxHashMap<u64, Vec<u64>>,
     steps: u64,
 }
 
@@ -109,7 +119,14 @@ impl Unwinder {
         let tables = modules.all().iter().map(|_| None).collect();
         let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
         let arch = machine.and_then(Arch::named).unwrap_or(NATIVE);
-        Self { arch, tables, rules: FxHashMap::default(), calls: FxHashMap::default(), steps: limits::STEPS }
+        Self {
+            arch,
+            tables,
+            rules: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            sites: FxHashMap::default(),
+            steps: limits::STEPS,
+        }
     }
 
     /// Create an unwinder for the changed modules. It keeps the remaining budget of steps.
@@ -157,9 +174,8 @@ impl Unwinder {
         let mut addresses = vec![ip];
         let frame = Frame { ip, sp, bp, lr, innermost: true };
         match self.follow(modules, frame, stack, &mut addresses) {
-            (End::MissingRegister, frame) if frame.bp.is_none() => {
-                self.infer(modules, frame, stack, addresses)
-            }
+            (End::NoFramePointer, frame) => self.infer(modules, frame, stack, addresses),
+            (End::NoLinkRegister, frame) => self.infer_caller(modules, frame, stack, addresses),
             (end, _) => Walk { addresses, end, inferred: false },
         }
     }
@@ -203,14 +219,17 @@ impl Unwinder {
                     addresses.push(frame.ip);
                 }
                 Some(Caller::Top) => break End::Root,
-                Some(Caller::NeedsFramePointer | Caller::NeedsLinkRegister) => break End::MissingRegister,
+                Some(Caller::NeedsFramePointer) => break End::NoFramePointer,
+                Some(Caller::NeedsLinkRegister) => break End::NoLinkRegister,
                 None if memory.beyond => break End::BeyondCopy,
                 None => break End::Lost,
             }
         };
         let end = match end {
             End::Root if !self.is_root(modules, frame.lookup()) => End::Lost,
-            End::BeyondCopy | End::Lost | End::MissingRegister if self.is_root(modules, frame.lookup()) => {
+            End::BeyondCopy | End::Lost | End::NoFramePointer | End::NoLinkRegister
+                if self.is_root(modules, frame.lookup()) =>
+            {
                 End::Root
             }
             other => other,
@@ -255,8 +274,78 @@ impl Unwinder {
                 Walk { addresses: [&addresses[..], longest].concat(), end: End::Root, inferred: true }
             }
             _ if is_cut => Walk { addresses, end: End::BeyondCopy, inferred: false },
-            _ => Walk { addresses, end: End::MissingRegister, inferred: false },
+            _ => Walk { addresses, end: End::NoFramePointer, inferred: false },
         }
+    }
+
+    /// Infer the link register of the innermost frame: each call of its function is tried as its caller.
+    ///
+    /// A walk is a solution if it reaches the root and each of its return addresses follows a call instruction
+    /// that fits. Calls in one function whose callers are the same count as one solution.
+    fn infer_caller(
+        &mut self,
+        modules: &Modules,
+        frame: Frame,
+        stack: CopiedStack<'_>,
+        addresses: Vec<u64>,
+    ) -> Walk {
+        let missing = Walk { addresses: addresses.clone(), end: End::NoLinkRegister, inferred: false };
+        let Some(start) = self.function_start(modules, frame) else { return missing };
+        let mut solutions: Vec<(Fit, Option<u64>, Vec<u64>)> = Vec::new();
+        for site in self.sites(modules, start) {
+            let mut callers = Vec::new();
+            let frame = Frame { lr: Some(site), ..frame };
+            let walk = match self.follow(modules, frame, stack, &mut callers) {
+                (End::NoFramePointer, outer) => self.infer(modules, outer, stack, callers),
+                (end, _) => Walk { addresses: callers, end, inferred: false },
+            };
+            if walk.end == End::Budget {
+                return Walk { end: End::Budget, ..missing };
+            }
+            let follow_calls = walk.addresses.iter().all(|one| self.call(modules, *one).is_some());
+            if walk.end != End::Root || !follow_calls {
+                continue;
+            }
+            let caller = Frame { ip: site, innermost: false, ..frame };
+            let fit = walk.addresses.get(1).map_or(Fit::Possible, |outer| self.fit(modules, *outer, caller));
+            solutions.push((fit, self.function_start(modules, caller), walk.addresses));
+        }
+        let best = solutions.iter().map(|(fit, ..)| *fit).max();
+        solutions.retain(|(fit, ..)| Some(*fit) == best && *fit != Fit::Unlikely);
+        match &solutions[..] {
+            [(_, function, first), others @ ..]
+                if others
+                    .iter()
+                    .all(|(_, other, callers)| other == function && callers[1..] == first[1..]) =>
+            {
+                Walk { addresses: [&addresses[..], first].concat(), end: End::Root, inferred: true }
+            }
+            _ => missing,
+        }
+    }
+
+    /// Return the addresses after all calls of the function at `start`, from the cache if possible.
+    fn sites(&mut self, modules: &Modules, start: u64) -> Vec<u64> {
+        if let Some(known) = self.sites.get(&start) {
+            return known.clone();
+        }
+        let Some(index) = modules.at(start) else { return Vec::new() };
+        let found = callers::of(modules, self.arch, index, start, &mut self.steps);
+        if self.sites.len() >= MOST_LEAVES {
+            self.sites.clear();
+        }
+        if self.steps > 0 {
+            self.sites.insert(start, found.clone());
+        }
+        found
+    }
+
+    /// Return the address at which the function of a frame starts.
+    fn function_start(&self, modules: &Modules, frame: Frame) -> Option<u64> {
+        let index = modules.at(frame.lookup())?;
+        let module = &modules.all()[index];
+        let table = self.tables.get(index).and_then(Option::as_ref)?;
+        Some(table.function_start(module.svma(frame.lookup()))?.wrapping_add(module.bias))
     }
 
     /// Return the call instruction before an address; None if the address cannot be a return address.
@@ -281,10 +370,7 @@ impl Unwinder {
     fn fit(&mut self, modules: &Modules, return_address: u64, frame: Frame) -> Fit {
         let Some(Call::Direct(target)) = self.call(modules, return_address) else { return Fit::Possible };
         let Some(index) = modules.at(frame.lookup()) else { return Fit::Unlikely };
-        let table = self.tables.get(index).and_then(Option::as_ref);
-        let module = &modules.all()[index];
-        let start = table.and_then(|table| table.function_start(module.svma(frame.lookup())));
-        if start == Some(module.svma(target)) {
+        if self.function_start(modules, frame) == Some(target) {
             Fit::Certain
         } else if modules.at(target) == Some(index) {
             Fit::Unlikely

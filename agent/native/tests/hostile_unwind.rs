@@ -146,11 +146,11 @@ fn a_missing_frame_pointer_is_inferred_if_there_is_one_solution() {
         (vec![leaf, after_middle, after_first], End::Root, true)
     );
     let not_after_a_call = walk(&[after_middle, 7, 0, after_first + 1, 0]);
-    assert_eq!((not_after_a_call.end, not_after_a_call.inferred), (End::MissingRegister, false));
+    assert_eq!((not_after_a_call.end, not_after_a_call.inferred), (End::NoFramePointer, false));
     let two = walk(&[after_middle, 7, 0, after_second, 0, after_first, 0]);
     assert_eq!(
         (two.addresses, two.end, two.inferred),
-        (vec![leaf, after_middle], End::MissingRegister, false)
+        (vec![leaf, after_middle], End::NoFramePointer, false)
     );
 }
 

@@ -95,11 +95,16 @@ fn an_unknown_frame_pointer_is_inferred() {
 }
 
 #[test]
-fn an_unknown_link_register_is_missing() {
+fn an_unknown_link_register_is_inferred_from_the_calls_of_the_function() {
     let code = code();
-    let registers = Registers { lr: None, ..code.registers() };
+    let (direct, other_root) = (code.leaf + 40, code.leaf + 24);
+    let registers = Registers { bp: None, lr: None, ..code.registers() };
+    let walk = code.walk(registers, &[0, other_root, 0, 0], &[]);
+    assert_eq!((walk.end, walk.inferred), (End::Root, true));
+    assert_eq!(walk.addresses[1..], [direct, other_root]);
+    // The stack does not fit the only direct call.
     let walk = code.walk(registers, &code.stack(code.root), &[]);
-    assert_eq!((walk.end, walk.addresses), (End::MissingRegister, vec![code.leaf]));
+    assert_eq!((walk.end, walk.addresses), (End::NoLinkRegister, vec![code.leaf]));
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub static AARCH64: Arch = Arch {
     }),
     call_bytes: 4,
     decode_call,
+    import_stubs: Some(import_stubs),
     is_stepped,
     perf: PerfRegisters { bp: 29, lr: Some(30), sp: 31, ip: 32 },
     audit: 0xc000_00b7, // AUDIT_ARCH_AARCH64
@@ -57,6 +58,32 @@ fn decode_call(code: &[u8], address: u64) -> Option<Call> {
         || instruction & 0xffff_f800 == 0xd73f_0800 // blraa, blrab
         || instruction & 0xffff_f81f == 0xd63f_081f; // blraaz, blrabz
     is_indirect.then_some(Call::Indirect)
+}
+
+/// Find stubs of the form `adrp x16, page; ldr x17, [x16, #offset]; …`, which may begin with `bti c`.
+///
+/// Source: ELF for the Arm 64-bit Architecture (AArch64), "Procedure Linkage Table".
+fn import_stubs(code: &[u8], start: u64) -> Vec<(u64, u64)> {
+    const BTI_C: u32 = 0xd503_245f;
+    let (words, _) = code.as_chunks::<4>();
+    let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let mut found = Vec::new();
+    for (index, pair) in words.windows(2).enumerate() {
+        let [page, load] = [pair[0], pair[1]];
+        if page & 0x9f00_001f != 0x9000_0010 || load & 0xffc0_03ff != 0xf940_0211 {
+            continue;
+        }
+        let stub = start.wrapping_add(4 * index as u64);
+        // A signed number of pages: the upper 19 bits are in bits 5 to 23, the lower two in bits 29 and 30.
+        let upper = i64::from((page << 8).cast_signed() >> 13) << 2;
+        let pages = upper | i64::from(page >> 29 & 3);
+        let slot = (stub & !0xfff).wrapping_add_signed(pages << 12) + u64::from(load >> 10 & 0xfff) * 8;
+        found.push((stub, slot));
+        if index > 0 && words[index - 1] == BTI_C {
+            found.push((stub - 4, slot));
+        }
+    }
+    found
 }
 
 /// Return true if the kernel single-steps the first instruction. It simulates branches and address
@@ -154,6 +181,15 @@ mod tests {
             assert_eq!(decode_call(&code(&[other]), 0x1000), None, "{other:x}");
         }
         assert_eq!(decode_call(&[0, 0, 0x94], 0x1000), None);
+    }
+
+    #[test]
+    fn stubs_for_imported_functions_are_found() {
+        // adrp x16, +2 pages; ldr x17, [x16, #0xfa8]; add x16, x16, #0xfa8; br x17; the next one with bti c and
+        // adrp x16, -1 page
+        let plt = [0xd000_0010, 0xf947_d611, 0x913e_a210, 0xd61f_0220, 0xd503_245f, 0xf0ff_fff0, 0xf947_d611];
+        let slots = [(0x1010, 0x3fa8), (0x1024, 0xfa8), (0x1020, 0xfa8)];
+        assert_eq!(import_stubs(&code(&plt), 0x1010), slots);
     }
 
     #[test]

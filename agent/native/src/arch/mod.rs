@@ -54,6 +54,10 @@ pub struct Arch {
     /// Decode the call instruction that ends where the code ends, at this address. Return None if the code
     /// does not end with a call.
     pub decode_call: fn(code: &[u8], address: u64) -> Option<Call>,
+    /// Find the stubs for imported functions in the code of a `.plt` section that begins at this address.
+    /// Return the address of each stub, and that of the word which contains the function's address. None if the
+    /// unwinder does not need them, because there is no link register.
+    pub import_stubs: Option<fn(code: &[u8], start: u64) -> Vec<(u64, u64)>>,
     /// Return true if the kernel cannot emulate the first instruction of this code and has to single-step it
     /// out of line at each hit of a uprobe.
     pub is_stepped: fn(code: &[u8]) -> bool,

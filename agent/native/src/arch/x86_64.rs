@@ -17,6 +17,7 @@ pub static X86_64: Arch = Arch {
     signal_frame: None,
     call_bytes: 8, // REX prefix, opcode, ModRM, SIB and a 32-bit displacement
     decode_call,
+    import_stubs: None,
     is_stepped,
     perf: PerfRegisters { bp: 6, sp: 7, ip: 8, lr: None },
     audit: 0xc000_003e, // AUDIT_ARCH_X86_64

@@ -45,3 +45,23 @@ leaf:                           // +56: leaves its return address in x30
 restore:                        // +68: the vDSO's __kernel_rt_sigreturn, without unwind information
     mov     x8, #139
     svc     #0
+other_root:                     // +76
+    .cfi_startproc
+    .cfi_undefined x30
+    bl      direct
+    nop                         // +80
+    .cfi_endproc
+direct:                         // +84: the only direct caller of `leaf`
+    .cfi_startproc
+    stp     x29, x30, [sp, #-16]!
+    .cfi_def_cfa_offset 16
+    .cfi_offset x29, -16
+    .cfi_offset x30, -8
+    mov     x29, sp
+    bl      leaf
+    ldp     x29, x30, [sp], #16 // +96
+    .cfi_restore x30
+    .cfi_restore x29
+    .cfi_def_cfa_offset 0
+    ret
+    .cfi_endproc

@@ -10,7 +10,15 @@ struct user_pt_regs {
 	__u64 pstate;
 };
 struct pt_regs {
-	struct user_pt_regs user_regs;
+	union {
+		struct user_pt_regs user_regs;
+		struct {
+			__u64 regs[31];
+			__u64 sp;
+			__u64 pc;
+			__u64 pstate;
+		};
+	};
 };
 #else
 struct pt_regs {
