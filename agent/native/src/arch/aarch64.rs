@@ -2,7 +2,7 @@
 
 use gimli::{AArch64, Vendor};
 
-use super::{Arch, Call, PerfRegisters, SignalFrame};
+use super::{Arch, Call, ImportStub, PerfRegisters, SignalFrame};
 
 /// The 64-bit architecture of Arm.
 pub static AARCH64: Arch = Arch {
@@ -63,7 +63,7 @@ fn decode_call(code: &[u8], address: u64) -> Option<Call> {
 /// Find stubs of the form `adrp x16, page; ldr x17, [x16, #offset]; …`, which may begin with `bti c`.
 ///
 /// Source: ELF for the Arm 64-bit Architecture (AArch64), "Procedure Linkage Table".
-fn import_stubs(code: &[u8], start: u64) -> Vec<(u64, u64)> {
+fn import_stubs(code: &[u8], start: u64) -> Vec<ImportStub> {
     const BTI_C: u32 = 0xd503_245f;
     let (words, _) = code.as_chunks::<4>();
     let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
@@ -73,14 +73,16 @@ fn import_stubs(code: &[u8], start: u64) -> Vec<(u64, u64)> {
         if page & 0x9f00_001f != 0x9000_0010 || load & 0xffc0_03ff != 0xf940_0211 {
             continue;
         }
-        let stub = start.wrapping_add(4 * index as u64);
+        let address = start.wrapping_add(4 * index as u64);
         // A signed number of pages: the upper 19 bits are in bits 5 to 23, the lower two in bits 29 and 30.
         let upper = i64::from((page << 8).cast_signed() >> 13) << 2;
         let pages = upper | i64::from(page >> 29 & 3);
-        let slot = (stub & !0xfff).wrapping_add_signed(pages << 12) + u64::from(load >> 10 & 0xfff) * 8;
-        found.push((stub, slot));
+        let slot = (address & !0xfff)
+            .wrapping_add_signed(pages << 12)
+            .wrapping_add(u64::from(load >> 10 & 0xfff) * 8);
+        found.push(ImportStub { address, slot });
         if index > 0 && words[index - 1] == BTI_C {
-            found.push((stub - 4, slot));
+            found.push(ImportStub { address: address.wrapping_sub(4), slot });
         }
     }
     found
@@ -189,6 +191,7 @@ mod tests {
         // adrp x16, -1 page
         let plt = [0xd000_0010, 0xf947_d611, 0x913e_a210, 0xd61f_0220, 0xd503_245f, 0xf0ff_fff0, 0xf947_d611];
         let slots = [(0x1010, 0x3fa8), (0x1024, 0xfa8), (0x1020, 0xfa8)];
+        let slots = slots.map(|(address, slot)| ImportStub { address, slot });
         assert_eq!(import_stubs(&code(&plt), 0x1010), slots);
     }
 

@@ -55,9 +55,8 @@ pub struct Arch {
     /// does not end with a call.
     pub decode_call: fn(code: &[u8], address: u64) -> Option<Call>,
     /// Find the stubs for imported functions in the code of a `.plt` section that begins at this address.
-    /// Return the address of each stub, and that of the word which contains the function's address. None if the
-    /// unwinder does not need them, because there is no link register.
-    pub import_stubs: Option<fn(code: &[u8], start: u64) -> Vec<(u64, u64)>>,
+    /// None if the unwinder does not need them, because there is no link register.
+    pub import_stubs: Option<FindStubs>,
     /// Return true if the kernel cannot emulate the first instruction of this code and has to single-step it
     /// out of line at each hit of a uprobe.
     pub is_stepped: fn(code: &[u8]) -> bool,
@@ -65,6 +64,18 @@ pub struct Arch {
     pub perf: PerfRegisters,
     /// AUDIT_ARCH_* (include/uapi/linux/audit.h), which a seccomp filter compares.
     pub audit: u32,
+}
+
+/// Finds the stubs in code that begins at an address.
+pub type FindStubs = fn(code: &[u8], start: u64) -> Vec<ImportStub>;
+
+/// Code that jumps to a function in another file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImportStub {
+    /// The address of the code.
+    pub address: u64,
+    /// The address of the word that contains the function's address.
+    pub slot: u64,
 }
 
 /// How the kernel calls a signal handler: the handler returns to code in the vDSO, which has no unwind

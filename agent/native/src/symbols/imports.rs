@@ -30,11 +30,11 @@ impl ElfFile {
         for table in tables.filter(|table| table.size <= limits::FILE_BYTES) {
             let Some(bytes) = self.raw(table) else { continue };
             for entry in bytes.as_chunks::<ENTRY>().0 {
-                let slot = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes"));
-                let symbol = u32::from_le_bytes(entry[12..16].try_into().expect("4 bytes"));
+                let slot = entry.first_chunk().map(|slot| u64::from_le_bytes(*slot));
+                let symbol = u32::from_le_bytes([entry[12], entry[13], entry[14], entry[15]]);
                 let name = symbols.symbol(symbol).and_then(|symbol| symbols.name(symbol));
                 if symbol != 0 && name.is_some_and(|name| names.contains(name)) {
-                    found.insert(slot);
+                    found.extend(slot);
                 }
             }
         }

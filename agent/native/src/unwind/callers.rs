@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::arch::{Arch, Call};
+use crate::arch::{Arch, Call, FindStubs};
 use crate::modules::Modules;
 use crate::symbols::ElfFile;
 
@@ -40,17 +40,13 @@ pub(super) fn of(modules: &Modules, arch: &Arch, index: usize, start: u64, steps
 }
 
 /// Return the stubs of the file that jump to an imported function with one of these names.
-fn imports(
-    elf: &ElfFile,
-    names: &FxHashSet<String>,
-    stubs: fn(&[u8], u64) -> Vec<(u64, u64)>,
-) -> FxHashSet<u64> {
+fn imports(elf: &ElfFile, names: &FxHashSet<String>, stubs: FindStubs) -> FxHashSet<u64> {
     let slots = if names.is_empty() { FxHashSet::default() } else { elf.import_slots(names) };
     let Some(section) = elf.section(".plt").filter(|_| !slots.is_empty()) else {
         return FxHashSet::default();
     };
     let all = stubs(&section.data, section.svma.start);
-    all.into_iter().filter(|(_, slot)| slots.contains(slot)).map(|(stub, _)| stub).collect()
+    all.into_iter().filter(|stub| slots.contains(&stub.slot)).map(|stub| stub.address).collect()
 }
 
 /// Return the ELF virtual addresses after all direct calls of these functions.
