@@ -49,8 +49,9 @@ def prepare_root(home: Path) -> None:
     """Create the users and folders that servers need in a root folder without configured packages."""
     (home / "etc/passwd").write_text(
         f"root:x:0:0:root:/:/bin/false\nmysql:x:{MYSQL_UID}:{MYSQL_UID}:mysql:/:/bin/false\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     )
-    (home / "etc/group").write_text(f"root:x:0:\nmysql:x:{MYSQL_UID}:\n")
+    (home / "etc/group").write_text(f"root:x:0:\nmysql:x:{MYSQL_UID}:\nnogroup:x:65534:\n")
     (home / "srv").mkdir(mode=0o755, exist_ok=True)
     home.chmod(0o755)
 

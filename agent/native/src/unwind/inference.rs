@@ -21,6 +21,23 @@ enum Fit {
     Certain,
 }
 
+/// A possible walk from a function whose return address is in the unknown link register.
+struct Solution {
+    /// How well the caller's own return address fits.
+    fit: Fit,
+    /// The start of the calling function.
+    function: Option<u64>,
+    /// The return addresses, innermost first.
+    callers: Vec<u64>,
+}
+
+/// Return true if all solutions have the same functions: they differ only in the position of the first call.
+fn are_one(solutions: &[Solution]) -> bool {
+    solutions
+        .windows(2)
+        .all(|pair| pair[0].function == pair[1].function && pair[0].callers[1..] == pair[1].callers[1..])
+}
+
 impl Unwinder {
     /// Infer the frame pointer at `frame`, which the walk reached through `addresses`.
     ///
@@ -76,7 +93,7 @@ impl Unwinder {
     ) -> Walk {
         let missing = Walk { addresses: addresses.to_owned(), end: End::NoLinkRegister, inferred: false };
         let Some(start) = self.function_start(modules, frame) else { return missing };
-        let mut solutions: Vec<(Fit, Option<u64>, Vec<u64>)> = Vec::new();
+        let mut solutions: Vec<Solution> = Vec::new();
         for site in self.sites(modules, start) {
             let mut callers = Vec::new();
             let frame = Frame { lr: Some(site), ..frame };
@@ -93,17 +110,23 @@ impl Unwinder {
             }
             let caller = Frame { ip: site, innermost: false, ..frame };
             let fit = walk.addresses.get(1).map_or(Fit::Possible, |outer| self.fit(modules, *outer, caller));
-            solutions.push((fit, self.function_start(modules, caller), walk.addresses));
+            let function = self.function_start(modules, caller);
+            solutions.push(Solution { fit, function, callers: walk.addresses });
         }
-        let best = solutions.iter().map(|(fit, ..)| *fit).max();
-        solutions.retain(|(fit, ..)| Some(*fit) == best && *fit != Fit::Unlikely);
-        match &solutions[..] {
-            [(_, function, first), others @ ..]
-                if others
-                    .iter()
-                    .all(|(_, other, callers)| other == function && callers[1..] == first[1..]) =>
-            {
-                Walk { addresses: [addresses, first].concat(), end: End::Root, inferred: true }
+        let best = solutions.iter().map(|one| one.fit).max();
+        solutions.retain(|one| Some(one.fit) == best && one.fit != Fit::Unlikely);
+        if !are_one(&solutions) {
+            // A call through a stub for imported functions fits any function in another file until the stub is
+            // resolved.
+            solutions.retain(|one| match (one.function, one.callers.get(1)) {
+                (Some(function), Some(outer)) => self.sites(modules, function).contains(outer),
+                _ => false,
+            });
+        }
+        match solutions.first() {
+            Some(first) if are_one(&solutions) => {
+                let addresses = [addresses, &first.callers].concat();
+                Walk { addresses, end: End::Root, inferred: true }
             }
             _ => missing,
         }
