@@ -31,13 +31,18 @@ def main() -> None:
         "--format", choices=_FORMATS, action="append", help="build only this format (may be repeated)"
     )
     parser.add_argument(
-        "--machine", choices=DEB_NAMES, default=platform.machine(), help="build for this architecture [the host's]"
+        "--machine",
+        choices=DEB_NAMES,
+        default=platform.machine(),
+        help="build for this architecture [the host's]",
     )
     parser.add_argument("--sign-key", metavar="KEY", help="sign with this gpg key (id or name)")
     wanted = parser.parse_args()
     wanted.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="innoscope-packages-") as folder:
-        made = build(wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format, wanted.machine)
+        made = build(
+            wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format, wanted.machine
+        )
         for path in made + (sign(made, wanted.sign_key) if wanted.sign_key else []):
             print(f"{path.stat().st_size / 1e6:5.1f} MB  {path}")
 

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER = ROOT / "build" / "sysroot"
-#: Debian's packages, and the library in each. The names of the libraries are the same in all suites.
-_LIBRARIES = {"libelf1": "libelf.so.1", "zlib1g": "libz.so.1"}
+#: Debian's packages of the libraries. The core is linked with libelf and zlib. dpkg-shlibdeps looks for all.
+_PACKAGES = ("libc6", "libelf1", "libgcc-s1", "zlib1g")
 
 
 def libraries(machine: str) -> Path:
-    """Return a folder with Debian's libelf and zlib for this architecture; download them if necessary."""
+    """Return a folder with Debian's libraries for this architecture; download them if necessary."""
     folder = _FOLDER / machine
     if not folder.exists():
         scratch = _FOLDER / f"{machine}.new"
@@ -42,11 +42,12 @@ def _download(architecture: str, folder: Path) -> None:
     }
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
     run(["apt-get", "-qq", *options, "update"])
-    run(["apt-get", "-qq", *options, "download", *_LIBRARIES], cwd=apt)
+    run(["apt-get", "-qq", *options, "download", *_PACKAGES], cwd=apt)
     for deb in apt.glob("*.deb"):
         run(["dpkg-deb", "--extract", str(deb), str(apt / "root")])
-    for name in _LIBRARIES.values():
-        (found,) = (path for path in (apt / "root").rglob(name) if "debug" not in path.parts)
-        shutil.copyfile(found, folder / name)
-        (folder / f"{name.partition('.so')[0]}.so").symlink_to(name)
+    for found in (apt / "root").rglob("lib*.so.[0-9]*"):
+        if found.is_file():
+            shutil.copyfile(found, folder / found.name)
+    for name in ("libelf.so", "libz.so"):
+        (folder / name).symlink_to(f"{name}.1")
     shutil.rmtree(apt)

@@ -32,6 +32,7 @@ _INPUTS = (
     LIST,
     _COMPILER,
     Path(__file__),
+    Path(sysroot.__file__),
 )
 
 
