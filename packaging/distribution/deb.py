@@ -22,12 +22,12 @@ _LIBRARIES = """\
 ld-linux-aarch64 1 libc6 (>= 2.28)
 libc 6 libc6 (>= 2.28)
 libdl 2 libc6 (>= 2.28)
-libelf 1 libelf1 (>= 0.131)
+libelf 1 libelf1 (>= 0.144)
 libgcc_s 1 libgcc-s1 (>= 3.3)
 libm 6 libc6 (>= 2.28)
 libpthread 0 libc6 (>= 2.28)
 librt 1 libc6 (>= 2.28)
-libz 1 zlib1g (>= 1:1.1.4)
+libz 1 zlib1g (>= 1:1.2.3.3)
 """
 
 
