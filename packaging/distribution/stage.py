@@ -81,7 +81,7 @@ def stage(metadata: Metadata, variant: Variant, parts: Parts, tree: Path) -> Non
         _copy(ROOT / source, tree / target)
     _launcher(tree / "usr/bin/innoscope")
     sbom.write(tree / SBOM, metadata, site, metadata.depends[variant.depends])
-    licences.collect(site, tree / DOC)
+    licences.collect(site, tree / DOC, metadata.machine)
     manual.write(tree / "usr/share/man", metadata)
     completion.write(tree / "usr/share")
     _strip(tree, metadata.machine)
