@@ -59,7 +59,7 @@ bench: .venv/.ready ## measure the tables of docs/performance.md on this machine
 	PYTHONPATH=tests $(PYTHON) -m bench
 
 kernels: .venv/.ready-dev ## run Innoscope on other kernels, in a virtual machine: docs/kernels.md; about two hours
-	PYTHONPATH=tests $(PYTHON) -m kernels
+	PYTHONPATH=tests:packaging $(PYTHON) -m kernels
 
 server: .venv/.ready ## run a test server: make server NAME=mysql-5.6.24 WORKLOAD=row_lock
 	PYTHONPATH=tests $(PYTHON) -m servers start $(NAME) --workload $(WORKLOAD)

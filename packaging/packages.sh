@@ -3,8 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+needed=(binutils debhelper rpm)
+[[ " $* " == *" aarch64 "* && $(uname -m) != aarch64 ]] && needed+=(binutils-aarch64-linux-gnu)
 missing=()
-for package in binutils debhelper rpm; do
+for package in "${needed[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
 done
 if ((${#missing[@]})); then

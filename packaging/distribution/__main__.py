@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import tempfile
 from pathlib import Path
 
 from distribution import carried, deb, rpm, tar, toolchain
-from distribution.metadata import ROOT, Metadata
+from distribution.metadata import DEB_NAMES, ROOT, Metadata
 from distribution.sign import sign
 from distribution.stage import PORTABLE, SYSTEM, Parts, stage, wheel
 
@@ -29,11 +30,19 @@ def main() -> None:
     parser.add_argument(
         "--format", choices=_FORMATS, action="append", help="build only this format (may be repeated)"
     )
+    parser.add_argument(
+        "--machine",
+        choices=DEB_NAMES,
+        default=platform.machine(),
+        help="build for this architecture [the host's]",
+    )
     parser.add_argument("--sign-key", metavar="KEY", help="sign with this gpg key (id or name)")
     wanted = parser.parse_args()
     wanted.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="innoscope-packages-") as folder:
-        made = build(wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format)
+        made = build(
+            wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format, wanted.machine
+        )
         for path in made + (sign(made, wanted.sign_key) if wanted.sign_key else []):
             print(f"{path.stat().st_size / 1e6:5.1f} MB  {path}")
 
@@ -44,10 +53,12 @@ def build(
     ours: Path | None = None,
     version: str | None = None,
     formats: list[str] | None = None,
+    machine: str = platform.machine(),
 ) -> list[Path]:
     """Build the packages in ``out`` and return their paths. ``work`` is an empty folder."""
-    metadata = Metadata.read(version)
-    parts = Parts(ours or wheel(work), toolchain.core(), carried.download(work / "libraries"))
+    metadata = Metadata.read(version, machine)
+    libraries = carried.download(work / "libraries", machine)
+    parts = Parts(ours or wheel(work), toolchain.core(machine), libraries)
     made = []
     for name in formats or _FORMATS:
         variant, make = _FORMATS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import sys
@@ -23,13 +24,18 @@ PORTABLE = PACKAGING / "portable.txt"
 #: later.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
+#: The glibc versions that the wheels need, at most 2.28, as pip names them.
+_SYSTEMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+
 _PINNED = re.compile(r"^([a-z0-9-]+)==(\S+)((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
 _SHA256 = re.compile("sha256:([0-9a-f]+)")
 
 
-def download(folder: Path) -> dict[str, list[Path]]:
+def download(folder: Path, machine: str = platform.machine()) -> dict[str, list[Path]]:
     """Download the wheels of both lists. Return their paths by library. pip verifies the checksums."""
     options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+    if machine != platform.machine():
+        options += [f"--platform={system}_{machine}" for system in _SYSTEMS]
     for version in PYTHONS:
         target = ["--python-version", version, "--dest", str(folder)]
         run([*PIP, "download", *options, *target, "--requirement", str(LIST), "--requirement", str(PORTABLE)])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import email.utils
 import os
+import platform
 import shutil
 from typing import TYPE_CHECKING
 
+from distribution import sysroot
 from distribution.metadata import PACKAGING, ROOT, run
 
 if TYPE_CHECKING:
@@ -15,6 +17,18 @@ if TYPE_CHECKING:
     from distribution.metadata import Metadata
 
 _DEBIAN = PACKAGING / "debian"
+#: The packages of libraries of another architecture, which are not installed here (deb-shlibs(5)).
+_LIBRARIES = """\
+ld-linux-aarch64 1 libc6 (>= 2.28)
+libc 6 libc6 (>= 2.28)
+libdl 2 libc6 (>= 2.28)
+libelf 1 libelf1 (>= 0.144)
+libgcc_s 1 libgcc-s1 (>= 3.3)
+libm 6 libc6 (>= 2.28)
+libpthread 0 libc6 (>= 2.28)
+librt 1 libc6 (>= 2.28)
+libz 1 zlib1g (>= 1:1.2.3.3)
+"""
 
 
 def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
@@ -25,7 +39,15 @@ def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
     (work / "debian" / "control").write_text(_control(metadata))
     (work / "debian" / "changelog").write_text(_changelog(metadata))
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(metadata.time)}
-    run([str(work / "debian" / "rules"), "binary"], cwd=work, env=environment)
+    if metadata.machine != platform.machine():
+        (work / "debian" / "shlibs.local").write_text(_LIBRARIES)
+        environment["FOREIGN_LIBRARIES"] = str(sysroot.libraries(metadata.machine))
+    # sets DEB_HOST_ARCH, which debhelper reads
+    run(
+        ["dpkg-architecture", f"-a{metadata.deb_architecture}", "-c", "debian/rules binary"],
+        cwd=work,
+        env=environment,
+    )
     made = work.parent / metadata.deb_name
     return made.rename(out / made.name)
 

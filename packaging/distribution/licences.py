@@ -38,11 +38,11 @@ class Part:
         return "\n\n".join([f"{head}\n{'=' * len(head)}", *texts])
 
 
-def collect(site: Path, doc: Path) -> None:
+def collect(site: Path, doc: Path, machine: str) -> None:
     """Write ``carried-licences.txt`` and ``crates-licences.txt``; remove the libraries' license files."""
     doc.mkdir(parents=True, exist_ok=True)
     _write(doc / "carried-licences.txt", [*libraries(site), *linked(site)])
-    _write(doc / "crates-licences.txt", [*crates(), runtime()])
+    _write(doc / "crates-licences.txt", [*crates(machine), runtime()])
     for info in site.glob("*.dist-info"):
         for path in _of_library(info):
             path.unlink()
@@ -86,10 +86,10 @@ def linked(site: Path) -> list[Part]:
     ]
 
 
-def crates() -> list[Part]:
+def crates(machine: str = platform.machine()) -> list[Part]:
     """Return the crates linked into the core with their licenses, excluding build and test dependencies."""
     manifest = ROOT / "agent" / "native" / "Cargo.toml"
-    target = f"{platform.machine()}-unknown-linux-gnu"
+    target = f"{machine}-unknown-linux-gnu"
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--quiet"]
     resolved = json.loads(run([*command, f"--filter-platform={target}", f"--manifest-path={manifest}"]))
     packages = {package["id"]: package for package in resolved["packages"]}

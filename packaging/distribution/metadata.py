@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"
 #: Debian's architecture names, keyed by ``uname -m``.
-_DEB_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
+DEB_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Metadata:
     machine: str = platform.machine()
 
     @classmethod
-    def read(cls, version: str | None = None) -> Metadata:
+    def read(cls, version: str | None = None, machine: str = platform.machine()) -> Metadata:
         """Read the metadata from the files. ``version`` overrides the version in pyproject.toml."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         package = tomllib.loads((PACKAGING / "package.toml").read_text())
@@ -50,12 +50,13 @@ class Metadata:
             depends=package["depends"],
             recommends=package["recommends"],
             time=_time(),
+            machine=machine,
         )
 
     @property
     def deb_architecture(self) -> str:
         """Return Debian's name for the architecture: ``amd64`` or ``arm64``."""
-        return _DEB_NAMES[self.machine]
+        return DEB_NAMES[self.machine]
 
     @property
     def deb_name(self) -> str:

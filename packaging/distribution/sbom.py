@@ -36,7 +36,8 @@ def write(path: Path, metadata: Metadata, site: Path, depends: list[str]) -> Non
 
 def document(metadata: Metadata, site: Path, depends: list[str]) -> dict[str, Any]:
     """Return the SBOM as a CycloneDX document."""
-    own_parts = [*_python(site), *_crates(), _runtime(), *_page(), *_programs(), *_needed(depends)]
+    crates = _crates(metadata.machine)
+    own_parts = [*_python(site), *crates, _runtime(), *_page(), *_programs(), *_needed(depends)]
     parts = sorted({_ref(part): part for part in [*_linked(site), *own_parts]}.values(), key=_ref)
     own = {
         "type": "application", "bom-ref": metadata.name, "name": metadata.name, "version": metadata.version,
@@ -109,11 +110,11 @@ def _linked(site: Path) -> Iterator[Part]:
         )  # fmt: skip
 
 
-def _crates() -> Iterator[Part]:
+def _crates(machine: str) -> Iterator[Part]:
     """Yield the crates linked into the core, and libbpf, which one of them contains."""
     lock = tomllib.loads((ROOT / "agent/native/Cargo.lock").read_text())
     sums = {(one["name"], one["version"]): one.get("checksum") for one in lock["package"]}
-    for one in licences.crates():
+    for one in licences.crates(machine):
         purl = f"pkg:cargo/{one.name}@{one.version}"
         checksum = sums[one.name, one.version]
         hashes = [_hash("SHA-256", checksum)] if checksum else []

@@ -81,10 +81,10 @@ def stage(metadata: Metadata, variant: Variant, parts: Parts, tree: Path) -> Non
         _copy(ROOT / source, tree / target)
     _launcher(tree / "usr/bin/innoscope")
     sbom.write(tree / SBOM, metadata, site, metadata.depends[variant.depends])
-    licences.collect(site, tree / DOC)
+    licences.collect(site, tree / DOC, metadata.machine)
     manual.write(tree / "usr/share/man", metadata)
     completion.write(tree / "usr/share")
-    _strip(tree)
+    _strip(tree, metadata.machine)
     for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
@@ -122,7 +122,7 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def _strip(tree: Path) -> None:
+def _strip(tree: Path, machine: str) -> None:
     """Remove symbols that are only needed to debug Innoscope."""
     for path in (*sorted((tree / SITE).rglob("*.so")), tree / HOME / "bin" / "py-spy"):
-        run(["strip", "--strip-unneeded", "--remove-section=.comment", str(path)])
+        run([f"{machine}-linux-gnu-strip", "--strip-unneeded", "--remove-section=.comment", str(path)])

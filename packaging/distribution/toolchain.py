@@ -3,6 +3,9 @@
 A library that is linked by the host's compiler requires the host's glibc or a newer one. zig can target any
 glibc version; packaging/zig-cc.sh sets the one we use. libelf and zlib are the host's, because the core uses
 only functions that older versions of them have too.
+
+zig also builds for other architectures. This requires Rust's standard library for the other architecture
+(``rustup target add aarch64-unknown-linux-gnu``). libelf and zlib are then Debian's, downloaded with apt.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import shutil
 import sysconfig
 from pathlib import Path
 
+from distribution import sysroot
 from distribution.carried import PIP
 from distribution.metadata import PACKAGING, ROOT, run
 
@@ -21,7 +25,6 @@ LIST = PACKAGING / "zig.txt"
 _FOLDER = ROOT / "build" / "zig"
 _NATIVE = ROOT / "agent" / "native"
 _COMPILER = PACKAGING / "zig-cc.sh"
-_TARGET = f"{platform.machine()}-unknown-linux-gnu"
 #: The core's sources, and the files that describe how it is built.
 _INPUTS = (
     *(_NATIVE / name for name in ("Cargo.toml", "Cargo.lock", "build.rs", "src")),
@@ -29,6 +32,7 @@ _INPUTS = (
     LIST,
     _COMPILER,
     Path(__file__),
+    Path(sysroot.__file__),
 )
 
 
@@ -43,16 +47,16 @@ def zig() -> Path:
     return _FOLDER / "ziglang"
 
 
-def core() -> Path:
-    """Build the core for the older glibc, and return its path."""
+def core(machine: str = platform.machine()) -> Path:
+    """Build the core for the older glibc, and return its path. ``machine`` is as printed by ``uname -m``."""
     # Not the folder of `make setup`: PyO3's settings differ, so each would recompile what the other built.
     folder = _NATIVE / "target" / "packages"
     options = ["--release", "--locked", "--quiet", "--lib", "--crate-type=cdylib", f"--target-dir={folder}"]
     run(
         ["cargo", "rustc", *options, f"--manifest-path={_NATIVE / 'Cargo.toml'}"],
-        env=os.environ | _environment(),
+        env=os.environ | _environment(machine),
     )
-    return folder / _TARGET / "release" / "lib_native.so"
+    return folder / _target(machine) / "release" / "lib_native.so"
 
 
 def fingerprint() -> str:
@@ -68,18 +72,26 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _environment() -> dict[str, str]:
+def _target(machine: str) -> str:
+    return f"{machine}-unknown-linux-gnu"
+
+
+def _environment(machine: str) -> dict[str, str]:
     """Return the environment variables with which cargo and libbpf-sys build for the older glibc."""
     multiarch = sysconfig.get_config_var("MULTIARCH")
-    underscored = _TARGET.replace("-", "_")
+    includes, libraries = [f"/usr/include/{multiarch}"], Path(f"/usr/lib/{multiarch}")
+    if machine != platform.machine():
+        includes, libraries = [], sysroot.libraries(machine)
+    underscored = _target(machine).replace("-", "_")
     compiler = str(_COMPILER)
     return {
         "ZIG": str(zig() / "zig"),
         "ZIG_GLOBAL_CACHE_DIR": str(_FOLDER / "cache"),
-        "CARGO_BUILD_TARGET": _TARGET,
+        "ZIG_MACHINE": machine,
+        "CARGO_BUILD_TARGET": _target(machine),
         f"CARGO_TARGET_{underscored.upper()}_LINKER": compiler,
         f"CC_{underscored}": compiler,
         # libelf.h and zlib.h, after the headers of zig's glibc
-        "LIBBPF_SYS_EXTRA_CFLAGS": f"-idirafter /usr/include -idirafter /usr/include/{multiarch}",
-        f"LIBBPF_SYS_LIBRARY_PATH_{underscored}": f"/usr/lib/{multiarch}",
+        "LIBBPF_SYS_EXTRA_CFLAGS": " ".join(f"-idirafter {one}" for one in ("/usr/include", *includes)),
+        f"LIBBPF_SYS_LIBRARY_PATH_{underscored}": str(libraries),
     }

@@ -26,6 +26,8 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
+#include "registers.h"
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct upid {
@@ -35,10 +37,6 @@ struct upid {
 struct pid {
 	unsigned int level;
 	struct upid numbers[1];
-};
-
-struct thread_struct {
-	unsigned long fsbase;
 };
 
 /* A call whose return address was replaced by a return probe. */
@@ -88,16 +86,6 @@ struct task_struct {
 /* Before Linux 5.14. */
 struct task_struct___with_state {
 	long state;
-};
-
-/* User registers as saved on kernel entry. These are the names on x86_64; arm64 has user_pt_regs at the same
- * offset. */
-struct pt_regs {
-	unsigned long bp;
-	unsigned long di;
-	unsigned long orig_ax;
-	unsigned long ip;
-	unsigned long sp;
 };
 
 #pragma clang attribute pop

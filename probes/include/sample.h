@@ -26,6 +26,7 @@ struct sample_header {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
+	__u64 lr; /* the link register; 0 if the architecture has none */
 	__u64 syscall; /* -1 if the thread entered the kernel through an interrupt or a fault */
 	__u64 arg0;
 	__u32 stack_len;
@@ -44,17 +45,14 @@ struct sample {
 
 /*
  * Return the number of bytes from the stack pointer to the end of the stack, or more than SAMPLE_LARGE if the
- * end is unknown. The C library keeps a thread's descriptor at the end of its stack, and the thread pointer
- * points to it. The main thread's descriptor is elsewhere, but its stack ends where the program's arguments
- * begin.
+ * end is unknown. The C library keeps a thread's descriptor at the end of its stack. The thread pointer
+ * points to it (x86-64) or to its end (arm64). The main thread's descriptor is elsewhere, but its stack ends
+ * where the program's arguments begin.
  */
 static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
 {
-	__u64 depth = ~0ULL;
+	__u64 depth = THREAD_POINTER(task) - sp;
 
-#ifdef __TARGET_ARCH_x86
-	depth = BPF_CORE_READ(task, thread.fsbase) - sp;
-#endif
 	if (depth > (1 << 23))
 		depth = BPF_CORE_READ(task, mm, start_stack) - sp;
 	return depth;
@@ -98,11 +96,12 @@ static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct
 	header->tid = BPF_CORE_READ(task, pid);
 	header->kind = kind;
 	header->weight = weight;
-	header->ip = BPF_CORE_READ(regs, ip);
-	header->sp = BPF_CORE_READ(regs, sp);
-	header->bp = BPF_CORE_READ(regs, bp);
-	header->syscall = BPF_CORE_READ(regs, orig_ax);
-	header->arg0 = BPF_CORE_READ(regs, di);
+	header->ip = REGISTER_IP(regs);
+	header->sp = REGISTER_SP(regs);
+	header->bp = REGISTER_BP(regs);
+	header->lr = REGISTER_LR(regs);
+	header->syscall = REGISTER_SYSCALL(regs);
+	header->arg0 = REGISTER_ARG0(regs);
 	header->kernel_len = 0;
 	header->unused = 0;
 	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), task->comm);
@@ -128,7 +127,7 @@ static __always_inline int sample_take(void *ctx, void *ring, struct task_struct
 	__u64 depth = 0;
 
 	if (BPF_CORE_READ(task, mm))
-		depth = sample_depth(task, BPF_CORE_READ(regs, sp));
+		depth = sample_depth(task, REGISTER_SP(regs));
 	if (depth <= SAMPLE_SMALL)
 		return sample_emit(ctx, ring, task, regs, kind, weight, depth, SAMPLE_SMALL, with_kernel);
 	if (depth <= SAMPLE_MIDDLE)

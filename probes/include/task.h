@@ -8,7 +8,8 @@
 #define PF_IO_WORKER 0x00000010 /* io_uring workers: threads of the process without a user stack */
 #define PF_KTHREAD 0x00200000
 
-/* THREAD_SIZE of x86-64 without KASAN (arch/x86/include/asm/page_64_types.h). */
+/* THREAD_SIZE of x86-64, and of arm64 with pages of 4 or 16 KiB, without KASAN (asm/page_64_types.h,
+ * asm/memory.h). */
 #define KERNEL_STACK_BYTES (16 * 1024)
 
 /* The kernel keeps at most 64 replaced return addresses per thread (MAX_URETPROBE_DEPTH). We copy one fewer,
@@ -37,7 +38,7 @@ static __always_inline _Bool finds_registers(void)
 }
 
 /* Return the registers that a kernel without bpf_task_pt_regs() saved at the end of the task's kernel stack:
- * task_pt_regs() in arch/x86/include/asm/processor.h. */
+ * task_pt_regs() in asm/processor.h. */
 static __always_inline struct pt_regs *registers_on_stack(struct task_struct *task)
 {
 	return (struct pt_regs *)((char *)BPF_CORE_READ(task, stack) + KERNEL_STACK_BYTES -

@@ -52,6 +52,7 @@ struct record_header {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
+	__u64 lr; /* the link register; 0 if the architecture has none */
 	__u64 syscall; /* -1 if the thread entered the kernel by an interrupt or a fault */
 	__u64 arg0;
 	char comm[16];
@@ -156,31 +157,24 @@ static void read_registers(struct task_struct *task, struct record_header *heade
 {
 	struct pt_regs *regs = saved_registers(task);
 
-	header->ip = BPF_CORE_READ(regs, ip);
-	header->sp = BPF_CORE_READ(regs, sp);
-	header->bp = BPF_CORE_READ(regs, bp);
-	header->syscall = BPF_CORE_READ(regs, orig_ax);
-	header->arg0 = BPF_CORE_READ(regs, di);
-}
-
-static __u64 thread_pointer(struct task_struct *task)
-{
-#ifdef __TARGET_ARCH_x86
-	return BPF_CORE_READ(task, thread.fsbase);
-#else
-	return 0;
-#endif
+	header->ip = REGISTER_IP(regs);
+	header->sp = REGISTER_SP(regs);
+	header->bp = REGISTER_BP(regs);
+	header->lr = REGISTER_LR(regs);
+	header->syscall = REGISTER_SYSCALL(regs);
+	header->arg0 = REGISTER_ARG0(regs);
 }
 
 /*
  * Copy the stack from the stack pointer upward and return the number of bytes. The C library keeps a
- * thread's descriptor at the end of its stack, and the thread pointer points to it. If the distance fits into
- * a record, one call copies all of it. Otherwise copy page by page up to the end of the mapping.
+ * thread's descriptor at the end of its stack. The thread pointer points to the descriptor (x86-64), or to
+ * its end (arm64; the copy then includes the descriptor, about 2 KB). If the distance fits into a record, one
+ * call copies all of it. Otherwise copy page by page up to the end of the mapping.
  */
 static __always_inline __u64 copy_stack(struct task_struct *task, struct record *record)
 {
 	__u64 sp = record->header.sp;
-	__u64 above = thread_pointer(task) - sp;
+	__u64 above = THREAD_POINTER(task) - sp;
 	__u64 copied = PAGE_BYTES - (sp & (PAGE_BYTES - 1));
 
 	if (record->header.copy == COPY_SHALLOW) {
@@ -207,7 +201,7 @@ static __always_inline __u64 copy_stack(struct task_struct *task, struct record 
 /* Return how many bytes user space has to copy, from the stack pointer upward; see copy_stack(). */
 static __always_inline __u64 stack_to_copy(struct task_struct *task, const struct record_header *header)
 {
-	__u64 above = thread_pointer(task) - header->sp;
+	__u64 above = THREAD_POINTER(task) - header->sp;
 	__u64 limit = header->copy == COPY_SHALLOW ? SHALLOW_BYTES : MAX_PAGES * PAGE_BYTES;
 
 	return above < limit ? above : limit;

@@ -27,8 +27,9 @@ class GuestError(RuntimeError):
 
 def run(kernel: Kernel, variant: Variant, timeout_s: float) -> dict[str, Any]:
     """Run job_main.py in a machine, one at a time. Return its result, which is incomplete after a timeout."""
-    ensure_packages(("qemu-system-x86",))
-    boot, root = image.boot_files(kernel), image.root_disk()
+    machine = kernel.machine
+    ensure_packages((machine.package,))
+    boot, root = image.boot_files(kernel), image.root_disk(machine)
     with cache.locked("virtual-machine"), tempfile.TemporaryDirectory(prefix="innoscope-kernel-") as name:
         folder = Path(name)
         result = folder / "result"
@@ -36,13 +37,13 @@ def run(kernel: Kernel, variant: Variant, timeout_s: float) -> dict[str, Any]:
             file.truncate(_RESULT_BYTES)
         disks = (
             f"file={root},format=raw,snapshot=on",
-            f"file={image.tree_disk(folder)},format=raw,snapshot=on",
+            f"file={image.tree_disk(folder, machine)},format=raw,snapshot=on",
             f"file={result},format=raw",
         )
-        options = "console=ttyS0 panic=-1 loglevel=5 mitigations=off"
+        options = f"console={machine.console} panic=-1 loglevel=5 mitigations=off"
         options += f" tree={image.TREE} variant={variant.name} {variant.options}"
         command = [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(_CPUS),
+            *machine.command, "-accel", "tcg,thread=multi", "-smp", str(_CPUS),
             "-m", _MEMORY, "-nographic", "-no-reboot", "-nic", "none",
             "-kernel", str(boot.image), "-initrd", str(boot.initrd),
             *(word for disk in disks for word in ("-drive", f"{disk},if=virtio")),

@@ -7,20 +7,24 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernels.kernels import SERVERS
+from distribution import carried, toolchain
+from kernels.kernels import X86_64
 from servers import cache, ensure_packages, fetch
 from servers.catalog import SERVERS as SPECS
 from servers.debian import date_options, mirror
+from servers.fetch import fetch_foreign
+from servers.foreign import Archive, unpack_root
 from servers.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kernels.kernels import Kernel
+    from kernels.kernels import Kernel, Machine
 
 TREE = Path(__file__).parents[2]
 #: The folder of the servers' cache on the machine's disk.
@@ -29,7 +33,7 @@ CACHE = Path("/cache")
 #: Increase this when the recipe of a disk or of the boot files changes.
 _RECIPE = 1
 _SUITE = "bookworm"  # its Python is the one for which .venv was made
-_TOOLS = ("busybox-static", "cpio", "e2fsprogs", "kmod", "mmdebstrap", "qemu-system-x86", "xz-utils")
+_TOOLS = ("cpio", "e2fsprogs", "kmod", "mmdebstrap", "xz-utils")
 _PACKAGES = (
     "iproute2",
     "libelf1",
@@ -69,15 +73,19 @@ def boot_files(kernel: Kernel) -> Boot:
     return Boot(_cached(name, lambda scratch: _make_boot_files(kernel, scratch)))
 
 
-def root_disk() -> Path:
+def root_disk(machine: Machine) -> Path:
     """Return the path of a disk image with Debian and the servers. Run machines only on snapshots of it."""
-    libraries = {package for name in SERVERS for package in SPECS[name].libraries}
+    libraries = {package for name in machine.servers for package in SPECS[name].libraries}
     packages = sorted({*_PACKAGES, *libraries})
-    installations = [fetch(name) for name in SERVERS]
+    if machine is X86_64:
+        installations, unpack, prefix = [fetch(name) for name in machine.servers], _install_root, ""
+    else:
+        installations = [fetch_foreign(name, machine.debian) for name in machine.servers]
+        unpack, prefix = partial(_unpack_root, machine.debian), f"{machine.debian}-"
     key = f"{_RECIPE} {packages} {[installation.folder.name for installation in installations]}"
-    name = f"root-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    name = f"root-{prefix}{hashlib.sha256(key.encode()).hexdigest()[:8]}"
     servers = [installation.folder for installation in installations]
-    return _cached(name, lambda scratch: _make_root(packages, servers, scratch)) / "disk"
+    return _cached(name, lambda scratch: _make_root(unpack, packages, servers, scratch)) / "disk"
 
 
 def _cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -92,7 +100,7 @@ def _cached(name: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def tree_disk(folder: Path) -> Path:
+def tree_disk(folder: Path, machine: Machine) -> Path:
     """Make a disk image in ``folder`` with this source tree and its Python packages; return its path."""
     files = folder / "tree"
     for name in _FOLDERS:
@@ -111,9 +119,24 @@ def tree_disk(folder: Path) -> Path:
                 target = files / source.relative_to(TREE)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
+    if machine is not X86_64:
+        _replace_extensions(files, folder / "wheels", machine)
     disk = _disk(files, folder / "tree.disk", _TREE_SIZE)
     shutil.rmtree(files)
     return disk
+
+
+def _replace_extensions(files: Path, wheels: Path, machine: Machine) -> None:
+    """Replace the core and the extension modules of Python packages by those for another architecture."""
+    shutil.copyfile(toolchain.core(machine.name), files / "agent/innoscope/_native.abi3.so")
+    (site,) = (files / ".venv/lib").glob("python*/site-packages")
+    needed = {extension.relative_to(site).parts[0] for extension in site.rglob("*.so")}
+    for extension in site.rglob("*.so"):
+        extension.unlink()
+    for name, versions in carried.download(wheels, machine.name).items():
+        if name in needed:
+            for wheel in versions:
+                carried.unpack(wheel, site)
 
 
 def _closure(names: Iterable[str]) -> list[Distribution]:
@@ -133,17 +156,34 @@ def _closure(names: Iterable[str]) -> list[Distribution]:
     return list(found.values())
 
 
-def _make_root(packages: Iterable[str], servers: Iterable[Path], scratch: Path) -> None:
+def _make_root(
+    unpack: Callable[[Iterable[str], Path], None],
+    packages: Iterable[str],
+    servers: Iterable[Path],
+    scratch: Path,
+) -> None:
     home = scratch / "root"
-    options = ['APT::Install-Recommends "false"', *date_options()]
-    command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(packages)}"]
-    run([*command, *(f"--aptopt={option}" for option in options), _SUITE, str(home), mirror()], scratch)
+    unpack(packages, home)
     place = home / CACHE.relative_to("/") / "servers"
     place.mkdir(parents=True)
     for folder in servers:
         run(["cp", "--archive", "--reflink=auto", "--sparse=auto", str(folder), str(place)], scratch)
     _disk(home, scratch / "disk", _ROOT_SIZE)
     shutil.rmtree(home)
+
+
+def _unpack_root(architecture: str, packages: Iterable[str], home: Path) -> None:
+    """Unpack Debian for an architecture whose programs this host cannot run to configure the packages."""
+    folder = home.with_name("archive")
+    home.mkdir()
+    unpack_root(Archive(_SUITE, architecture, folder).download_root(packages), home)
+    shutil.rmtree(folder)
+
+
+def _install_root(packages: Iterable[str], home: Path) -> None:
+    options = ['APT::Install-Recommends "false"', *date_options()]
+    command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(packages)}"]
+    run([*command, *(f"--aptopt={option}" for option in options), _SUITE, str(home), mirror()], home.parent)
 
 
 def _disk(files: Path, disk: Path, size: str) -> Path:
@@ -153,10 +193,10 @@ def _disk(files: Path, disk: Path, size: str) -> Path:
 
 
 def _make_boot_files(kernel: Kernel, scratch: Path) -> None:
-    debs, files = scratch / "debs", scratch / "files"
-    debs.mkdir()
-    _download(kernel, debs)
-    for deb in debs.glob("*.deb"):
+    archive, files = scratch / "archive", scratch / "files"
+    source = Archive(kernel.suite, kernel.machine.debian, archive)
+    parts = sorted(set(_KERNEL_PARTS.findall(source.depends(kernel.package))))
+    for deb in source.download([*parts, "busybox-static"]):
         run(["dpkg-deb", "--extract", str(deb), str(files)], scratch)
     if not (files / "lib").exists():
         (files / "lib").symlink_to("usr/lib")  # on Debian, base-files provides this link
@@ -164,31 +204,8 @@ def _make_boot_files(kernel: Kernel, scratch: Path) -> None:
     images = (*files.glob("boot/vmlinuz-*"), *files.glob("lib/modules/*/vmlinuz"))
     shutil.copy2(images[0], scratch / "vmlinuz")
     _make_initrd(files, release, scratch)
-    for folder in (debs, files):
+    for folder in (archive, files):
         shutil.rmtree(folder)
-
-
-def _download(kernel: Kernel, folder: Path) -> None:
-    """Download the kernel's packages with apt, using separate package lists for the kernel's suite."""
-    state = folder / "apt"
-    for name in ("lists/partial", "archives/partial"):
-        (state / name).mkdir(parents=True)
-    sources = state / "sources.list"
-    sources.write_text(f"deb {mirror()} {kernel.suite} main\n")
-    settings = {
-        "Dir::Etc::SourceList": sources,
-        "Dir::Etc::SourceParts": "/nonexistent",
-        "Dir::State::Lists": state / "lists",
-        "Dir::Cache": state,
-        "Acquire::Languages": "none",
-        "APT::Sandbox::User": "root",
-    }
-    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    run(["apt-get", "-qq", *options, "update"], folder)
-    unwanted = ("suggests", "recommends", "conflicts", "breaks", "replaces", "enhances")
-    depends = ["depends", "--recurse", *(f"--no-{kind}" for kind in unwanted), kernel.package]
-    parts = sorted(set(_KERNEL_PARTS.findall(run(["apt-cache", *options, *depends], folder))))
-    run(["apt-get", "-qq", *options, "download", *parts], folder)
 
 
 def _make_initrd(files: Path, release: str, scratch: Path) -> None:
@@ -196,7 +213,8 @@ def _make_initrd(files: Path, release: str, scratch: Path) -> None:
     home = scratch / "initrd.d"
     for name in ("bin", "dev", "modules", "new"):
         (home / name).mkdir(parents=True)
-    shutil.copy2(shutil.which("busybox") or "/bin/busybox", home / "bin/busybox")
+    (busybox,) = (path for path in files.glob("**/bin/busybox") if not path.is_symlink())
+    shutil.copy2(busybox, home / "bin/busybox")
     run(["depmod", "-b", str(files), release], scratch)
     names = []
     for module in _modules(files, release):

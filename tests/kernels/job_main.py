@@ -26,7 +26,7 @@ from innoscope.sampling.engine import Engine
 from innoscope.sampling.model import Trust
 from innoscope.target.discover import find_one
 from kernels import results
-from kernels.kernels import DEFAULT, SERVERS
+from kernels.kernels import DEFAULT, MACHINES
 from live.observe import THREAD_EACH, Observation, affected, own_threads
 from safety.agenting import Running
 from safety.command import INNOSCOPE
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from workloads import Workload
 
-#: Variants other than the default run on one server.
-_ONE = ("mysql-5.6.24",)
+#: Variants other than the default run on the first of these servers.
+_SERVERS = MACHINES[os.uname().machine].servers
 _CONNECTIONS = 10
 _SNAPSHOTS = 4
 _KILLS = 5
@@ -64,7 +64,7 @@ class Job:
 
     def run(self) -> None:
         """Run all steps on all servers of the variant, and write the results to the disk."""
-        for name in SERVERS if self._variant == DEFAULT else _ONE:
+        for name in _SERVERS if self._variant == DEFAULT else _SERVERS[:1]:
             self._step(self.result["servers"].setdefault(name, {}), "server", partial(self._on, name))
         self.result["kernel log"] = kernel_log()
         self.result["complete"] = True

@@ -4,17 +4,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Servers on the disk of the virtual machine.
-SERVERS = ("mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11")
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A processor architecture, and how QEMU emulates a machine with it."""
+
+    name: str  #: as ``uname -m`` prints it
+    debian: str  #: Debian's name of the architecture
+    package: str  #: the Debian package of QEMU
+    command: tuple[str, ...]
+    console: str
+    servers: tuple[str, ...]  #: servers on the disk of the virtual machine
+
+
+X86_64 = Machine(
+    "x86_64", "amd64", "qemu-system-x86", ("qemu-system-x86_64", "-cpu", "max"), "ttyS0",
+    ("mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11"),
+)  # fmt: skip
+#: The servers are those of which Debian has packages. In 11.8, the compiler has signed return addresses. The
+#: standard algorithm for signatures takes QEMU ten times as long as ``pauth-impdef``.
+AARCH64 = Machine(
+    "aarch64", "arm64", "qemu-system-arm",
+    ("qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"), "ttyAMA0",
+    ("mariadb-10.11", "mariadb-11.8"),
+)  # fmt: skip
+MACHINES = {machine.name: machine for machine in (X86_64, AARCH64)}
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A Debian kernel. The cloud flavor is small, and has BTF and the drivers for virtual machines."""
 
-    name: str  #: start of the kernel release, as ``uname -r`` prints it
-    suite: str  #: the suite of Debian's archive in which ``package`` depends on this kernel
-    package: str = "linux-image-cloud-amd64"
+    name: str  #: start of the kernel release, as ``uname -r`` prints it; on arm64, followed by ``-arm64``
+    suite: str  #: the suite of Debian's archive in which the package depends on this kernel
+    machine: Machine = X86_64
+
+    @property
+    def package(self) -> str:
+        """Return the name of Debian's package."""
+        return f"linux-image-cloud-{self.machine.debian}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +62,7 @@ KERNELS = {
         Kernel("6.1", "bookworm"),
         Kernel("6.12", "trixie"),
         Kernel("7.", "sid"),
+        Kernel("6.1-arm64", "bookworm", AARCH64),
     )
 }
 DEFAULT = "default"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernels import results
-from kernels.kernels import DERIVED, RUNS, SERVERS, VARIANTS
+from kernels.kernels import DERIVED, MACHINES, RUNS, VARIANTS
 from snapshot_methods import STOPPING_NOTHING
 
 if TYPE_CHECKING:
@@ -85,12 +85,13 @@ def _features(run: Iterable[tuple[str, Result]]) -> Iterator[str]:
 
 
 def _servers(result: Result) -> Iterator[tuple[str, Result]]:
-    """Yield the name and the result of each server of a run, in the order of SERVERS."""
-    yield from ((name, result["servers"][name]) for name in SERVERS if name in result["servers"])
+    """Yield the name and the result of each server of a run, in the order in which they run."""
+    names = dict.fromkeys(name for machine in MACHINES.values() for name in machine.servers)
+    yield from ((name, result["servers"][name]) for name in names if name in result["servers"])
 
 
 def _release(result: Result) -> str:
-    return str(result["kernel"]).removesuffix("-cloud-amd64")
+    return str(result["kernel"]).removesuffix("-cloud-amd64").replace("-cloud-", " ")
 
 
 def _method(server: Result) -> str:

@@ -42,10 +42,16 @@ def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
     for name in _MERGED:  # the links that base-files creates when it is configured
         if not (home / name).exists():
             (home / name).symlink_to(f"usr/{name}")
+    prepare_root(home)
+
+
+def prepare_root(home: Path) -> None:
+    """Create the users and folders that servers need in a root folder without configured packages."""
     (home / "etc/passwd").write_text(
         f"root:x:0:0:root:/:/bin/false\nmysql:x:{MYSQL_UID}:{MYSQL_UID}:mysql:/:/bin/false\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     )
-    (home / "etc/group").write_text(f"root:x:0:\nmysql:x:{MYSQL_UID}:\n")
+    (home / "etc/group").write_text(f"root:x:0:\nmysql:x:{MYSQL_UID}:\nnogroup:x:65534:\n")
     (home / "srv").mkdir(mode=0o755, exist_ok=True)
     home.chmod(0o755)
 
@@ -61,19 +67,20 @@ def date_options() -> list[str]:
 
 def mirror() -> str:
     """Return this host's Debian mirror."""
-    codename = _codename()
+    release = codename()
     for refresh in (False, True):
         if refresh:  # apt lists only those sources whose package lists it has downloaded
             run(["apt-get", "update", "-qq"], Path("/"))
         targets = run(["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)"], Path("/"))
         for target in targets.splitlines():
             site, _, suite = target.partition(" ")
-            if suite == codename:
+            if suite == release:
                 return site
-    raise ServerError(f"apt's configuration names no mirror of Debian {codename}")
+    raise ServerError(f"apt's configuration names no mirror of Debian {release}")
 
 
-def _codename() -> str:
+def codename() -> str:
+    """Return the name of this host's Debian release."""
     for line in Path("/etc/os-release").read_text().splitlines():
         if line.startswith("VERSION_CODENAME="):
             return line.partition("=")[2].strip('"')

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import time
 import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from servers import cache
+from servers import cache, foreign
 from servers.catalog import SERVERS, DebianPackages, DebianRoot, Maven, Npm, Spec
-from servers.debian import unpack_packages, unpack_root
+from servers.debian import codename, unpack_packages, unpack_root
 from servers.errors import ServerError
 from servers.packages import ensure_commands, ensure_packages
 from servers.run import ENVIRONMENT, run
@@ -60,14 +61,47 @@ def fetch(name: str) -> Installation:
     spec = SERVERS.get(name)
     if spec is None:
         raise ServerError(f"no server {name!r}; there are {', '.join(SERVERS)}")
-    key = hashlib.sha256(f"{_RECIPE} {spec.source!r}".encode()).hexdigest()[:8]
-    installation = Installation(spec, cache.root() / "servers" / f"{name}-{key}")
+    installation = Installation(spec, cache.root() / "servers" / _folder_name(spec))
     ensure_packages(spec.libraries)
     if not installation.folder.exists():
         with cache.locked(name):
             if not installation.folder.exists():
                 _install(installation)
     return installation
+
+
+def fetch_foreign(name: str, architecture: str) -> Installation:
+    """Return a server from Debian's packages for another architecture, which cannot run on this host.
+
+    Its data directory is that of this host's server. It is portable between the architectures that Debian's
+    servers support here: their byte order and page size are the same.
+    """
+    spec = SERVERS[name]
+    installation = Installation(spec, cache.root() / f"servers-{architecture}" / _folder_name(spec))
+    if not installation.folder.exists():
+        with cache.locked(f"{name}-{architecture}"), cache.made_whole(installation.folder) as scratch:
+            home = scratch / "home"
+            home.mkdir(mode=0o755)
+            _unpack_foreign(spec, architecture, scratch / "archive", home)
+            shutil.rmtree(scratch / "archive")
+            run(["cp", "--archive", str(fetch(name).template), str(scratch)], scratch)
+    return installation
+
+
+def _unpack_foreign(spec: Spec, architecture: str, folder: Path, home: Path) -> None:
+    match spec.source:
+        case DebianPackages(packages):
+            for deb in foreign.Archive(codename(), architecture, folder).download(packages):
+                run(["dpkg-deb", "--extract", str(deb), str(home)], folder)
+        case DebianRoot(suite, packages):
+            foreign.unpack_root(foreign.Archive(suite, architecture, folder).download_root(packages), home)
+        case _:
+            raise ServerError(f"{spec.name} is not available for {architecture}")
+
+
+def _folder_name(spec: Spec) -> str:
+    key = hashlib.sha256(f"{_RECIPE} {spec.source!r}".encode()).hexdigest()[:8]
+    return f"{spec.name}-{key}"
 
 
 def _install(installation: Installation) -> None:

@@ -9,7 +9,8 @@ from innoscope import _native
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: sizeof(pthread_mutex_t) in glibc on x86-64. The server's own mutex types start with a pthread_mutex_t.
+#: sizeof(pthread_mutex_t) in glibc on x86-64; it is 48 on arm64. The server's own mutex types start with a
+#: pthread_mutex_t.
 _MUTEX_BYTES = 40
 _LONGEST_PATH = 256
 

@@ -3,49 +3,19 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use crate::arch::host::{innoscope_calibration, innoscope_calibration_stepped};
+
 /// Number of bytes that are written to evict all other data from one core's caches. Few CPUs have L2 caches
 /// larger than this.
 const COLD_BYTES: usize = 1 << 20;
 const CACHE_LINE: usize = 64;
 
-/// Symbol name of a function that begins with a push instruction, as most functions do. The kernel emulates
-/// this instruction when the probe is hit.
+/// Symbol name of a function whose first instruction the kernel emulates when the probe is hit. On x86-64, this
+/// is a push instruction, as in most functions.
 pub const FUNCTION: &str = "innoscope_calibration";
 /// Symbol name of a function whose first instruction the kernel cannot emulate. The kernel has to single-step
 /// it out of line, which costs several times as much as emulating it.
 pub const STEPPED_FUNCTION: &str = "innoscope_calibration_stepped";
-
-/// Do almost nothing, so that the duration of a probed call is the cost of the probe.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
-    std::arch::naked_asm!("push rbp", "mov rbp, rsp", "lea rax, [rdi + 1]", "pop rbp", "ret")
-}
-
-/// Do almost nothing, but begin with an instruction that the kernel has to single-step.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
-    std::arch::naked_asm!("lea rax, [rdi + 1]", "push rbp", "pop rbp", "ret")
-}
-
-/// Do almost nothing, so that the duration of a probed call is the cost of the probe.
-#[cfg(not(target_arch = "x86_64"))]
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
-    black_box(value).wrapping_add(1)
-}
-
-/// Do almost nothing, so that the duration of a probed call is the cost of the probe.
-#[cfg(not(target_arch = "x86_64"))]
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
-    black_box(value).wrapping_add(2)
-}
 
 /// Call one of the functions `calls` times and return the median duration, including the time to read the
 /// clock.

@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::arch::NATIVE;
 use crate::error::{Error, Kind, Result};
 use crate::maps::{self, Mapping};
 use crate::modules;
 use crate::references;
 use crate::symbols::{self, DebugSearch, ElfFile, Named, SymbolTable};
-use crate::uprobe;
 
-/// An upper bound on the length of an x86-64 instruction, in bytes.
+/// An upper bound on the length of an instruction, in bytes.
 const INSTRUCTION: u64 = 16;
 
 /// A mapped file with its symbols.
@@ -36,7 +36,7 @@ pub struct Function {
     pub size: u64,
     /// File offset of the function's first instruction.
     pub offset: u64,
-    /// True if a probe on this function is expensive; see [`uprobe::is_stepped`].
+    /// True if a probe on this function is expensive; see [`crate::arch::Arch::is_stepped`].
     pub stepped: bool,
 }
 
@@ -102,7 +102,7 @@ impl CodeFile {
         named
             .filter_map(|Named { name, address, size, .. }| {
                 let offset = self.file_offset(address)?;
-                let stepped = uprobe::is_stepped(&self.elf.read(offset, INSTRUCTION)?);
+                let stepped = (NATIVE.is_stepped)(&self.elf.read(offset, INSTRUCTION)?);
                 Some(Function { symbol: name, address, size, offset, stepped })
             })
             .collect()

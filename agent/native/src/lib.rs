@@ -1,6 +1,7 @@
 //! The Rust core of Innoscope, which copies the stacks of all threads of a live process without stopping it,
 //! unwinds them offline and resolves their symbols.
 //!
+//! - `arch` has everything that differs between processor architectures.
 //! - `snapshot` copies registers and stacks.
 //! - `modules` and `symbols` read the files that are mapped into the process.
 //! - `unwind` turns stacks into return addresses, and `names` turns addresses into function names.
@@ -14,9 +15,9 @@
 //! - `layout` finds the offsets of the members of global variables and types.
 //! - `python` and `python_*` are the interface to Python.
 
+pub mod arch;
 pub mod bpfmap;
 pub mod calibration;
-pub mod call_site;
 pub mod cfi;
 pub mod classify;
 pub mod closers;

@@ -13,6 +13,9 @@ use crate::maps::{self, Mapping};
 use crate::memory;
 use crate::symbols::{self, Bytes, DebugSearch, ElfFile, SymbolTable, limits, memory_budget, opening};
 
+/// The path of the kernel's code in /proc/PID/maps.
+const VDSO: &str = "[vdso]";
+
 /// One ELF file mapped into the process.
 pub struct Module {
     /// The path as the process sees it, or `[vdso]`.
@@ -56,10 +59,19 @@ impl Module {
     pub fn code_before(&self, address: u64, size: usize) -> Option<Bytes> {
         let elf = self.elf.as_ref()?;
         let svma = self.svma(address);
-        let segment = elf.load_segments().iter().find(|one| one.executable && one.svma().contains(&svma))?;
+        let last = svma.wrapping_sub(1);
+        let segment = elf.load_segments().iter().find(|one| one.executable && one.svma().contains(&last))?;
         let offset = svma - segment.vaddr;
         let size = offset.min(size as u64);
         elf.read(segment.offset.checked_add(offset - size)?, size)
+    }
+
+    /// Return true if this is the vDSO, and has this code at an address in the process.
+    pub fn is_vdso_code(&self, address: u64, code: &[u8]) -> bool {
+        self.path == VDSO
+            && self
+                .code_before(address.wrapping_add(code.len() as u64), code.len())
+                .is_some_and(|found| *found == *code)
     }
 
     /// Return the functions inlined at an ELF virtual address, innermost first. The first call opens the
@@ -244,7 +256,7 @@ pub fn bias(elf: &ElfFile, mapping: &Mapping) -> Option<u64> {
 /// opened by its path, and accepted only if its inode is that of the mapping.
 pub fn open_elf(pid: u32, mapping: &Mapping) -> Result<Arc<ElfFile>> {
     let display = PathBuf::from(&mapping.path);
-    if mapping.path == "[vdso]" {
+    if mapping.path == VDSO {
         let image = memory::read(pid, mapping.start, (mapping.end - mapping.start) as usize)?;
         let elf = ElfFile::from_bytes(image, &display).map_err(|error| elf_error(&error))?;
         return Ok(elf);

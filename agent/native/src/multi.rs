@@ -12,8 +12,8 @@ use std::process;
 use std::sync::OnceLock;
 use std::thread;
 
+use crate::arch::host::innoscope_calibration;
 use crate::bpfmap::Map;
-use crate::calibration::innoscope_calibration;
 use crate::closers;
 use crate::maps;
 use crate::openers;

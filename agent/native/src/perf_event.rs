@@ -11,6 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 use perf_event_open_sys as sys;
 use sys::bindings::{perf_event_attr, perf_event_mmap_page};
 
+use crate::arch::{Arch, NATIVE};
 use crate::snapshot::Registers;
 
 /// Type of the records that contain a sample.
@@ -20,10 +21,6 @@ pub const LOST: u32 = sys::bindings::PERF_RECORD_LOST;
 /// Stack bytes in a sample. The whole record must be smaller than 64 KiB. In MySQL 9.7, the stack is 40 KB
 /// deep when a thread reads a page.
 const STACK_BYTES: u32 = 60 * 1024;
-/// The registers BP, SP and IP, as numbered in perf_regs.h of x86.
-const REGS_MASK: u64 = 1 << 6 | 1 << 7 | 1 << 8;
-/// Size of the header of a ring buffer, which precedes its data.
-const PAGE: usize = 4096;
 
 /// Return the attributes of a clock with this period, which does not sample anything yet.
 pub fn clock(period_ns: u64) -> perf_event_attr {
@@ -41,7 +38,7 @@ pub fn clock(period_ns: u64) -> perf_event_attr {
 pub fn stack_clock(period_ns: u64) -> perf_event_attr {
     let mut attributes = perf_event_attr {
         sample_type: (sys::bindings::PERF_SAMPLE_REGS_USER | sys::bindings::PERF_SAMPLE_STACK_USER).into(),
-        sample_regs_user: REGS_MASK,
+        sample_regs_user: NATIVE.perf.mask(),
         sample_stack_user: STACK_BYTES,
         ..clock(period_ns)
     };
@@ -65,6 +62,8 @@ pub fn open(mut attributes: perf_event_attr, tid: i32, cpu: i32) -> io::Result<O
 /// descriptor is closed earlier.
 pub struct Ring {
     start: *mut libc::c_void,
+    /// Size of the header, which precedes the data: one page.
+    header_bytes: usize,
     data_bytes: usize,
     /// Position up to which records were read; it never wraps.
     tail: u64,
@@ -81,11 +80,12 @@ impl Ring {
     ///
     /// Errors: EPERM if the user's limit on locked memory (perf_event_mlock_kb) is exceeded.
     pub fn map(event: &OwnedFd, data_bytes: usize) -> io::Result<Self> {
+        let header_bytes = page_bytes();
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                PAGE + data_bytes,
+                header_bytes + data_bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 event.as_raw_fd(),
@@ -95,7 +95,7 @@ impl Ring {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { start, data_bytes, tail: 0, wrapped: Vec::new() })
+        Ok(Self { start, header_bytes, data_bytes, tail: 0, wrapped: Vec::new() })
     }
 
     /// Pass the type and the contents of up to `max` records to `take`, and return their number.
@@ -107,7 +107,9 @@ impl Ring {
         fence(Ordering::Acquire);
         // SAFETY: the data follows the header page and stays mapped until drop. The kernel does not write
         // between `tail` and `head`, which are the only bytes that are used.
-        let data = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>().add(PAGE), self.data_bytes) };
+        let data = unsafe {
+            std::slice::from_raw_parts(self.start.cast::<u8>().add(self.header_bytes), self.data_bytes)
+        };
         let mut count = 0;
         while count < max
             && let Some((kind, length)) = next_record(data, self.tail, head, &mut self.wrapped)
@@ -129,8 +131,14 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: `start` was mapped in `map` with this length and is unmapped only here.
-        unsafe { libc::munmap(self.start, PAGE + self.data_bytes) };
+        unsafe { libc::munmap(self.start, self.header_bytes + self.data_bytes) };
     }
+}
+
+/// Return the size of a page, which is 4, 16 or 64 KiB on arm64.
+fn page_bytes() -> usize {
+    // SAFETY: sysconf takes and returns a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// Size of `struct perf_event_header`: type (32 bits), flags and size (16 bits each).
@@ -157,19 +165,21 @@ fn next_record(data: &[u8], tail: u64, head: u64, wrapped: &mut Vec<u8>) -> Opti
     Some((kind, length))
 }
 
-/// Parse the user registers and the user stack at the end of a sample: the ABI, BP, SP and IP, the reserved
+/// Parse the user registers and the user stack at the end of a sample: the ABI, the registers, the reserved
 /// size of the stack, the stack and its copied size. Return None if the thread has no user registers.
 pub fn user_stack(body: &[u8]) -> Option<(Registers, &[u8])> {
+    stack_of(NATIVE, body)
+}
+
+fn stack_of<'body>(arch: &Arch, body: &'body [u8]) -> Option<(Registers, &'body [u8])> {
     if long(body, 0)? == 0 {
         return None;
     }
-    // Before 4.18, the kernel does not save BP on system call entry, and reports -1 (perf_get_regs_user in
-    // arch/x86/kernel/perf_regs.c).
-    let bp = Some(long(body, 8)?).filter(|bp| *bp != u64::MAX);
-    let registers = Registers { bp, sp: long(body, 16)?, ip: long(body, 24)? };
-    let reserved = usize::try_from(long(body, 32)?).ok()?;
-    let stack = body.get(40..)?.get(..reserved)?;
-    let copied = if reserved == 0 { 0 } else { usize::try_from(long(body, 40 + reserved)?).ok()? };
+    let registers = arch.perf.read(|index| long(body, 8 * (1 + index)))?;
+    let body = body.get(8 * (1 + arch.perf.count())..)?;
+    let reserved = usize::try_from(long(body, 0)?).ok()?;
+    let stack = body.get(8..)?.get(..reserved)?;
+    let copied = if reserved == 0 { 0 } else { usize::try_from(long(body, 8 + reserved)?).ok()? };
     Some((registers, &stack[..copied.min(reserved)]))
 }
 
@@ -181,6 +191,7 @@ pub fn long(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::{AARCH64, X86_64};
 
     fn record(kind: u32, body: &[u8]) -> Vec<u8> {
         let length = (HEADER + body.len()) as u16;
@@ -215,26 +226,36 @@ mod tests {
     #[test]
     fn parses_registers_and_stack() {
         let body = words(&[2, 0x30, 0x20, 0x10, 16, 0xaa, 0xbb, 8]);
-        let (registers, stack) = user_stack(&body).expect("a sample");
-        assert_eq!(registers, Registers { ip: 0x10, sp: 0x20, bp: Some(0x30) });
+        let (registers, stack) = stack_of(&X86_64, &body).expect("a sample");
+        assert_eq!(registers, Registers { ip: 0x10, sp: 0x20, bp: Some(0x30), lr: None });
         assert_eq!(stack, words(&[0xaa]), "only what was copied");
         let body = words(&[2, u64::MAX, 0x20, 0x10, 0]);
-        let (registers, stack) = user_stack(&body).expect("a sample");
+        let (registers, stack) = stack_of(&X86_64, &body).expect("a sample");
         assert_eq!((registers.bp, stack.len()), (None, 0));
-        assert!(user_stack(&words(&[0, 0])).is_none());
+        assert!(stack_of(&X86_64, &words(&[0, 0])).is_none());
+    }
+
+    #[test]
+    fn parses_the_registers_of_other_architectures() {
+        assert_eq!(X86_64.perf.mask(), 0x1c0);
+        assert_eq!(AARCH64.perf.mask(), 0x1_e000_0000);
+        let body = words(&[2, 0x30, 0x40, 0x20, 0x10, 8, 0xaa, 8]);
+        let (registers, stack) = stack_of(&AARCH64, &body).expect("a sample");
+        assert_eq!(registers, Registers { ip: 0x10, sp: 0x20, bp: Some(0x30), lr: Some(0x40) });
+        assert_eq!(stack, words(&[0xaa]));
     }
 
     #[test]
     fn truncated_and_malformed_samples_do_not_panic() {
         let body = words(&[2, 0x30, 0x20, 0x10, 16, 0xaa, 0xbb, 8]);
         for length in 0..body.len() {
-            assert!(user_stack(&body[..length]).is_none());
+            assert!(stack_of(&X86_64, &body[..length]).is_none());
         }
         for size in [17, 1 << 40, u64::MAX] {
-            assert!(user_stack(&words(&[2, 1, 2, 3, size, 4, 5, 6])).is_none());
+            assert!(stack_of(&X86_64, &words(&[2, 1, 2, 3, size, 4, 5, 6])).is_none());
         }
         let body = words(&[2, 1, 2, 3, 8, 4, u64::MAX]);
-        let (_, stack) = user_stack(&body).expect("a sample");
+        let (_, stack) = stack_of(&X86_64, &body).expect("a sample");
         assert_eq!(stack.len(), 8);
     }
 }

@@ -4,10 +4,13 @@
 //! unwinding takes. Entries and expressions have limits ([`limits`]), and all walks of one snapshot share a
 //! budget of steps.
 
+mod callers;
+mod inference;
+
 use rustc_hash::FxHashMap;
 
-use crate::call_site::{self, Call};
-use crate::cfi::{Caller, Frame, Memory, Rule, UnwindTable};
+use crate::arch::{Arch, Call, NATIVE};
+use crate::cfi::{self, Caller, Frame, Memory, Rule, UnwindTable};
 use crate::modules::Modules;
 use crate::snapshot::Registers;
 use crate::symbols::limits;
@@ -25,6 +28,8 @@ pub enum End {
     Lost,
     /// The frame pointer is needed but unknown, and could not be inferred from the stack.
     NoFramePointer,
+    /// The return address is in the link register, which is unknown, and the caller could not be inferred.
+    NoLinkRegister,
     /// The snapshot's budget of steps was used up.
     Budget,
 }
@@ -36,7 +41,7 @@ pub struct Walk {
     pub addresses: Vec<u64>,
     /// The reason why the walk ended.
     pub end: End,
-    /// True if the frame pointer was unknown and was inferred from the stack.
+    /// True if a register was unknown and was inferred from the stack.
     pub inferred: bool,
 }
 
@@ -50,11 +55,10 @@ impl Walk {
 /// The copied bytes of a stack.
 #[derive(Clone, Copy)]
 struct CopiedStack<'a> {
-    modules: &'a Modules,
     /// The address of the first byte.
     bottom: u64,
     bytes: &'a [u8],
-    /// The replaced return addresses; see [`Unwinder::walk`].
+    /// The replaced return addresses, as (stack pointer after the return, original address).
     returns: &'a [(u64, u64)],
 }
 
@@ -62,10 +66,14 @@ impl CopiedStack<'_> {
     /// Return the word at an address, or None if it was not copied.
     fn word(&self, address: u64) -> Option<u64> {
         let at = usize::try_from(address.checked_sub(self.bottom)?).ok()?;
-        let word = u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?);
-        match self.returns.iter().find(|(slot, _)| *slot == address) {
-            Some((_, real)) if self.modules.at(word).is_none() => Some(*real),
-            _ => Some(word),
+        Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
+    }
+
+    /// Return the address in a caller's frame or, if a return probe replaced it, the original one.
+    fn unprobed(&self, modules: &Modules, caller: Frame) -> u64 {
+        match self.returns.iter().find(|(sp, _)| *sp == caller.sp) {
+            Some((_, original)) if modules.at(caller.ip).is_none() => *original,
+            _ => caller.ip,
         }
     }
 
@@ -76,19 +84,9 @@ impl CopiedStack<'_> {
     }
 }
 
-/// How well a call instruction fits the function that is assumed to be called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Fit {
-    /// A direct call to another function in the same file, which may end with a jump to the assumed function.
-    Unlikely,
-    /// An indirect call, or a call to another file through the procedure linkage table (PLT).
-    Possible,
-    /// A direct call to the assumed function.
-    Certain,
-}
-
 /// Unwinds the threads of one process.
 pub struct Unwinder {
+    arch: &'static Arch,
     /// The tables, in the order of the modules. Each table is read when the first address in its module is
     /// unwound.
     tables: Vec<Option<UnwindTable>>,
@@ -96,6 +94,9 @@ pub struct Unwinder {
     rules: FxHashMap<u64, Rule>,
     /// Cached call instructions by return address.
     calls: FxHashMap<u64, Option<Call>>,
+    /// Cached calls of functions that leave their return address in the link register: the addresses after
+    /// the calls, by the function's start.
+    sites: FxHashMap<u64, Vec<u64>>,
     steps: u64,
 }
 
@@ -103,7 +104,16 @@ impl Unwinder {
     /// Create an unwinder for the current modules; call [`Unwinder::renewed`] when they change.
     pub fn new(modules: &Modules) -> Self {
         let tables = modules.all().iter().map(|_| None).collect();
-        Self { tables, rules: FxHashMap::default(), calls: FxHashMap::default(), steps: limits::STEPS }
+        let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
+        let arch = machine.and_then(Arch::named).unwrap_or(NATIVE);
+        Self {
+            arch,
+            tables,
+            rules: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            sites: FxHashMap::default(),
+            steps: limits::STEPS,
+        }
     }
 
     /// Create an unwinder for the changed modules. It keeps the remaining budget of steps.
@@ -124,9 +134,9 @@ impl Unwinder {
 
     /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upward.
     ///
-    /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack slot,
-    /// original address), innermost first. Where a stack word points to the kernel's `[uprobes]` page instead of
-    /// the code of a module, the original address is used.
+    /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack address,
+    /// original return address), innermost first. Where a return address points to the kernel's `[uprobes]` page
+    /// instead of the code of a module, the original address is used.
     ///
     /// If a caller depends on the frame pointer and `registers` does not have it, the frame pointer is
     /// inferred; see [`Unwinder::infer`].
@@ -137,18 +147,22 @@ impl Unwinder {
         stack: &[u8],
         returns: &[(u64, u64)],
     ) -> Walk {
-        let Registers { ip, sp: bottom, bp } = registers;
+        let Registers { ip, sp: bottom, bp, lr } = registers;
+        let above = self.arch.above_return_probe;
+        let returns: Vec<(u64, u64)> =
+            returns.iter().map(|(slot, address)| (slot.wrapping_add(above), *address)).collect();
         let (ip, sp) = match returns.first() {
             // The thread is in the [uprobes] page: the call has returned, but the probe has not yet jumped to
             // the caller.
-            Some((slot, address)) if modules.at(ip).is_none() => (*address, slot.wrapping_add(8)),
+            Some((sp, address)) if modules.at(ip).is_none() => (*address, *sp),
             _ => (ip, bottom),
         };
-        let stack = CopiedStack { modules, bottom, bytes: stack, returns };
+        let stack = CopiedStack { bottom, bytes: stack, returns: &returns };
         let mut addresses = vec![ip];
-        let frame = Frame { ip, sp, bp, innermost: true };
+        let frame = Frame { ip, sp, bp, lr, innermost: true };
         match self.follow(modules, frame, stack, &mut addresses) {
             (End::NoFramePointer, frame) => self.infer(modules, frame, stack, addresses),
+            (End::NoLinkRegister, frame) => self.infer_caller(modules, frame, stack, &addresses),
             (end, _) => Walk { addresses, end, inferred: false },
         }
     }
@@ -180,100 +194,34 @@ impl Unwinder {
             };
             memory.beyond = false;
             let table = self.tables.get(index).and_then(Option::as_ref);
-            match rule.caller(table, frame, &mut memory, &mut self.steps) {
+            let caller = match &self.arch.signal_frame {
+                Some(signal) if modules.all()[index].is_vdso_code(frame.ip, signal.code) => {
+                    cfi::interrupted(self.arch, signal, frame, &mut memory)
+                }
+                _ => rule.caller(self.arch, table, frame, &mut memory, &mut self.steps),
+            };
+            match caller {
                 Some(Caller::At(caller)) => {
-                    addresses.push(caller.ip);
-                    frame = caller;
+                    frame = Frame { ip: stack.unprobed(modules, caller), ..caller };
+                    addresses.push(frame.ip);
                 }
                 Some(Caller::Top) => break End::Root,
                 Some(Caller::NeedsFramePointer) => break End::NoFramePointer,
+                Some(Caller::NeedsLinkRegister) => break End::NoLinkRegister,
                 None if memory.beyond => break End::BeyondCopy,
                 None => break End::Lost,
             }
         };
         let end = match end {
             End::Root if !self.is_root(modules, frame.lookup()) => End::Lost,
-            End::BeyondCopy | End::Lost | End::NoFramePointer if self.is_root(modules, frame.lookup()) => {
+            End::BeyondCopy | End::Lost | End::NoFramePointer | End::NoLinkRegister
+                if self.is_root(modules, frame.lookup()) =>
+            {
                 End::Root
             }
             other => other,
         };
         (end, frame)
-    }
-
-    /// Infer the frame pointer at `frame`, which the walk reached through `addresses`.
-    ///
-    /// In a function whose caller is found by the frame pointer, the frame pointer is the address of a word
-    /// on its stack. So each word is tried. A walk is a solution if it reaches the root and each of its
-    /// return addresses follows a call instruction. If there are several solutions, those whose first call
-    /// best fits the function of `frame` are kept. The frames of outer callers give solutions that skip some
-    /// callers, so the longest solution is accepted if each other solution is a tail of it.
-    fn infer(
-        &mut self,
-        modules: &Modules,
-        frame: Frame,
-        stack: CopiedStack<'_>,
-        addresses: Vec<u64>,
-    ) -> Walk {
-        let mut solutions: Vec<(Fit, Vec<u64>)> = Vec::new();
-        let mut is_cut = false;
-        for candidate in stack.words_from(frame.sp) {
-            let mut callers = Vec::new();
-            let frame = Frame { bp: Some(candidate), ..frame };
-            let (end, _) = self.follow(modules, frame, stack, &mut callers);
-            let Some(first) = callers.first().copied() else { continue };
-            let follow_calls = callers.iter().all(|one| self.call(modules, *one).is_some());
-            match end {
-                End::Budget => return Walk { addresses, end, inferred: false },
-                End::BeyondCopy if follow_calls => is_cut = true,
-                End::Root if follow_calls => solutions.push((self.fit(modules, first, frame), callers)),
-                _ => {}
-            }
-        }
-        let best = solutions.iter().map(|(fit, _)| *fit).max();
-        solutions.retain(|(fit, _)| Some(*fit) == best);
-        let longest = solutions.iter().map(|(_, callers)| callers).max_by_key(|callers| callers.len());
-        match longest {
-            Some(longest) if solutions.iter().all(|(_, callers)| longest.ends_with(callers)) => {
-                Walk { addresses: [&addresses[..], longest].concat(), end: End::Root, inferred: true }
-            }
-            _ if is_cut => Walk { addresses, end: End::BeyondCopy, inferred: false },
-            _ => Walk { addresses, end: End::NoFramePointer, inferred: false },
-        }
-    }
-
-    /// Return the call instruction before an address; None if the address cannot be a return address.
-    fn call(&mut self, modules: &Modules, address: u64) -> Option<Call> {
-        if let Some(known) = self.calls.get(&address) {
-            return *known;
-        }
-        let call = modules.at(address.wrapping_sub(1)).and_then(|index| {
-            let module = &modules.all()[index];
-            let code = module.code_before(address, call_site::MAX_BYTES)?;
-            call_site::decode(&code, address)
-        });
-        if self.calls.len() >= limits::RULES {
-            self.calls.clear();
-        }
-        self.calls.insert(address, call);
-        call
-    }
-
-    /// Return how well the call before a return address fits the assumption that it called the function of
-    /// `frame`.
-    fn fit(&mut self, modules: &Modules, return_address: u64, frame: Frame) -> Fit {
-        let Some(Call::Direct(target)) = self.call(modules, return_address) else { return Fit::Possible };
-        let Some(index) = modules.at(frame.lookup()) else { return Fit::Unlikely };
-        let table = self.tables.get(index).and_then(Option::as_ref);
-        let module = &modules.all()[index];
-        let start = table.and_then(|table| table.function_start(module.svma(frame.lookup())));
-        if start == Some(module.svma(target)) {
-            Fit::Certain
-        } else if modules.at(target) == Some(index) {
-            Fit::Unlikely
-        } else {
-            Fit::Possible
-        }
     }
 
     /// Return the unwind rule for an address, or `None` if the steps are used up.

@@ -80,19 +80,6 @@ fn open_event(mut attributes: perf_event_attr, program: RawFd, pid: u32) -> io::
     Ok(event)
 }
 
-/// Return true if the kernel cannot emulate the first instruction of this x86-64 code and has to single-step
-/// it out of line at each hit. It emulates push, nop, call and jump (arch/x86/kernel/uprobes.c).
-pub fn is_stepped(code: &[u8]) -> bool {
-    if cfg!(not(target_arch = "x86_64")) {
-        return false;
-    }
-    let opcode = match code {
-        [0x40..=0x4f, rest @ ..] => rest.first(),
-        _ => code.first(),
-    };
-    !matches!(opcode, Some(0x50..=0x57 | 0x90 | 0xe8 | 0xe9 | 0xeb | 0x70..=0x7f))
-}
-
 fn attributes(path: &CString, place: Place<'_>) -> Result<perf_event_attr> {
     let mut attributes = perf_event_attr {
         size: size_of::<perf_event_attr>() as u32,

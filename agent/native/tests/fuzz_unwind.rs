@@ -67,6 +67,7 @@ fn walk_random(modules: &Modules, rounds: usize, random: &mut Random) -> usize {
             ip: random_word(random, &code),
             sp: if random.below(8) == 0 { random.next() } else { STACK_BASE },
             bp: (random.below(2) == 0).then(|| random_word(random, &code)),
+            lr: (random.below(2) == 0).then(|| random_word(random, &code)),
         };
         let words = random.below(64) as usize;
         let stack: Vec<u8> = (0..words).flat_map(|_| random_word(random, &code).to_le_bytes()).collect();

@@ -60,7 +60,7 @@ fn the_expression_of_a_procedure_linkage_table_is_evaluated() {
     // The second PLT entry: the return address is on top of the stack at its start, and one word deeper after
     // its push instruction.
     for (at, caller) in [(16, first), (16 + 11, second)] {
-        let registers = Registers { ip: plt + at, sp: STACK, bp: Some(0) };
+        let registers = Registers { ip: plt + at, sp: STACK, bp: Some(0), lr: None };
         let walk = unwinder.walk(&modules, registers, &stack(&[first, second, 0]), &[]);
         assert_eq!(walk.addresses[1], caller, "+{at}");
     }
@@ -89,7 +89,8 @@ fn an_endless_expression_uses_up_the_budget_of_steps() {
     let began = Instant::now();
     let mut walks = 0;
     let end = loop {
-        let registers = Registers { ip: start + 64 + walks % 60_000, sp: STACK, bp: Some(STACK + 8) };
+        let registers =
+            Registers { ip: start + 64 + walks % 60_000, sp: STACK, bp: Some(STACK + 8), lr: None };
         let walk = unwinder.walk(&modules, registers, &stack(&[start + 64; 64]), &[]);
         walks += 1;
         if walk.end == End::Budget {
@@ -136,7 +137,7 @@ fn a_missing_frame_pointer_is_inferred_if_there_is_one_solution() {
     let text = BIAS + elf.section_start(".text").unwrap();
     let modules = Modules::fixed(vec![(elf, BIAS)]);
     let [after_first, after_second, after_middle, leaf] = [text + 5, text + 11, text + 17, text + 18];
-    let registers = Registers { ip: leaf, sp: STACK, bp: None };
+    let registers = Registers { ip: leaf, sp: STACK, bp: None, lr: None };
     let walk = |words: &[u64]| Unwinder::new(&modules).walk(&modules, registers, &stack(words), &[]);
 
     let one = walk(&[after_middle, 7, 0, after_first, 0]);
@@ -163,7 +164,12 @@ fn inferring_uses_up_the_budget_of_steps() {
     // Each word is a return address into `middle`, and a saved frame pointer that points to the next word.
     let words: Vec<u64> = (0..16_384).flat_map(|word| [STACK + 16 * (word + 1), text + 17]).collect();
     let began = Instant::now();
-    let walk = unwinder.walk(&modules, Registers { ip: text + 17, sp: STACK, bp: None }, &stack(&words), &[]);
+    let walk = unwinder.walk(
+        &modules,
+        Registers { ip: text + 17, sp: STACK, bp: None, lr: None },
+        &stack(&words),
+        &[],
+    );
     assert_eq!(walk.end, End::Budget);
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
@@ -194,7 +200,7 @@ fn entries_are_indexed_if_the_header_is_missing() {
     let words: Vec<u64> = (0..64).map(|word| start + (end - start) / 65 * word).collect();
     for step in 0..2_000 {
         let registers =
-            Registers { ip: start + (end - start) / 2_001 * step, sp: STACK, bp: Some(STACK + 64) };
+            Registers { ip: start + (end - start) / 2_001 * step, sp: STACK, bp: Some(STACK + 64), lr: None };
         let walks = [
             a.walk(&whole, registers, &stack(&words), &[]),
             b.walk(&without, registers, &stack(&words), &[]),

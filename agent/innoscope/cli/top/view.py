@@ -260,7 +260,7 @@ _KEYS = (
     "n               show what is missing in this snapshot, and why",
     "q               quit",
     "",
-    "exact: did not run while it was copied · inferred: like exact, but the frame pointer was not known ·",
+    "exact: did not run while it was copied · inferred: like exact, but a register was not known ·",
     "on_cpu: was running, sampled · stale: was running, not sampled, do not trust it · torn: ran while",
     "copied · truncated: too deep to copy completely · incomplete: the outermost frame is not a thread's",
     "start",

@@ -2,7 +2,8 @@
 
 The lock's address is an argument of the waiter's system call. The owner is at a fixed offset in
 ``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout has been part of the ABI since glibc 2.25
-(struct_mutex.h and struct_rwlock.h, x86-64). No symbols are needed, so this works on stripped servers too.
+(struct_mutex.h and struct_rwlock.h; the offsets are the same on x86-64 and arm64). No symbols are needed, so
+this works on stripped servers too.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from innoscope.memory.locks.layout import VTABLE
+from innoscope.memory.thread_descriptor import descriptor
 from innoscope.target.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 #: Maximum connections to read, and maximum bytes of a statement.
 _MOST: Final = 20_000
 _TEXT_BYTES: Final = 1_024
-#: Offset of ``tid`` in glibc's ``struct pthread``, to which a pthread_t points (x86-64; nptl/descr.h).
-#: Callers ignore values that are not ids of server threads.
-_TID: Final = 0x2D0
 #: Offsets in a std::set: root, left and right child, value (libstdc++, stl_tree.h).
 _ROOT, _LEFT, _RIGHT, _VALUE = 16, 16, 24, 32
 _POINTER: Final = 8
@@ -55,7 +53,8 @@ def addresses_of(memory: ProcessMemory, part: Part) -> list[int]:
 
 def threads_of(memory: ProcessMemory, handles: list[int]) -> list[int]:
     """Return the thread id for each pthread_t handle. An id is valid only if the process has that thread."""
-    return memory.numbers([handle + _TID for handle in handles], 4)
+    tid = descriptor().tid
+    return memory.numbers([handle + tid for handle in handles], 4)
 
 
 def _linked(memory: ProcessMemory, part: Part) -> Iterator[int]:

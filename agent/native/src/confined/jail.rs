@@ -5,6 +5,8 @@ use std::io::{Error, Result};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use crate::arch::{NATIVE, host};
+
 /// Limit on CPU time in seconds.
 pub const CPU_S: u64 = 60;
 /// Limit on CPU time in seconds for reading the types in a file that root does not own: four times the CPU
@@ -27,11 +29,6 @@ const THIRD_ARGUMENT: u32 = 32;
 /// The lowest system call number of the x32 ABI. The ABI has the same architecture value as x86-64, so its
 /// numbers would bypass a list of denied system calls.
 const X32: u32 = 0x4000_0000;
-
-#[cfg(target_arch = "x86_64")]
-const NATIVE: u32 = 0xc000_003e; // AUDIT_ARCH_X86_64
-#[cfg(target_arch = "aarch64")]
-const NATIVE: u32 = 0xc000_00b7; // AUDIT_ARCH_AARCH64
 
 /// Allowed system calls. They open no files or sockets, and do not affect other processes.
 const ALLOWED: [libc::c_long; 22] = [
@@ -101,8 +98,6 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_chroot,
     libc::SYS_truncate,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_creat,
 ];
 /// System calls whose arguments a filter cannot inspect. The C library falls back to older system calls.
 const UNSUPPORTED: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
@@ -111,8 +106,6 @@ const UNSUPPORTED: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
 /// process's memory; or change limits of other processes.
 const DENIED_BITS: &[(libc::c_long, u32, libc::c_int)] = &[
     (libc::SYS_clone, FIRST_ARGUMENT, NEW_NAMESPACE),
-    #[cfg(target_arch = "x86_64")]
-    (libc::SYS_open, SECOND_ARGUMENT, OPEN_TO_WRITE),
     (libc::SYS_openat, THIRD_ARGUMENT, OPEN_TO_WRITE),
     (libc::SYS_prlimit64, FIRST_ARGUMENT, -1),
 ];
@@ -190,13 +183,14 @@ fn make_files_read_only() {
 
 fn deny_filter() -> Vec<libc::sock_filter> {
     let mut program = filter_start();
-    for &number in DENIED {
+    for &number in DENIED.iter().chain(&host::SYS_CREAT) {
         program.extend([skip_unless(BPF_EQUAL, number as u32), fail(libc::EPERM)]);
     }
     for number in UNSUPPORTED {
         program.extend([skip_unless(BPF_EQUAL, number as u32), fail(libc::ENOSYS)]);
     }
-    for &(number, argument, bits) in DENIED_BITS {
+    let opens = host::SYS_OPEN.map(|number| (number, SECOND_ARGUMENT, OPEN_TO_WRITE));
+    for &(number, argument, bits) in DENIED_BITS.iter().chain(&opens) {
         program.extend(without_bits(number, argument, bits, fail(libc::EPERM)));
     }
     program.push(statement(BPF_RETURN, libc::SECCOMP_RET_ALLOW));
@@ -280,7 +274,7 @@ fn skip_unless(code: u16, k: u32) -> libc::sock_filter {
 fn filter_start() -> Vec<libc::sock_filter> {
     vec![
         statement(BPF_LOAD, ARCHITECTURE),
-        libc::sock_filter { code: BPF_EQUAL, jt: 1, jf: 0, k: NATIVE },
+        libc::sock_filter { code: BPF_EQUAL, jt: 1, jf: 0, k: NATIVE.audit },
         statement(BPF_RETURN, libc::SECCOMP_RET_KILL_PROCESS),
         statement(BPF_LOAD, NUMBER),
         skip_unless(BPF_AT_LEAST, X32),

@@ -48,7 +48,9 @@ impl Process {
         let trust = match walk.end {
             End::Root if walk.inferred => Trust::Inferred,
             End::Root => Trust::Exact,
-            End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => Trust::Incomplete,
+            End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer | End::NoLinkRegister => {
+                Trust::Incomplete
+            }
             End::BeyondCopy if thread.shallow => Trust::Truncated,
             End::BeyondCopy => return self.finish_deep(thread, walk),
         };
@@ -84,9 +86,12 @@ impl Process {
             End::Root if walk.inferred => Trust::Inferred,
             End::Root => Trust::Exact,
             End::BeyondCopy if stack.len() == DEEP_BYTES => Trust::Truncated,
-            End::BeyondCopy | End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => {
-                Trust::Incomplete
-            }
+            End::BeyondCopy
+            | End::Lost
+            | End::OutsideModules
+            | End::Budget
+            | End::NoFramePointer
+            | End::NoLinkRegister => Trust::Incomplete,
         };
         Ok(Ok(UnwoundThread::new(thread, walk, trust)))
     }
@@ -162,7 +167,9 @@ impl Process {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,
                 // The thread may be in the middle of a hand-written prologue, so the next sample may succeed.
-                End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => continue,
+                End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer | End::NoLinkRegister => {
+                    continue;
+                }
             };
             snapshot.sampled += 1;
             let thread = open.swap_remove(index);

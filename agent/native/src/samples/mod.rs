@@ -292,7 +292,9 @@ impl Aggregator {
         let trust = match walk.end {
             End::Root => if_complete,
             End::BeyondCopy => Trust::Truncated,
-            End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer => Trust::Incomplete,
+            End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer | End::NoLinkRegister => {
+                Trust::Incomplete
+            }
         };
         (self.stacks.number(&self.modules, &walk.addresses, kernel), trust)
     }

@@ -1,12 +1,13 @@
 //! Parses the records defined in probes/include/sample.h and probes/profile/offcpu.bpf.c.
 
+use crate::arch::NATIVE;
 use crate::snapshot::Registers;
 
 /// Offset of the stack in `struct sample`, after the header, 64 kernel addresses and 64 replaced return
 /// addresses.
 const STACK_AT: usize = RETURNS_AT + 64 * 16;
 const RETURNS_AT: usize = KERNEL_AT + 64 * 8;
-const KERNEL_AT: usize = 88;
+const KERNEL_AT: usize = 96;
 
 /// Values of `enum kind` in offcpu.bpf.c. Smaller values are defined by the program that uses the ring.
 const WAIT_BEGINS: u32 = 256;
@@ -160,18 +161,24 @@ pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
 
 fn capture(bytes: &[u8]) -> Option<Capture<'_>> {
     let part = |at: usize, length: usize| bytes.get(at..at.checked_add(length)?);
-    let returns = longs(part(RETURNS_AT, word(bytes, 64)? as usize)?);
+    let returns = longs(part(RETURNS_AT, word(bytes, 72)? as usize)?);
+    let registers = Registers {
+        ip: long(bytes, 16)?,
+        sp: long(bytes, 24)?,
+        bp: Some(long(bytes, 32)?),
+        lr: NATIVE.link_register(long(bytes, 40)?),
+    };
     Some(Capture {
         tid: word(bytes, 0)?,
         kind: word(bytes, 4)?,
         weight: long(bytes, 8)?,
-        registers: Registers { ip: long(bytes, 16)?, sp: long(bytes, 24)?, bp: Some(long(bytes, 32)?) },
-        syscall: long(bytes, 40)? as i32,
-        arg0: long(bytes, 48)?,
-        stack: part(STACK_AT, word(bytes, 56)? as usize)?,
-        kernel: longs(part(KERNEL_AT, word(bytes, 60)? as usize)?),
+        registers,
+        syscall: long(bytes, 48)? as i32,
+        arg0: long(bytes, 56)?,
+        stack: part(STACK_AT, word(bytes, 64)? as usize)?,
+        kernel: longs(part(KERNEL_AT, word(bytes, 68)? as usize)?),
         returns: returns.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
-        comm: text(part(72, 16)?),
+        comm: text(part(80, 16)?),
     })
 }
 
@@ -200,7 +207,7 @@ mod tests {
         let mut bytes = Vec::new();
         bytes.extend(7_u32.to_le_bytes());
         bytes.extend(kind.to_le_bytes());
-        for value in [5_u64, 0x1000, 0x2000, 0x3000, u64::MAX, 9] {
+        for value in [5_u64, 0x1000, 0x2000, 0x3000, 0x4000, u64::MAX, 9] {
             bytes.extend(value.to_le_bytes());
         }
         for value in [stack.len() as u32, 8, 16, 0] {
@@ -218,7 +225,8 @@ mod tests {
         let bytes = sample(3, &[1, 2, 3]);
         let Some(Record::Sample(capture)) = parse(&bytes) else { panic!("no sample") };
         assert_eq!((capture.tid, capture.kind, capture.weight, capture.syscall), (7, 3, 5, -1));
-        assert_eq!(capture.registers, Registers { ip: 0x1000, sp: 0x2000, bp: Some(0x3000) });
+        let lr = NATIVE.link_register(0x4000);
+        assert_eq!(capture.registers, Registers { ip: 0x1000, sp: 0x2000, bp: Some(0x3000), lr });
         assert_eq!((capture.comm.as_str(), capture.stack), ("mysqld", &[1, 2, 3][..]));
         assert_eq!((capture.kernel.len(), capture.returns.len()), (1, 1));
     }
@@ -229,7 +237,7 @@ mod tests {
         for length in 0..whole.len() {
             assert!(parse(&whole[..length]).is_none());
         }
-        for place in 56..72 {
+        for place in 64..80 {
             let mut damaged = whole.clone();
             damaged[place] = 0xff;
             let _ = parse(&damaged);

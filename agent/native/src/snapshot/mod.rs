@@ -28,6 +28,8 @@ pub struct Registers {
     pub sp: u64,
     /// The frame pointer, or None if the source cannot read it.
     pub bp: Option<u64>,
+    /// The link register, or None if the source cannot read it or the architecture has none.
+    pub lr: Option<u64>,
 }
 
 /// A slice of a buffer that holds the stacks of many threads. Sharing the buffer avoids a second copy of

@@ -141,7 +141,7 @@ impl ProcfsSource {
         (thread.switches, thread.ran) = (before, run_count);
         if let Some(Blocked { syscall, arg0, sp, ip }) = files.read_syscall()? {
             (thread.syscall, thread.arg0) = (syscall, arg0);
-            thread.registers = Registers { ip, sp, bp: None };
+            thread.registers = Registers { ip, sp, bp: None, lr: None };
             if limit > 0 {
                 thread.stack = memory::read_some(self.pid, sp, limit).unwrap_or_default().into();
             }

@@ -18,7 +18,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::task::{read_thread, thread_ids};
-use super::{Consistency, RawThread, Registers, Source};
+use super::{Consistency, RawThread, Source};
+use crate::arch::host;
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 
@@ -124,10 +125,9 @@ fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     let Ok(registers) = ptrace::getregs(Pid::from_raw(tid as i32)) else {
         return Ok((None, false));
     };
-    thread.registers = Registers { ip: registers.rip, sp: registers.rsp, bp: Some(registers.rbp) };
-    thread.syscall = registers.orig_rax as i32;
-    thread.arg0 = registers.rdi;
-    thread.stack = memory::read_some(pid, registers.rsp, STACK_BYTES).unwrap_or_default().into();
+    let code = |address| memory::read_some(pid, address, 4).ok()?.first_chunk().copied();
+    (thread.registers, thread.syscall, thread.arg0) = host::of_stopped(&registers, code);
+    thread.stack = memory::read_some(pid, thread.registers.sp, STACK_BYTES).unwrap_or_default().into();
     thread.consistency = Consistency::Consistent;
     Ok((Some(thread), false))
 }

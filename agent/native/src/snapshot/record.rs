@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::{Bytes, Consistency, RawThread, Registers};
+use crate::arch::NATIVE;
 
 /// Size of `struct record_header`.
-const HEADER_BYTES: usize = 120;
+const HEADER_BYTES: usize = 128;
 
 /// Values of `enum copy` in snapshot.bpf.c.
 const COPY_UNCHANGED: u32 = 1;
@@ -33,7 +34,7 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawT
     let header = buffer.get(at..filled)?.get(..HEADER_BYTES)?;
     let word = |offset: usize| u32::from_le_bytes(header[offset..offset + 4].try_into().expect("4 bytes"));
     let long = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().expect("8 bytes"));
-    if word(104) == COPY_NONE {
+    if word(112) == COPY_NONE {
         return Some((None, at + HEADER_BYTES));
     }
     let stack = at + HEADER_BYTES..at + HEADER_BYTES + word(20) as usize;
@@ -53,19 +54,24 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawT
         tid: word(0),
         ns_tid: word(4),
         state: state_letter(word(8), consistency),
-        comm: comm(&header[88..104]),
+        comm: comm(&header[96..112]),
         consistency,
         switches,
-        ran: long(112),
-        registers: Registers { ip: long(48), sp: long(56), bp: Some(long(64)) },
-        syscall: long(72) as i32,
-        arg0: long(80),
+        ran: long(120),
+        registers: Registers {
+            ip: long(48),
+            sp: long(56),
+            bp: Some(long(64)),
+            lr: NATIVE.link_register(long(72)),
+        },
+        syscall: long(80) as i32,
+        arg0: long(88),
         stack: Bytes::new(Arc::clone(buffer), stack),
         kernel: words(kernel_bytes),
         returns: words(return_bytes).chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
-        unchanged: word(104) == COPY_UNCHANGED,
-        shallow: word(104) == COPY_SHALLOW,
-        stack_wanted: word(108) as usize,
+        unchanged: word(112) == COPY_UNCHANGED,
+        shallow: word(112) == COPY_SHALLOW,
+        stack_wanted: word(116) as usize,
     };
     Some((Some(thread), returns.end))
 }

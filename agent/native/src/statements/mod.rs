@@ -14,6 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub use connections::{Arrays, Connections, Walk};
 use digests::Digests;
 
+use crate::arch::NATIVE;
 use crate::digest::{Context, Normalised};
 use crate::error::Result;
 use crate::memory::{self, number};
@@ -32,12 +33,6 @@ const MAX_TEXT: u64 = 4_096;
 const MAX_NAME: u64 = 400;
 /// Commands without a statement: COM_SLEEP, which waits for the next command, and COM_DAEMON.
 const WITHOUT: [u64; 2] = [0, 29];
-/// Offsets of the self pointers in glibc's `struct pthread` (`tcbhead_t`, x86-64).
-const SELF: [usize; 2] = [0, 16];
-/// Offset of `tid` in glibc 2.17 to 2.42. In other versions it is between [`MIN_TID`] and [`PTHREAD_BYTES`].
-const TID: usize = 0x2d0;
-const MIN_TID: usize = 0x200;
-const PTHREAD_BYTES: usize = 0x400;
 const HANDLE_BYTES: usize = 8;
 const PAGE: u64 = 4096;
 /// Maximum distance in bytes from the start of a THD to a `Security_context` that is stored in the THD itself.
@@ -203,12 +198,14 @@ impl Reader {
         Ok(Scan { thds, busy, served, descriptors })
     }
 
-    /// Read the C library's descriptor of each thread. It contains pointers to itself.
+    /// Read the C library's descriptor of each thread.
     fn descriptors(&self, served: &[Served]) -> Result<Vec<Vec<u8>>> {
-        let places: Vec<_> = served.iter().map(|one| (one.handle, PTHREAD_BYTES)).collect();
+        let layout = &NATIVE.descriptor;
+        let places: Vec<_> = served.iter().map(|one| (one.handle, layout.tids.end)).collect();
         let read = self.memory.read(&places)?.into_iter().map(Option::unwrap_or_default);
         let descriptors = read.zip(served).map(|(bytes, one)| {
-            let is_own = !bytes.is_empty() && SELF.iter().all(|at| number(&bytes[*at..at + 8]) == one.handle);
+            let points_to_itself = |at: &usize| number(&bytes[*at..at + 8]) == one.handle;
+            let is_own = !bytes.is_empty() && layout.own.iter().all(points_to_itself);
             if is_own { bytes } else { Vec::new() }
         });
         Ok(descriptors.collect())
@@ -386,8 +383,9 @@ fn thread_ids(descriptors: &[Vec<u8>], known: impl Fn(u32) -> bool) -> Vec<u32> 
     let ids_at = |at: usize| {
         descriptors.iter().map(move |bytes| bytes.get(at..at + 4).map_or(0, |id| number(id) as u32))
     };
-    let mut offsets: Vec<usize> = (MIN_TID..PTHREAD_BYTES).step_by(4).collect();
-    offsets.sort_by_key(|at| at.abs_diff(TID));
+    let layout = &NATIVE.descriptor;
+    let mut offsets: Vec<usize> = layout.tids.clone().step_by(4).collect();
+    offsets.sort_by_key(|at| at.abs_diff(layout.tid));
     let usable = descriptors.iter().filter(|bytes| !bytes.is_empty()).count();
     for at in offsets {
         let distinct: FxHashSet<u32> = ids_at(at).filter(|id| *id != 0).collect();

@@ -120,7 +120,7 @@ fn commands(reader: &Reader) -> Vec<(u32, Command)> {
 
 #[test]
 fn commands_and_their_details_are_found_by_thread() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     server.add(71, 7, QUERY, "SELECT 1");
     server.add(81, 8, SLEEP, "");
     server.add(91, 9, QUERY, "");
@@ -151,7 +151,7 @@ fn offset_of_the_thread_id_is_found() {
 
 #[test]
 fn a_descriptor_without_self_pointers_is_no_thread() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     server.add(71, 7, QUERY, "SELECT 1");
     let thd = server.add(81, 8, QUERY, "SELECT 1");
     server.put(thd + 0x1000 + 16, 1);
@@ -160,7 +160,7 @@ fn a_descriptor_without_self_pointers_is_no_thread() {
 
 #[test]
 fn a_thread_with_two_commands_has_none() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     for (tid, connection) in [(71, 7), (71, 8), (91, 9)] {
         server.add(tid, connection, QUERY, "SELECT 1");
     }
@@ -169,7 +169,7 @@ fn a_thread_with_two_commands_has_none() {
 
 #[test]
 fn a_thread_id_may_be_stored_in_the_connection() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let thd = server.add(71, 7, QUERY, "SELECT 1");
     server.put(thd + 80, 4_711);
     let thread = Field { offset: 80, size: 4 };
@@ -178,7 +178,7 @@ fn a_thread_id_may_be_stored_in_the_connection() {
 
 #[test]
 fn a_connection_of_another_thread_is_omitted() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let thd = server.add(71, 7, QUERY, "SELECT 1");
     let mut reader = server.reader();
     assert_eq!(executing(&mut reader), [(71, 7)]);
@@ -189,7 +189,7 @@ fn a_connection_of_another_thread_is_omitted() {
 
 #[test]
 fn idle_connections_can_be_chosen_by_thread() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let thds: Vec<u64> = (7..10).map(|one| server.add(10 * one, one.into(), SLEEP, "SELECT 1")).collect();
     let mut reader = server.reader();
     assert!(executing(&mut reader).is_empty());
@@ -202,7 +202,7 @@ fn idle_connections_can_be_chosen_by_thread() {
 
 #[test]
 fn a_changed_list_is_read_anew_and_a_circular_one_ends() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let first = server.add(71, 7, QUERY, "SELECT 1");
     let mut reader = server.reader();
     assert_eq!(executing(&mut reader), [(71, 7)]);
@@ -219,7 +219,7 @@ fn a_changed_list_is_read_anew_and_a_circular_one_ends() {
 
 #[test]
 fn hostile_texts_and_names_are_bounded() {
-    let server = Server::new(TID as u64);
+    let server = Server::new(NATIVE.descriptor.tid as u64);
     let mut reader = server.reader();
     let command = |start, length| Command { thd: 0, connection: 1, number: QUERY, query: 1, start, length };
     let mapped = server.at(0);
@@ -238,7 +238,7 @@ fn hostile_texts_and_names_are_bounded() {
 
 #[test]
 fn names_may_end_on_the_next_page() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let names = ["app\0SELECT 'x'", "longer than the rest of the page\0SELECT 'x'", "", "\0"];
     let mut thds = Vec::new();
     for (number, name) in (0_u64..).zip(names) {
@@ -285,7 +285,7 @@ fn arbitrary_memory_has_no_statements() {
 
 #[test]
 fn the_account_of_a_definer_is_not_that_of_the_connection() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let thds = [server.add(71, 7, QUERY, "SELECT 1"), server.add(81, 8, QUERY, "SELECT 1")];
     let name = server.at(0x2800);
     let inside = thds[0] + 0x200;
@@ -316,7 +316,7 @@ fn neighboring_members_are_read_together() {
 
 #[test]
 fn trees_are_walked_level_by_level_and_circular_ones_end() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let (set, nodes) = (server.at(0x300), [0x1000, 0x2000, 0x3000].map(|offset| server.at(offset)));
     server.put(server.at(FIRST), set);
     server.put(set + 16, nodes[0]);
@@ -337,7 +337,7 @@ fn trees_are_walked_level_by_level_and_circular_ones_end() {
 
 #[test]
 fn arrays_store_their_elements_in_place_or_behind_a_pointer() {
-    let mut server = Server::new(TID as u64);
+    let mut server = Server::new(NATIVE.descriptor.tid as u64);
     let (object, behind) = (server.at(0x1000), server.at(0x3000));
     server.put(server.at(FIRST), object);
     server.put_bytes(object + 4, &2_i32.to_le_bytes());

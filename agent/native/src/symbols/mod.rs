@@ -11,6 +11,7 @@ mod debugfile;
 mod demangle;
 mod elf;
 mod headers;
+mod imports;
 mod inlines;
 mod kallsyms;
 pub mod limits;

@@ -42,6 +42,7 @@ fuzz_target!(|data: &[u8]| {
                 ip,
                 sp: STACK_BASE.wrapping_add(word(1) & 0xff),
                 bp: (word(2) != 0).then(|| STACK_BASE.wrapping_add(word(2) & 0x1ff)),
+                lr: (word(1) & 1 != 0).then(|| in_code(word(2))),
             };
             // Map even words of the stack to code addresses, so that unwinding gets beyond the first frame.
             let stack: Vec<u8> = stack

@@ -2,7 +2,7 @@
 #include <linux/types.h>
 /* The context of a uprobe program: the user registers as the kernel saves them (asm/ptrace.h of each
  * architecture). */
-#if defined(__TARGET_ARCH_arm64)
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
 struct user_pt_regs {
 	__u64 regs[31];
 	__u64 sp;
@@ -10,7 +10,15 @@ struct user_pt_regs {
 	__u64 pstate;
 };
 struct pt_regs {
-	struct user_pt_regs user_regs;
+	union {
+		struct user_pt_regs user_regs;
+		struct {
+			__u64 regs[31];
+			__u64 sp;
+			__u64 pc;
+			__u64 pstate;
+		};
+	};
 };
 #else
 struct pt_regs {
