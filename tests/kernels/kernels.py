@@ -62,6 +62,7 @@ KERNELS = {
         Kernel("6.1", "bookworm"),
         Kernel("6.12", "trixie"),
         Kernel("7.", "sid"),
+        Kernel("5.10-arm64", "bullseye", AARCH64),
         Kernel("6.1-arm64", "bookworm", AARCH64),
     )
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from innoscope.sampling.digests import MAX_CHARS, DigestCache, digest
+from innoscope.sampling.digests import MAX_CHARS, SharedDigests, digest
 from unit.planted_secrets import AMBIGUOUS, SECRET, random_statement
 
 #: A literal of letters, and one of digits.
@@ -228,7 +228,7 @@ def test_mariadb_does_not_execute_comments_for_mysql_5_7_and_later() -> None:
 
 
 def test_equal_digests_are_one_object_and_the_cache_is_bounded() -> None:
-    cache = DigestCache(most=3)
+    cache = SharedDigests(most=3)
     first = cache.digest(("SELECT ?", "SELECT ?"))
     assert first == digest(b"SELECT 'x'")
     assert cache.digest(("SELECT ?", "SELECT ?")) is first

@@ -72,10 +72,10 @@ def of_normalised(text: str, newest: str) -> Digest:
     return Digest(blake2s(newest.encode(), digest_size=_ID_BYTES).hexdigest(), text)
 
 
-class DigestCache:
-    """Caches digests by their normalized texts, so that equal ones are the same object. Not thread-safe.
+class SharedDigests:
+    """Digests by their normalized texts. Equal digests are the same object. Not thread-safe.
 
-    A full cache is cleared.
+    When there are too many, all are dropped.
     """
 
     def __init__(self, most: int = MAX_CACHED) -> None:

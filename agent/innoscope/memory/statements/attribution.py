@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.memory.statements.layout import installed, learn
 from innoscope.sampling.classify import IDLE
-from innoscope.sampling.digests import DigestCache
+from innoscope.sampling.digests import SharedDigests
 from innoscope.sampling.model import AT_REST
 from innoscope.target.model import Query
 from innoscope.target.native_errors import translating
@@ -103,7 +103,7 @@ class Attribution:
         self._most_bytes = most_bytes
         self._layout = layout or learn(target)
         self._reader = reader or self._layout.open_reader(target)
-        self._digests = DigestCache()
+        self._digests = SharedDigests()
         self._threads: dict[int, Thread] = {}  # of the last snapshot, by id in the server's pid namespace
         self._queries: dict[Command, Query] = {}  # of the last snapshot
         #: Threads of the last snapshot without and with their query.
