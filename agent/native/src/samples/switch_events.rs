@@ -204,7 +204,7 @@ impl PerfOffCpu {
                 self.queue.push(Timed { at, tid, event: Event::Waiting { place: place_of(&thread), since } });
             }
         }
-        if self.snapshot_at > 0 {
+        if self.stacks.is_none() && self.snapshot_at > 0 {
             self.threads.snapshot_interval = began - self.snapshot_at;
         }
         self.snapshot_at = began;

@@ -10,6 +10,9 @@ use super::Place;
 use super::record::{Account, Mode, WaitEnd, WaitTime};
 use super::waits::Waits;
 
+/// Minimum duration of a wait that snapshots cannot miss, because several of them are taken meanwhile.
+const CERTAIN_NS: u64 = 100_000_000;
+
 /// What happened to a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -45,7 +48,7 @@ pub struct Switches {
     names: FxHashMap<u32, String>,
     /// The time at which the profile began.
     began: u64,
-    /// Time between the last two snapshots.
+    /// Time between the last two snapshots, if the snapshots are the only source of stacks; otherwise 0.
     pub snapshot_interval: u64,
 }
 
@@ -62,8 +65,8 @@ struct Thread {
     has_stack: bool,
     /// One wait in `every` is captured, including the current one; 0 if the wait was not chosen.
     every: u64,
-    /// True if the stack comes from a snapshot, whose time is independent of the waits.
-    is_from_snapshot: bool,
+    /// The stack of the current wait, if it comes from a snapshot.
+    snapshot: Option<Place>,
 }
 
 impl Switches {
@@ -110,11 +113,11 @@ impl Switches {
             Event::Stack { place, every } => thread.next = Some((place, every)),
             Event::Leaves { preempted } => thread.leaves(at, tid, preempted, self.snapshot_interval, waits),
             Event::Arrives => thread.arrives(at, tid, self.snapshot_interval, waits),
-            Event::Waiting { place, since } => thread.waiting(tid, place, since, waits),
+            Event::Waiting { place, since } => thread.waiting(place, since),
             Event::Exits => {
                 let name = self.names.remove(&tid).unwrap_or_default();
                 if at >= self.began {
-                    waits.settle(tid, name, &thread.account, at);
+                    thread.settle(tid, name, at, waits);
                 }
                 self.threads.remove(&tid);
             }
@@ -125,7 +128,7 @@ impl Switches {
     pub fn settle(&mut self, ended: u64, waits: &mut Waits) {
         for (tid, thread) in self.threads.drain() {
             let name = self.names.remove(&tid).unwrap_or_default();
-            waits.settle(tid, name, &thread.account, ended);
+            thread.settle(tid, name, ended, waits);
         }
     }
 }
@@ -147,7 +150,7 @@ impl Thread {
             next: None,
             has_stack: false,
             every: 0,
-            is_from_snapshot: false,
+            snapshot: None,
         }
     }
 
@@ -164,7 +167,7 @@ impl Thread {
         self.account.switches += 1;
         self.account.wait = WaitTime::default();
         self.waits_since = at;
-        (self.has_stack, self.is_from_snapshot, self.every) = (false, false, 0);
+        (self.has_stack, self.snapshot, self.every) = (false, None, 0);
         if let Some((place, every)) = self.next.take() {
             (self.has_stack, self.every) = (true, every);
             waits.begins(tid, place, self.account.switches);
@@ -181,25 +184,39 @@ impl Thread {
         }
         self.is_known = true;
         self.account.mode = Mode::Running;
-        (self.next, self.has_stack) = (None, false);
+        (self.next, self.has_stack, self.snapshot) = (None, false, None);
     }
 
-    fn waiting(&mut self, tid: u32, place: Place, since: u64, waits: &mut Waits) {
-        if self.account.mode == Mode::Running || self.has_stack || self.waits_since > since {
-            return;
+    fn waiting(&mut self, place: Place, since: u64) {
+        if self.account.mode != Mode::Running && !self.has_stack && self.waits_since <= since {
+            (self.has_stack, self.snapshot) = (true, Some(place));
         }
-        (self.has_stack, self.is_from_snapshot) = (true, true);
-        waits.begins(tid, place, self.account.switches);
+    }
+
+    /// Complete the thread at its exit or at the end of the profile. A wait in progress has the stack that a
+    /// snapshot captured.
+    fn settle(&self, tid: u32, name: String, at: u64, waits: &mut Waits) {
+        if let Some(place) = self.snapshot {
+            waits.begins(tid, place, self.account.switches);
+        }
+        waits.settle(tid, name, &self.account, at);
     }
 
     /// Report the wait. A snapshot captures a wait with a probability that is proportional to its duration: on
-    /// average, one wait in `interval / duration`.
+    /// average, one wait in `interval / duration`. It captures no thread that was woken and waits for a CPU.
+    /// Therefore, if stacks are also sampled, snapshots supply only the stacks of waits that they cannot miss.
     fn wait_ends(&self, tid: u32, interval: u64, waits: &mut Waits) {
         let Account { wait: ns, switches, .. } = self.account;
         let duration = ns.blocked + ns.runnable;
-        let is_chosen_by_snapshot = self.is_from_snapshot && interval > 0 && duration > 0;
-        let every =
-            if is_chosen_by_snapshot { ((interval + duration / 2) / duration).max(1) } else { self.every };
+        let mut every = self.every;
+        match self.snapshot {
+            Some(place) if interval == 0 && duration < CERTAIN_NS => waits.hint(tid, place, ns),
+            Some(place) => {
+                waits.begins(tid, place, switches);
+                every = if interval == 0 { 0 } else { ((interval + duration / 2) / duration.max(1)).max(1) };
+            }
+            None => {}
+        }
         waits.ends(tid, WaitEnd { switches, ns, every });
     }
 }
@@ -319,6 +336,20 @@ mod tests {
         let waits = profile(true, 0, &[(110, BLOCKS), (130, Event::Arrives), (140, waiting(1, 120))]);
         assert_eq!(blocked(&waits, None), 20, "the thread runs");
         assert_eq!(blocked(&profile(false, 0, &[(120, waiting(1, 119))]), Some(1)), 100, "no switch at all");
+    }
+
+    #[test]
+    fn sampled_stacks_have_more_weight_than_those_of_snapshots() {
+        let mut events = Vec::new();
+        for wait in 0..4 {
+            events.extend((wait == 0).then_some((100, stack(1, 20))));
+            events.push((100 + 25 * wait, BLOCKS));
+            events.extend((wait == 1).then_some((140, waiting(2, 130))));
+            events.push((120 + 25 * wait, Event::Arrives));
+        }
+        let waits = profile(true, 0, &events);
+        // The time of the waits without a sampled stack is distributed 20 to 1.
+        assert_eq!((blocked(&waits, Some(1)), blocked(&waits, Some(2))), (77, 2));
     }
 
     #[test]
