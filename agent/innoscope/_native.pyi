@@ -458,6 +458,9 @@ def probe_profile_bpf() -> Feature:
 def probe_profile_perf() -> Feature:
     """Test whether perf events can profile the CPU time of this process."""
 
+def probe_profile_waits_perf() -> Feature:
+    """Test whether perf events can profile the waits of this process."""
+
 def probe_uprobe_links() -> Feature:
     """Test whether BPF links for uprobes count the calls of all threads on this kernel."""
 
@@ -884,3 +887,36 @@ class OffCpu:
 
     def settle(self, samples: Samples, ended: int) -> Settled:
         """Complete and return the profile. ``ended`` is the time that ``end`` returned. Call this once."""
+
+@final
+class PerfOffCpu:
+    """Measures the waits of a process's threads without BPF; see ``OffCpu``.
+
+    The time between a wakeup and the thread's arrival on a CPU counts as blocked. About ``most`` stacks per
+    second are captured. ``ring_bytes`` is the maximum size of each CPU's ring buffer for stacks. It must be a
+    power-of-two number of pages. The ring buffer for switches is half as large. Both are smaller if the limit
+    on locked memory requires it. The caller checks that the pid still belongs to the same process. Raises
+    NativeError: gone, rights or perf.
+    """
+
+    def __init__(
+        self, pid: int, *, kernel: bool = False, most: int = 1000, ring_bytes: int = 4194304
+    ) -> None: ...
+    per_cpu: bool  # True for one event per CPU; False for events per thread, with stacks from snapshots only
+    lost: int  # number of records lost because a ring was full
+    lost_switches: int  # those among them that are not stacks; the times are inexact then
+    snapshot_problem: str | None  # why snapshots cannot be taken; None if they can
+    def begin(self) -> int:
+        """Start counting and return the start time, in ns of CLOCK_MONOTONIC."""
+
+    def read(self, samples: Samples) -> None:
+        """Process the records that have arrived."""
+
+    def take_snapshot(self, samples: Samples) -> None:
+        """Copy the stacks of threads that wait and whose stack is unknown."""
+
+    def end(self) -> int:
+        """Stop counting and return the end time."""
+
+    def settle(self, samples: Samples) -> Settled:
+        """Complete and return the profile, after ``end``. Call this once."""

@@ -7,7 +7,9 @@ import subprocess
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+import pytest
 
 from innoscope._native import plain_name
 from innoscope.sampling.profile.offcpu import OffCpuProfiler
@@ -18,6 +20,9 @@ from innoscope.target.discover import find_one
 from servers import Keeper, ensure_packages
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from innoscope.sampling.model import Trust
     from innoscope.sampling.profile.model import Profile
 
 
@@ -33,7 +38,10 @@ def on_cpu(pid: int, seconds: float, frequency: float = 99, *, kernel: bool = Fa
     return run(OnCpuProfiler(target, frequency, Naming(kernel=kernel)), target, seconds)[0]
 
 
-def schedstat(pid: int) -> dict[int, tuple[int, int]]:
+Schedstat: TypeAlias = dict[int, tuple[int, int]]
+
+
+def schedstat(pid: int) -> Schedstat:
     """Return (ns on a CPU, ns runnable) of each thread so far, as the scheduler counts them."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
@@ -43,6 +51,26 @@ def schedstat(pid: int) -> dict[int, tuple[int, int]]:
             continue
         found[int(task.name)] = int(running), int(ready)
     return found
+
+
+def check_sums(profile: Profile, before: Schedstat, after: Schedstat) -> None:
+    """Assert that each thread's waits and CPU time add up to its wall time, and agree with the scheduler."""
+    rows: Counter[int] = Counter()
+    for row in profile.rows:
+        rows[row.thread.tid] += row.number * 1000
+    wall = profile.seconds * 1e9
+    whole_time = [thread for thread in profile.threads if {thread.tid} <= before.keys() & after.keys()]
+    assert len(whole_time) == len(before.keys() & after.keys())
+    for thread in whole_time:
+        assert rows[thread.tid] + thread.running_ns == pytest.approx(wall, rel=0.05), thread
+        used = after[thread.tid][0] - before[thread.tid][0]
+        assert thread.running_ns == pytest.approx(used, abs=0.05 * wall), thread
+
+
+def is_complete(profile: Profile, sound: Collection[Trust]) -> bool:
+    """Return whether at least 98 % of the profile have stacks of the given trust."""
+    complete = sum(row.number for row in profile.rows if row.thread.trust in sound)
+    return complete >= 0.98 * sum(row.number for row in profile.rows)
 
 
 #: If a profiler's timer fires while another interrupt is handled, the sample is taken at the end of that

@@ -14,15 +14,14 @@ from innoscope.sampling.profile.report import report
 from innoscope.sampling.profile.run import run
 from innoscope.sampling.render import encode
 from innoscope.target.discover import find_one
-from live.profiling import Perf, on_cpu, same_top, schedstat, self_shares
+from live.profiling import Perf, check_sums, is_complete, on_cpu, same_top, schedstat, self_shares
 from scale import count, few, long
 from servers import Server
 from workloads import Burn, Fsync, Oltp, RowLock
 
 if TYPE_CHECKING:
     from innoscope.sampling.profile.model import Profile
-
-Schedstat = dict[int, tuple[int, int]]
+    from live.profiling import Schedstat
 
 SECONDS = 3.0
 #: Number of consecutive off-CPU profiles under each load.
@@ -31,20 +30,6 @@ CLIENTS = 16
 _SOUND = {Trust.EXACT, Trust.ON_CPU}
 #: Expected waits of a client that commits single rows.
 _COMMITTING = {"fsync_redo", "redo_write_wait", "group_commit", "fsync_data", "mutex_wait", "idle"}
-
-
-def _check_sums(profile: Profile, before: Schedstat, after: Schedstat) -> None:
-    """Assert that each thread's waits and CPU time add up to its wall time, and agree with the scheduler."""
-    rows: Counter[int] = Counter()
-    for row in profile.rows:
-        rows[row.thread.tid] += row.number * 1000
-    wall = profile.seconds * 1e9
-    whole_time = [thread for thread in profile.threads if {thread.tid} <= before.keys() & after.keys()]
-    assert len(whole_time) == len(before.keys() & after.keys())
-    for thread in whole_time:
-        assert rows[thread.tid] + thread.running_ns == pytest.approx(wall, rel=0.05), thread
-        used = after[thread.tid][0] - before[thread.tid][0]
-        assert thread.running_ns == pytest.approx(used, abs=0.05 * wall), thread
 
 
 def _profiled(server: Server) -> tuple[Profile, Schedstat, Schedstat]:
@@ -71,14 +56,14 @@ def test_waits_and_cpu_time_add_up_to_wall_time(name: str) -> None:
     with Server(name, options=Fsync.server_options) as server:
         for _ in range(REPEATS):
             profile, before, after = _profiled(server)
-            _check_sums(profile, before, after)
+            check_sums(profile, before, after)
 
         own = set(schedstat(server.pid))
         with Fsync(server, CLIENTS):
             for _ in range(REPEATS):
                 profile, before, after = _profiled(server)
-                _check_sums(profile, before, after)
-                _is_complete(profile)
+                check_sums(profile, before, after)
+                assert is_complete(profile, _SOUND)
                 waits = _waits(profile, set(before) - own)
                 committing = sum(waits[wait] for wait in _COMMITTING)
                 assert committing > 0.5 * (waits.total() - waits[RUNNABLE]), waits
@@ -87,15 +72,10 @@ def test_waits_and_cpu_time_add_up_to_wall_time(name: str) -> None:
         with RowLock(server, CLIENTS):
             for _ in range(REPEATS):
                 profile, before, after = _profiled(server)
-                _check_sums(profile, before, after)
-                _is_complete(profile)
+                check_sums(profile, before, after)
+                assert is_complete(profile, _SOUND)
                 waits = _waits(profile, set(before))
                 assert waits["row_lock"] / 1e6 == pytest.approx(CLIENTS * profile.seconds, rel=0.05), waits
-
-
-def _is_complete(profile: Profile) -> None:
-    sound = sum(row.number for row in profile.rows if row.thread.trust in _SOUND)
-    assert sound >= 0.98 * sum(row.number for row in profile.rows)
 
 
 def test_cpu_profile_agrees_with_perf() -> None:

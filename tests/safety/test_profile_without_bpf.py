@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from live.profiling import on_cpu, one_name, same_top, self_shares, shares
-from safety.command import INNOSCOPE, assert_one_clear_error, innoscope
+from safety.command import INNOSCOPE, innoscope
 from safety.counter import Counter as Disturbances
 from safety.privileges import denying, without_bpf
 from scale import long
@@ -124,9 +124,3 @@ def test_small_rings_are_used_if_locked_memory_is_limited(server: Server) -> Non
     document = json.loads(result.stdout)
     assert document["lost"] == 0
     assert document["total"] > 10
-
-
-def test_waits_need_bpf(server: Server) -> None:
-    result = innoscope("profile", "--off-cpu", "--pid", server.pid, "--seconds", 1, under=_PER_CPU)
-    assert_one_clear_error(result, 6, "cannot profile off-CPU time without BPF")
-    assert "innoscope profile, which shows CPU time" in result.stderr

@@ -91,7 +91,12 @@ def test_each_failure_of_a_host_has_a_remedy(
     ("works", "status", "words"),
     [
         ({"probe_profile_bpf", "probe_profile_perf"}, Status.OK, "bpf works"),
-        ({"probe_profile_perf"}, Status.WARN, "CPU time only, with perf"),
+        ({"probe_profile_perf", "probe_profile_waits_perf"}, Status.WARN, "; --off-cpu: probe_profile_waits"),
+        (
+            {"probe_profile_perf"},
+            Status.WARN,
+            "perf works: probe_profile_perf tried; --off-cpu does not work",
+        ),
         (set(), Status.WARN, "perf does not work"),
     ],
 )

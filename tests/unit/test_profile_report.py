@@ -14,8 +14,8 @@ from innoscope.sampling.fold import Filter
 from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile import report as reporting
 from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row
-from innoscope.sampling.profile.offcpu import MAX_STACKS_PER_S, StackLimit
 from innoscope.sampling.profile.setup import perf_ring_bytes, ring_bytes
+from innoscope.sampling.profile.wait_events import MAX_STACKS_PER_S, StackLimit
 from innoscope.sampling.render import encode, render
 from innoscope.target.container import require_host_pids
 from unit.snapshots import target

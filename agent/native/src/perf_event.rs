@@ -100,6 +100,12 @@ impl Ring {
 
     /// Pass the type and the contents of up to `max` records to `take`, and return their number.
     pub fn read(&mut self, max: usize, take: &mut dyn FnMut(u32, &[u8])) -> usize {
+        self.read_with_flags(max, &mut |kind, _, body| take(kind, body))
+    }
+
+    /// Pass the type, the flags (`misc` in the header) and the contents of up to `max` records to `take`, and
+    /// return their number.
+    pub fn read_with_flags(&mut self, max: usize, take: &mut dyn FnMut(u32, u16, &[u8])) -> usize {
         let page = self.start.cast::<perf_event_mmap_page>();
         // SAFETY: `start` points to the header page, which stays mapped until drop. The read is volatile,
         // because the kernel writes the field.
@@ -116,7 +122,7 @@ impl Ring {
         {
             let at = self.tail as usize % data.len();
             let record = data.get(at..at + length).unwrap_or(&self.wrapped);
-            take(kind, &record[HEADER..]);
+            take(kind, u16::from_le_bytes([record[4], record[5]]), &record[HEADER..]);
             self.tail += length as u64;
             count += 1;
         }

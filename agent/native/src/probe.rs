@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::multi;
 use crate::samples::events::{Options, PerfOnCpu};
 use crate::samples::programs::{OnCpu, Target};
+use crate::samples::switch_events::{self, PerfOffCpu};
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::loader::Variant;
 use crate::snapshot::perf;
@@ -81,6 +82,23 @@ pub fn profile_perf() -> (bool, String) {
         let clocks = if mode.per_cpu { "one clock per CPU" } else { "clocks for each thread" };
         let part = if mode.in_kernel { "" } else { ", without the time in the kernel" };
         (true, format!("{clocks}{part}"))
+    }))
+}
+
+/// Open the events of a profile of this process's waits by perf events. Return whether it works, and the details.
+pub fn profile_waits_perf() -> (bool, String) {
+    let options = switch_events::Options { kernel: false, max_stacks: 1, ring_bytes: 512 << 10 };
+    let started = PerfOffCpu::new(std::process::id(), options).and_then(|mut profile| {
+        profile.begin()?;
+        Ok(profile.per_cpu())
+    });
+    describe(started.map(|per_cpu| {
+        let events = if per_cpu {
+            "one event per CPU, and samples of the waits' stacks"
+        } else {
+            "events for each thread, and stacks from snapshots"
+        };
+        (true, events.to_owned())
     }))
 }
 

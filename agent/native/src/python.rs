@@ -410,6 +410,11 @@ fn probe_profile_perf(py: Python<'_>) -> Feature {
 }
 
 #[pyfunction]
+fn probe_profile_waits_perf(py: Python<'_>) -> Feature {
+    test(py, probe::profile_waits_perf)
+}
+
+#[pyfunction]
 fn probe_ptrace(py: Python<'_>) -> Feature {
     test(py, probe::ptrace)
 }
@@ -510,6 +515,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(probe_perf, module)?)?;
     module.add_function(wrap_pyfunction!(probe_profile_bpf, module)?)?;
     module.add_function(wrap_pyfunction!(probe_profile_perf, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_profile_waits_perf, module)?)?;
     module.add_function(wrap_pyfunction!(probe_ptrace, module)?)?;
     module.add_function(wrap_pyfunction!(probe_uprobe_links, module)?)?;
     module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;

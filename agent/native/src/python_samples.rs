@@ -10,12 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result};
 use crate::python::{ModuleInfo, module_info, reader};
 use crate::python_frames::Frames;
 use crate::samples::events;
 use crate::samples::programs::{self, Target};
+use crate::samples::switch_events;
+use crate::samples::waits;
 use crate::samples::{self, Place, SymbolOptions};
 use crate::snapshot::bpf::BpfSource;
 use crate::symbols::DebugSearch;
@@ -302,13 +305,91 @@ impl OffCpu {
     }
 
     fn settle(&self, py: Python<'_>, samples: &Samples, ended: u64) -> PyResult<Settled> {
-        let (rows, threads, seen_ns) = py.detach(|| -> Result<_> {
+        let result = py.detach(|| -> Result<_> {
             let accounts = locked(&self.inner).accounts()?;
             let mut source = locked(&self.source);
             let mut aggregator = locked(&samples.inner);
-            let waits = aggregator.settle(source.as_mut(), &accounts, ended)?;
-            Ok((waits.rows.clone(), waits.times.clone(), waits.seen.blocked + waits.seen.runnable))
+            Ok(WaitResult::of(aggregator.settle(source.as_mut(), &accounts, ended)?))
         })?;
+        result.settled(py)
+    }
+}
+
+#[pyclass(frozen)]
+struct PerfOffCpu {
+    inner: Mutex<switch_events::PerfOffCpu>,
+}
+
+#[pymethods]
+impl PerfOffCpu {
+    #[new]
+    #[pyo3(signature = (pid, *, kernel = false, most = 1000, ring_bytes = 4 << 20))]
+    fn new(py: Python<'_>, pid: u32, kernel: bool, most: u64, ring_bytes: usize) -> PyResult<Self> {
+        let options = switch_events::Options { kernel, max_stacks: most, ring_bytes };
+        let inner = py.detach(|| switch_events::PerfOffCpu::new(pid, options))?;
+        Ok(Self { inner: Mutex::new(inner) })
+    }
+
+    #[getter]
+    fn per_cpu(&self) -> bool {
+        locked(&self.inner).per_cpu()
+    }
+
+    #[getter]
+    fn lost(&self) -> u64 {
+        locked(&self.inner).lost().0
+    }
+
+    #[getter]
+    fn lost_switches(&self) -> u64 {
+        locked(&self.inner).lost().1
+    }
+
+    #[getter]
+    fn snapshot_problem(&self) -> Option<String> {
+        locked(&self.inner).snapshot_problem()
+    }
+
+    fn begin(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(py.detach(|| locked(&self.inner).begin())?)
+    }
+
+    fn read(&self, py: Python<'_>, samples: &Samples) -> PyResult<()> {
+        Ok(py.detach(|| locked(&samples.inner).read_switches(&mut locked(&self.inner)))?)
+    }
+
+    fn take_snapshot(&self, py: Python<'_>, samples: &Samples) -> PyResult<()> {
+        Ok(py.detach(|| locked(&samples.inner).add_waiting(&mut locked(&self.inner)))?)
+    }
+
+    fn end(&self, py: Python<'_>) -> u64 {
+        py.detach(|| locked(&self.inner).end())
+    }
+
+    fn settle(&self, py: Python<'_>, samples: &Samples) -> PyResult<Settled> {
+        let result = py.detach(|| -> Result<_> {
+            let mut aggregator = locked(&samples.inner);
+            Ok(WaitResult::of(aggregator.settle_switches(&mut locked(&self.inner))?))
+        })?;
+        result.settled(py)
+    }
+}
+
+/// A copy of the result of a profile of waits, which is converted to Python objects without a lock.
+struct WaitResult {
+    rows: FxHashMap<(u32, Option<Place>), waits::PlaceWaits>,
+    threads: Vec<waits::ThreadTimes>,
+    seen_ns: u64,
+}
+
+impl WaitResult {
+    fn of(waits: &waits::Waits) -> Self {
+        let seen_ns = waits.seen.blocked + waits.seen.runnable;
+        Self { rows: waits.rows.clone(), threads: waits.times.clone(), seen_ns }
+    }
+
+    fn settled(self, py: Python<'_>) -> PyResult<Settled> {
+        let Self { rows, threads, seen_ns } = self;
         let waits = rows.iter().map(|((tid, place), share)| {
             let waits = Waits {
                 tid: *tid,
@@ -343,5 +424,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Settled>()?;
     module.add_class::<OnCpu>()?;
     module.add_class::<PerfOnCpu>()?;
-    module.add_class::<OffCpu>()
+    module.add_class::<OffCpu>()?;
+    module.add_class::<PerfOffCpu>()
 }

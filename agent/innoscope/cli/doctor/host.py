@@ -71,7 +71,7 @@ def btf(host: Host) -> Check:
         return ok("BTF", "/sys/kernel/btf/vmlinux")
     return warn(
         "BTF",
-        "/sys/kernel/btf/vmlinux is missing: no profiles of waits, no probes",
+        "/sys/kernel/btf/vmlinux is missing: no BPF programs for profiles, no probes",
         "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y",
     )
 
@@ -85,7 +85,7 @@ def lockdown(host: Host) -> Check:
     if mode == "confidentiality":
         return warn(
             "lockdown",
-            f"{mode}: no profiles of waits, no probes",
+            f"{mode}: no BPF programs for profiles, no probes",
             "boot with lockdown=integrity (which is enough for Secure Boot)",
         )
     return ok("lockdown", mode)
@@ -151,17 +151,17 @@ def perf(host: Host) -> Check:
 
 
 def profiles(_host: Host) -> Check:
-    """Find the first method that profiles the CPU time of this process."""
+    """Find the first method that profiles the CPU time and the waits of this process."""
     by_bpf = _profile_by_bpf()
     if by_bpf.works:
         return ok("profiles", f"bpf works: {by_bpf.detail}")
     by_perf = _try("probe_profile_perf")
-    if by_perf.works:
-        detail = f"CPU time only, with perf: {by_perf.detail}; --off-cpu does not work: {by_bpf.detail}"
-        return warn("profiles", detail, RUN_AS_ROOT)
-    return warn(
-        "profiles", f"bpf does not work: {by_bpf.detail}; perf does not work: {by_perf.detail}", RUN_AS_ROOT
-    )
+    waits = _try("probe_profile_waits_perf")
+    no_bpf = f"bpf does not work: {by_bpf.detail}"
+    if not by_perf.works:
+        return warn("profiles", f"{no_bpf}; perf does not work: {by_perf.detail}", RUN_AS_ROOT)
+    off_cpu = f"--off-cpu: {waits.detail}" if waits.works else f"--off-cpu does not work: {waits.detail}"
+    return warn("profiles", f"perf works: {by_perf.detail}; {off_cpu}; {no_bpf}", RUN_AS_ROOT)
 
 
 def _profile_by_bpf() -> _native.Feature:
@@ -208,6 +208,7 @@ def _try(probe: str) -> _native.Feature:
         "probe_perf": _native.probe_perf,
         "probe_profile_bpf": _native.probe_profile_bpf,
         "probe_profile_perf": _native.probe_profile_perf,
+        "probe_profile_waits_perf": _native.probe_profile_waits_perf,
         "probe_ptrace": _native.probe_ptrace,
         "probe_uprobe_links": _native.probe_uprobe_links,
     }

@@ -2,34 +2,26 @@
 //!
 //! If the kernel permits it, one clock per CPU samples all threads that run there, as the BPF program does
 //! (`programs::OnCpu`), and samples of other processes are dropped when they are read. Otherwise each thread
-//! has one clock per CPU, because the kernel maps no ring buffer for an inherited event that covers all CPUs.
-//! The clocks of one CPU share a ring buffer. Threads that are created later inherit the clocks.
+//! has one clock per CPU (`event_set`).
 //!
 //! The kernel removes all events when this process exits.
 
 use std::fs;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd;
 use perf_event_open_sys as sys;
-use rustc_hash::{FxHashMap, FxHashSet};
 use sys::bindings::perf_event_attr;
 
+use super::event_set::{EventSet, Owners};
 use super::programs::online_cpus;
 use super::record::Capture;
-use crate::error::{Error, Kind, Result};
-use crate::perf_event::{self, Ring, long};
-use crate::snapshot::task::thread_ids;
+use crate::error::{Kind, Result};
+use crate::perf_event::{self, long};
+use crate::snapshot::Registers;
 
 /// Minimum size of a ring buffer, a power-of-two number of pages; enough for two samples.
-const MIN_RING_BYTES: usize = 128 << 10;
+pub(super) const MIN_RING_BYTES: usize = 128 << 10;
 /// Maximum number of kernel addresses in a sample.
 const MAX_KERNEL_FRAMES: usize = 64;
-/// Maximum number of times that the threads are listed to find new ones. Once is enough unless a thread that has
-/// no clocks yet creates a thread at that moment.
-const MAX_PASSES: usize = 10;
 
 /// What to sample, and how often.
 #[derive(Debug, Clone, Copy)]
@@ -61,11 +53,8 @@ const MODES: [Mode; 3] = [
 /// Samples the running threads of a process.
 pub struct PerfOnCpu {
     mode: Mode,
-    rings: Vec<Ring>,
-    /// The first events, one per CPU, own the rings. The others write to the same rings.
-    events: Vec<OwnedFd>,
+    clocks: EventSet,
     filter: Filter,
-    lost: u64,
 }
 
 impl PerfOnCpu {
@@ -87,59 +76,13 @@ impl PerfOnCpu {
     fn open(pid: u32, options: Options, mode: Mode, cpus: &[i32]) -> Result<Self> {
         let kernel = options.kernel && mode.in_kernel;
         let attributes = attributes(options.period_ns, mode, kernel);
-        let filter = Filter { pid, kernel, owners: FxHashMap::default(), tids: FxHashSet::default() };
-        let mut opened = Self { mode, rings: Vec::new(), events: Vec::new(), filter, lost: 0 };
-        if mode.per_cpu {
-            opened.add_clocks(attributes, -1, cpus, options.ring_bytes).map_err(|error| explain(&error))?;
-            return Ok(opened);
-        }
-        raise_descriptor_limit();
-        for _ in 0..MAX_PASSES {
-            let mut tids = thread_ids(pid)?;
-            tids.retain(|tid| opened.filter.tids.insert(*tid));
-            if tids.is_empty() {
-                break;
-            }
-            for tid in tids {
-                opened
-                    .add_clocks(attributes, tid.cast_signed(), cpus, options.ring_bytes)
-                    .map_err(|error| explain(&error))?;
-            }
-        }
-        if opened.events.is_empty() {
-            return Err(Error::new(Kind::Gone, format!("process {pid} has no threads")));
-        }
-        Ok(opened)
-    }
-
-    /// Open one clock per CPU for a thread (-1: all). A thread that has exited has no clocks.
-    fn add_clocks(
-        &mut self,
-        attributes: perf_event_attr,
-        tid: i32,
-        cpus: &[i32],
-        ring_bytes: usize,
-    ) -> io::Result<()> {
-        let opened = cpus.iter().map(|cpu| perf_event::open(attributes, tid, *cpu)).collect();
-        let events: Vec<OwnedFd> = match opened {
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-            opened => opened?,
-        };
-        if self.rings.is_empty() {
-            self.rings = map_rings(&events, ring_bytes)?;
+        let ring_bytes = MIN_RING_BYTES..=options.ring_bytes;
+        let clocks = if mode.per_cpu {
+            EventSet::of_cpus(attributes, cpus, &ring_bytes)?
         } else {
-            for (event, owner) in events.iter().zip(&self.events) {
-                // SAFETY: both descriptors are open, and the ioctl takes no pointers.
-                check(unsafe { sys::ioctls::SET_OUTPUT(event.as_raw_fd(), owner.as_raw_fd()) })?;
-            }
-        }
-        if let Ok(tid) = u32::try_from(tid) {
-            for event in &events {
-                self.filter.owners.insert(event_id(event)?, tid);
-            }
-        }
-        self.events.extend(events);
-        Ok(())
+            EventSet::of_threads(attributes, pid, cpus, &ring_bytes)?
+        };
+        Ok(Self { mode, clocks, filter: Filter { pid, kernel } })
     }
 
     /// Return the mode in which the clocks were opened.
@@ -149,43 +92,31 @@ impl PerfOnCpu {
 
     /// Start sampling.
     pub fn begin(&mut self) -> Result<()> {
-        for event in &self.events {
-            // SAFETY: the descriptor is open, and the ioctl takes a number.
-            check(unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) }).map_err(|error| explain(&error))?;
-        }
-        Ok(())
+        self.clocks.begin()
     }
 
     /// Stop sampling. Samples that are already in the rings stay there.
     pub fn end(&mut self) {
-        for event in self.events.drain(..) {
-            // SAFETY: the descriptor is open, and the ioctl takes a number. It cannot fail.
-            unsafe { sys::ioctls::DISABLE(event.as_raw_fd(), 0) };
-        }
+        self.clocks.end();
     }
 
     /// Return the number of records lost because a ring was full.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.clocks.lost()
     }
 
     /// Pass the available samples of the process to `take`, and return their number. At most `max` records
     /// are read from each ring.
     pub fn read(&mut self, max: usize, take: &mut dyn FnMut(Capture<'_>)) -> usize {
-        let Self { rings, filter, lost, .. } = self;
         let mut count = 0;
-        for ring in rings {
-            ring.read(max, &mut |kind, body| match kind {
-                perf_event::SAMPLE => {
-                    if let Some(capture) = filter.capture(body) {
-                        count += 1;
-                        take(capture);
-                    }
-                }
-                perf_event::LOST => *lost += long(body, 8).unwrap_or(0),
-                _ => {}
-            });
-        }
+        self.clocks.read(max, &mut |owners, kind, _, body| {
+            if kind == perf_event::SAMPLE
+                && let Some(capture) = self.filter.capture(owners, body)
+            {
+                count += 1;
+                take(capture);
+            }
+        });
         count
     }
 }
@@ -195,51 +126,50 @@ struct Filter {
     pid: u32,
     /// True if the samples contain the kernel's part of the stack.
     kernel: bool,
-    /// The thread of each event by the event's id. Inherited events have the id of the original.
-    owners: FxHashMap<u64, u32>,
-    /// The threads that have events of their own.
-    tids: FxHashSet<u32>,
 }
 
 impl Filter {
-    /// Parse a sample: pid and tid, the event's id, the kernel's addresses if requested, user registers and
-    /// stack.
-    fn capture<'ring>(&self, body: &'ring [u8]) -> Option<Capture<'ring>> {
+    /// Parse a sample: pid and tid, the event's id, and the stack.
+    fn capture<'ring>(&self, owners: &Owners, body: &'ring [u8]) -> Option<Capture<'ring>> {
         let ids = long(body, 0)?;
         let (pid, tid) = (ids as u32, (ids >> 32) as u32);
-        if pid != self.pid || self.is_duplicate(tid, long(body, 8)?) {
+        if pid != self.pid || owners.is_duplicate(tid, long(body, 8)?) {
             return None;
         }
-        let mut rest = body.get(16..)?;
-        let mut kernel = Vec::new();
-        if self.kernel {
-            let addresses = rest.get(8..)?.get(..usize::try_from(long(rest, 0)?).ok()?.checked_mul(8)?)?;
-            rest = &rest[8 + addresses.len()..];
-            let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-            // The largest numbers are markers that separate the parts of a stack.
-            let is_marker = |address: &u64| *address >= sys::bindings::PERF_CONTEXT_MAX;
-            kernel = addresses.filter(|address| !is_marker(address)).take(MAX_KERNEL_FRAMES).collect();
-        }
-        let (registers, stack) = perf_event::user_stack(rest)?;
-        Some(Capture {
-            tid,
-            kind: 0,
-            weight: 1,
-            registers,
-            syscall: -1,
-            arg0: 0,
-            comm: thread_name(pid, tid),
-            stack,
-            kernel,
-            returns: Vec::new(),
-        })
+        let (registers, stack, kernel) = parse_stack(body.get(16..)?, self.kernel)?;
+        Some(Capture { comm: thread_name(pid, tid), ..stack_capture(tid, registers, stack, kernel) })
     }
+}
 
-    /// Return true if the thread has events of its own and this event is inherited. That happens if the
-    /// thread was created after its parent's events were opened, and before the threads were listed.
-    fn is_duplicate(&self, tid: u32, event: u64) -> bool {
-        self.owners.get(&event).is_some_and(|owner| *owner != tid) && self.tids.contains(&tid)
+/// Return a sample without a name, a system call or replaced return addresses, which perf events do not report.
+pub(super) fn stack_capture(tid: u32, registers: Registers, stack: &[u8], kernel: Vec<u64>) -> Capture<'_> {
+    Capture {
+        tid,
+        kind: 0,
+        weight: 1,
+        registers,
+        syscall: -1,
+        arg0: 0,
+        comm: String::new(),
+        stack,
+        kernel,
+        returns: Vec::new(),
     }
+}
+
+/// Parse the end of a sample: the kernel's addresses if requested, the user registers and the stack.
+pub(super) fn parse_stack(mut body: &[u8], has_kernel: bool) -> Option<(Registers, &[u8], Vec<u64>)> {
+    let mut kernel = Vec::new();
+    if has_kernel {
+        let addresses = body.get(8..)?.get(..usize::try_from(long(body, 0)?).ok()?.checked_mul(8)?)?;
+        body = &body[8 + addresses.len()..];
+        let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        // The largest numbers are markers that separate the parts of a stack.
+        let is_marker = |address: &u64| *address >= sys::bindings::PERF_CONTEXT_MAX;
+        kernel = addresses.filter(|address| !is_marker(address)).take(MAX_KERNEL_FRAMES).collect();
+    }
+    let (registers, stack) = perf_event::user_stack(body)?;
+    Some((registers, stack, kernel))
 }
 
 fn attributes(period_ns: u64, mode: Mode, kernel: bool) -> perf_event_attr {
@@ -247,8 +177,7 @@ fn attributes(period_ns: u64, mode: Mode, kernel: bool) -> perf_event_attr {
     attributes.sample_type |= u64::from(sys::bindings::PERF_SAMPLE_TID | sys::bindings::PERF_SAMPLE_ID);
     attributes.read_format = sys::bindings::PERF_FORMAT_ID.into();
     if kernel {
-        attributes.sample_type |= u64::from(sys::bindings::PERF_SAMPLE_CALLCHAIN);
-        attributes.set_exclude_callchain_user(1);
+        with_kernel_stack(&mut attributes);
     }
     attributes.set_inherit(u64::from(!mode.per_cpu));
     attributes.set_exclude_idle(1);
@@ -257,58 +186,16 @@ fn attributes(period_ns: u64, mode: Mode, kernel: bool) -> perf_event_attr {
     attributes
 }
 
-/// Map the rings, all of the same size: `ring_bytes`, or less if the limit on locked memory does not permit
-/// that.
-fn map_rings(events: &[OwnedFd], ring_bytes: usize) -> io::Result<Vec<Ring>> {
-    let mut bytes = ring_bytes;
-    loop {
-        let mapped = events.iter().map(|event| Ring::map(event, bytes)).collect();
-        match mapped {
-            Err(_) if bytes > MIN_RING_BYTES => bytes /= 2,
-            Err(error) => {
-                let why = format!("mapping a ring buffer (see kernel.perf_event_mlock_kb): {error}");
-                return Err(io::Error::other(why));
-            }
-            mapped => return mapped,
-        }
-    }
-}
-
-/// Return the id of an event, which its samples contain. With PERF_FORMAT_ID, the value and the id are read.
-fn event_id(event: &OwnedFd) -> io::Result<u64> {
-    let mut words = [0; 16];
-    unistd::read(event, &mut words)?;
-    long(&words, 8).ok_or_else(|| io::Error::other("a short read from an event"))
-}
-
-/// Raise our limit on open files to the maximum, because each clock needs a descriptor. Errors
-/// are ignored: if the limit is too low, opening a clock fails.
-fn raise_descriptor_limit() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
+/// Add the kernel's part of the stack to the samples of an event.
+pub(super) fn with_kernel_stack(attributes: &mut perf_event_attr) {
+    attributes.sample_type |= u64::from(sys::bindings::PERF_SAMPLE_CALLCHAIN);
+    attributes.set_exclude_callchain_user(1);
 }
 
 /// Return the name of a thread; empty if it has exited.
-fn thread_name(pid: u32, tid: u32) -> String {
+pub(super) fn thread_name(pid: u32, tid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
-}
-
-fn check(result: i32) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn explain(error: &io::Error) -> Error {
-    let kind = match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => Kind::Rights,
-        _ => Kind::Perf,
-    };
-    let why = match error.raw_os_error() {
-        Some(libc::EMFILE) => " (each thread needs one descriptor per CPU; see ulimit -n)",
-        _ => "",
-    };
-    Error::new(kind, format!("opening software clocks: {error}{why}"))
 }
 
 #[cfg(test)]
@@ -317,13 +204,15 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use rustc_hash::{FxHashMap, FxHashSet};
+
     use super::*;
 
     const REGISTERS: [u64; 4] = [2, 0x30, 0x20, 0x10];
 
-    fn filter(kernel: bool) -> Filter {
-        let owners = FxHashMap::from_iter([(100, 7), (101, 8)]);
-        Filter { pid: 7, kernel, owners, tids: FxHashSet::from_iter([7, 8]) }
+    fn capture(kernel: bool, body: &[u8]) -> Option<Capture<'_>> {
+        let by_event = FxHashMap::from_iter([(100, 7), (101, 8)]);
+        Filter { pid: 7, kernel }.capture(&Owners { by_event, tids: FxHashSet::from_iter([7, 8]) }, body)
     }
 
     fn sample(pid: u64, tid: u64, event: u64, rest: &[u64]) -> Vec<u8> {
@@ -334,14 +223,14 @@ mod tests {
     #[test]
     fn parses_a_sample() {
         let body = sample(7, 8, 101, &[]);
-        let capture = filter(false).capture(&body).expect("a sample of the process");
-        assert_eq!((capture.tid, capture.registers.ip, capture.stack.len()), (8, 0x10, 8));
-        assert_eq!((capture.kernel.len(), capture.syscall, capture.weight), (0, -1, 1));
+        let captured = capture(false, &body).expect("a sample of the process");
+        assert_eq!((captured.tid, captured.registers.ip, captured.stack.len()), (8, 0x10, 8));
+        assert_eq!((captured.kernel.len(), captured.syscall, captured.weight), (0, -1, 1));
     }
 
     #[test]
     fn drops_other_processes_and_duplicates() {
-        let taken = |pid, tid, event| filter(false).capture(&sample(pid, tid, event, &[])).is_some();
+        let taken = |pid, tid, event| capture(false, &sample(pid, tid, event, &[])).is_some();
         assert!(!taken(6, 8, 101), "another process");
         assert!(taken(7, 9, 100), "a new thread, with its parent's event");
         assert!(!taken(7, 8, 100), "an inherited event of a thread that has its own");
@@ -352,19 +241,19 @@ mod tests {
     fn parses_the_kernel_part_of_a_stack() {
         let marker = -128_i64 as u64; // PERF_CONTEXT_KERNEL
         let body = sample(7, 8, 101, &[3, marker, 0xffff_ffff_8100_0000, 0xffff_ffff_8100_1000]);
-        let capture = filter(true).capture(&body).expect("a sample");
-        assert_eq!(capture.kernel, [0xffff_ffff_8100_0000, 0xffff_ffff_8100_1000]);
-        assert_eq!(capture.registers.sp, 0x20);
+        let captured = capture(true, &body).expect("a sample");
+        assert_eq!(captured.kernel, [0xffff_ffff_8100_0000, 0xffff_ffff_8100_1000]);
+        assert_eq!(captured.registers.sp, 0x20);
     }
 
     #[test]
     fn truncated_and_malformed_samples_do_not_panic() {
         let body = sample(7, 8, 101, &[1, 5]);
         for length in 0..body.len() {
-            assert!(filter(true).capture(&body[..length]).is_none());
+            assert!(capture(true, &body[..length]).is_none());
         }
         for count in [100, 1 << 61, u64::MAX] {
-            assert!(filter(true).capture(&sample(7, 8, 101, &[count, 5])).is_none());
+            assert!(capture(true, &sample(7, 8, 101, &[count, 5])).is_none());
         }
     }
 
@@ -439,10 +328,10 @@ mod tests {
         let mode = MODES[2];
         let Some(mut events) = opened(mode) else { return };
         let (go, tid, computing) = computing();
-        assert!(events.filter.tids.insert(tid), "the thread is new");
+        assert!(events.clocks.owners.tids.insert(tid), "the thread is new");
         let cpus = online_cpus().expect("a list of CPUs");
         let own = attributes(1_000_000, mode, false);
-        events.add_clocks(own, tid.cast_signed(), &cpus, 0).expect("permitted, because opening was");
+        events.clocks.add(own, tid.cast_signed(), &cpus, &(0..=0)).expect("permitted, because opening was");
         events.begin().expect("permitted, because opening was");
         go.send(()).expect("a receiver");
         let samples = count(events, computing);

@@ -4,12 +4,18 @@
 //! The programs of the profiles are in `programs`, and profiles without BPF in `events`. Any other program that
 //! sends the records defined in probes/include/sample.h works as well.
 
+mod event_set;
 pub mod events;
 pub mod programs;
 pub mod record;
 mod ring;
+mod sampling_period;
 mod stacks;
+pub mod switch_events;
+mod switch_records;
+mod switches;
 pub mod waits;
+mod waits_by_perf;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -290,6 +296,7 @@ impl Aggregator {
             walk = self.unwinder.walk(&self.modules, registers, stack, returns);
         }
         let trust = match walk.end {
+            End::Root if walk.inferred => Trust::Inferred,
             End::Root => if_complete,
             End::BeyondCopy => Trust::Truncated,
             End::Lost | End::OutsideModules | End::Budget | End::NoFramePointer | End::NoLinkRegister => {

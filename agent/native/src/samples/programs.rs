@@ -206,7 +206,7 @@ fn finish_running_programs() {
 }
 
 /// Return the time of CLOCK_MONOTONIC in ns, like bpf_ktime_get_ns().
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a local timespec. The call cannot fail with this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

@@ -97,6 +97,14 @@ impl Waits {
         self.count(tid, known.map(|known| known.place), end, long);
     }
 
+    /// Use the stack of a wait that was not chosen at random, with little weight: it matters only if few of the
+    /// thread's waits were chosen.
+    pub fn hint(&mut self, tid: u32, place: Place, ns: WaitTime) {
+        let sums = self.threads.entry(tid).or_default().places.entry(place).or_default();
+        sums.long_weighted = sums.long_weighted.plus(ns);
+        sums.short_weighted = sums.short_weighted.plus(ns);
+    }
+
     fn count(&mut self, tid: u32, place: Option<Place>, end: WaitEnd, long: bool) {
         let thread = self.threads.entry(tid).or_default();
         let Some(place) = place else {

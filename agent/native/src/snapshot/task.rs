@@ -20,7 +20,7 @@ pub(crate) fn thread_ids(pid: u32) -> Result<Vec<u32>> {
 }
 
 /// Read the state of a thread from /proc; None if it does not exist or is an io_uring worker.
-pub(super) fn read_thread(pid: u32, tid: u32) -> Option<RawThread> {
+pub(crate) fn read_thread(pid: u32, tid: u32) -> Option<RawThread> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -1,0 +1,237 @@
+"""The two sources of wait events for off-CPU profiles: BPF programs and, without BPF, perf events."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from innoscope import _native
+from innoscope.common.errors import KernelUnable, NoRights
+from innoscope.sampling.profile.setup import perf_ring_bytes
+from innoscope.target.container import require_host_pids
+from innoscope.target.native_errors import RUN_AS_ROOT, failure
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+
+#: Target number of stacks per second, for all threads together.
+MAX_STACKS_PER_S: Final = 2000
+#: The same for perf events, which always copy 60 KB.
+PERF_MAX_STACKS_PER_S: Final = 1000
+#: Initial maximum number of stacks per thread in one window of 134 ms (WINDOW_NS in offcpu.bpf.c).
+_INITIAL_LIMIT: Final = 12
+_RING_BYTES: Final = 32 << 20
+_ADJUST_S: Final = 0.25
+_MIN_THREADS: Final = 16384
+#: Kinds of NativeError after which perf events are used instead of BPF.
+_NO_BPF: Final = frozenset({"rights", "bpf"})
+
+
+class WaitEvents(Protocol):
+    """A source of wait events. The times are in ns of CLOCK_MONOTONIC."""
+
+    @property
+    def method(self) -> str:
+        """Return ``bpf`` or ``perf``."""
+
+    @property
+    def ring(self) -> int | None:
+        """Return the descriptor of the BPF ring buffer, for ``Samples``."""
+
+    @property
+    def lost(self) -> int:
+        """Return the number of records lost because a ring buffer was full."""
+
+    @property
+    def snapshot_problem(self) -> str | None:
+        """Return why snapshots of waiting threads cannot be taken; None if they can."""
+
+    def begin(self, samples: _native.Samples) -> int:
+        """Take a snapshot to capture the stacks of waits in progress, start counting and return the time."""
+
+    def read(self, samples: _native.Samples) -> None:
+        """Process new records, and adjust the limit on stacks."""
+
+    def take_snapshot(self, samples: _native.Samples) -> None:
+        """Capture the stacks of waits in progress."""
+
+    def end(self) -> int:
+        """Stop counting and return the time."""
+
+    def settle(self, samples: _native.Samples, ended: int) -> _native.Settled:
+        """Complete the profile."""
+
+    def final_notes(self) -> tuple[str, ...]:
+        """Return notes on the complete profile."""
+
+
+Opened: TypeAlias = "tuple[WaitEvents, tuple[str, ...]]"
+
+
+def open_events(target: Target, *, kernel: bool) -> Opened:
+    """Return the events by BPF or, if BPF is not available, by perf events; and notes.
+
+    Raise NoRights or KernelUnable, or NativeError with the kind gone.
+    """
+    try:
+        require_host_pids("profile")
+        return BpfEvents(target, kernel=kernel), ()
+    except KernelUnable as error:
+        reason = error.what
+    except _native.NativeError as error:
+        if failure(error).kind not in _NO_BPF:
+            raise
+        reason = failure(error).detail
+    try:
+        events = PerfEvents(target, kernel=kernel)
+    except _native.NativeError as error:
+        found = failure(error)
+        what = f"cannot profile off-CPU time: {reason}; without BPF: {found.detail}"
+        if found.kind == "rights":
+            raise NoRights(what, remedy=RUN_AS_ROOT) from error
+        if found.kind == "perf":
+            raise KernelUnable(what, remedy="innoscope doctor shows why") from error
+        raise
+    return events, events.notes(reason)
+
+
+class BpfEvents:
+    """The scheduler's events by BPF, which include wakeups."""
+
+    method = "bpf"
+
+    def __init__(self, target: Target, *, kernel: bool) -> None:
+        self._program = _native.OffCpu(
+            target.pid,
+            target.start_time,
+            kernel=kernel,
+            ring_bytes=_RING_BYTES,
+            most_threads=max(_MIN_THREADS, 4 * target.threads),
+        )
+        self.ring = self._program.ring
+        self.snapshot_problem = self._program.snapshot_problem
+        self._limit = StackLimit()
+
+    @property
+    def lost(self) -> int:
+        """Return the number of records lost because the ring buffer was full."""
+        return self._program.lost
+
+    def begin(self, samples: _native.Samples) -> int:
+        """Take a snapshot to capture the stacks of waits in progress, start counting and return the time."""
+        self._program.follow(self._limit.value)
+        self._program.take_snapshot(samples)
+        began = self._program.begin()
+        self._limit.since = time.monotonic()
+        return began
+
+    def read(self, samples: _native.Samples) -> None:
+        """Process new records, and adjust the limit on stacks."""
+        samples.read()
+        if self._limit.adjust(time.monotonic(), samples.taken.records):
+            self._program.set_most(self._limit.value)
+
+    def take_snapshot(self, samples: _native.Samples) -> None:
+        """Capture the stacks of waits in progress."""
+        self._program.take_snapshot(samples)
+
+    def end(self) -> int:
+        """Stop counting and return the time."""
+        return self._program.end()
+
+    def settle(self, samples: _native.Samples, ended: int) -> _native.Settled:
+        """Complete the profile."""
+        return self._program.settle(samples, ended)
+
+    def final_notes(self) -> tuple[str, ...]:
+        """Return no notes: the times are exact even if records were lost."""
+        return ()
+
+
+class PerfEvents:
+    """Context switches by perf events, which do not include wakeups."""
+
+    method = "perf"
+    ring = None
+
+    def __init__(self, target: Target, *, kernel: bool) -> None:
+        self._kernel = kernel
+        size = perf_ring_bytes(PERF_MAX_STACKS_PER_S, os.cpu_count() or 1)
+        self._events = _native.PerfOffCpu(
+            target.pid, kernel=kernel, most=PERF_MAX_STACKS_PER_S, ring_bytes=size
+        )
+        self.snapshot_problem = self._events.snapshot_problem
+
+    def notes(self, reason: str) -> tuple[str, ...]:
+        """Return how the profile differs from one by BPF, for the given reason."""
+        notes = [
+            f"measured by perf events, not by BPF: {reason}",
+            "without BPF, wakeups are not recorded: the time between a wakeup and running on a CPU counts as "
+            "blocked; only the time after a preemption counts as ready to run",
+        ]
+        if not self._events.per_cpu:
+            notes.append(
+                "all stacks come from snapshots: the shares of short waits are estimates, and the stacks of "
+                "threads that are ready to run are unknown; CAP_PERFMON avoids this"
+            )
+        if self._kernel:
+            notes.append("kernel functions are unknown where the stack comes from a snapshot")
+        return tuple(notes)
+
+    @property
+    def lost(self) -> int:
+        """Return the number of records lost because a ring buffer was full."""
+        return self._events.lost
+
+    def begin(self, samples: _native.Samples) -> int:
+        """Start counting, take a snapshot to capture the stacks of waits in progress, and return the time."""
+        began = self._events.begin()
+        self._events.take_snapshot(samples)
+        return began
+
+    def read(self, samples: _native.Samples) -> None:
+        """Process new records. The period of the samples follows the rate of context switches."""
+        self._events.read(samples)
+
+    def take_snapshot(self, samples: _native.Samples) -> None:
+        """Capture the stacks of waits in progress."""
+        self._events.take_snapshot(samples)
+
+    def end(self) -> int:
+        """Stop counting and return the time."""
+        return self._events.end()
+
+    def settle(self, samples: _native.Samples, ended: int) -> _native.Settled:
+        """Complete the profile; ``ended`` is what ``end`` returned."""
+        del ended
+        return self._events.settle(samples)
+
+    def final_notes(self) -> tuple[str, ...]:
+        """Return a note if records of context switches were lost."""
+        if not (lost := self._events.lost_switches):
+            return ()
+        return (f"{lost:,} records of context switches were lost: the times are inexact",)
+
+
+class StackLimit:
+    """Limits the stacks per thread so that the total rate stays near MAX_STACKS_PER_S."""
+
+    def __init__(self) -> None:
+        self.value = _INITIAL_LIMIT
+        self.since = 0.0
+        self._records = 0
+
+    def adjust(self, now: float, records: int) -> bool:
+        """Adjust ``value`` and return whether it changed. ``records`` is the total so far, two per wait."""
+        seconds = now - self.since
+        if seconds < _ADJUST_S:
+            return False
+        rate = (records - self._records) / 2 / seconds
+        self.since, self._records = now, records
+        before = self.value
+        if rate > MAX_STACKS_PER_S:
+            self.value = max(1, int(self.value * MAX_STACKS_PER_S / rate))
+        elif rate < MAX_STACKS_PER_S / 2:
+            self.value = min(_INITIAL_LIMIT, self.value + 1)
+        return self.value != before
