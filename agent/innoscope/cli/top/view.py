@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import sys
+import termios
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,6 +18,7 @@ from innoscope.cli.top.frame import Choice, FoldedSnapshot, Row, waits
 from innoscope.cli.top.history import History
 from innoscope.cli.top.listing import Item, Listing
 from innoscope.common import sanitize
+from innoscope.common.errors import ExitCode
 from innoscope.sampling.classify import label
 from innoscope.sampling.render.words import clean, trust
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 MAX_ROWS = 200
+#: Seconds between two checks whether the terminal still exists.
+_TERMINAL_CHECK_S = 1.0
 _PARTS = {"head", "trust", "messages", "waits-head", "waits", "stacks-head", "stacks", "filter", "foot"}
 CSS = """
 Screen { layout: vertical; }
@@ -65,6 +71,14 @@ class StacksApp(App[None]):
         self.folded: FoldedSnapshot | None = None
         self._rows: dict[str, Row] = {}
         self._broken: Exception | None = None
+
+    def on_mount(self) -> None:
+        """Check regularly whether the terminal still exists. If not, and SIGHUP is ignored, Textual spins."""
+        self.set_interval(_TERMINAL_CHECK_S, self._exit_without_terminal)
+
+    def _exit_without_terminal(self) -> None:
+        if _terminal_was_closed():
+            self.exit(return_code=ExitCode.INTERRUPTED)
 
     def compose(self) -> ComposeResult:
         """Yield the widgets from top to bottom."""
@@ -265,3 +279,14 @@ _KEYS = (
     "copied · truncated: too deep to copy completely · incomplete: the outermost frame is not a thread's",
     "start",
 )
+
+
+def _terminal_was_closed() -> bool:
+    """Return whether standard input is a terminal that has been closed, for example by a lost connection."""
+    try:
+        termios.tcgetattr(sys.stdin)
+    except (termios.error, OSError) as error:
+        return bool(error.args[0] == errno.EIO)
+    except ValueError:  # standard input is not a file
+        return False
+    return False
