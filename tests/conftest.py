@@ -68,7 +68,7 @@ _PARALLEL = frozenset({
     "test_google_pprof.py", "test_incident_live.py", "test_incident_secrets.py", "test_latch_owners.py",
     "test_memory.py", "test_metadata_holders.py", "test_namespaces.py", "test_oracle.py", "test_push.py",
     "test_rule_tools.py", "test_secrets.py", "test_server_digests.py", "test_servers.py", "test_settings.py",
-    "test_sql.py", "test_sql_strangers.py", "test_statements.py", "test_stripped.py", "test_symbols.py",
+    "test_sql.py", "test_sql_strangers.py", "test_stripped.py", "test_symbols.py",
     "test_toggle_chaos.py", "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py",
     "test_toggle_memory.py", "test_toggle_memory_refusals.py", "test_toggle_server_refusals.py",
     "test_toggle_sql.py", "test_unknown_versions.py", "test_unstick.py", "test_waits.py",

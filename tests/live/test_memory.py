@@ -105,10 +105,16 @@ def reader(small: Server, cache: Path) -> MemoryReader:
     return MemoryReader(find_one(pid=small.pid), cache=cache)
 
 
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and its ended children, one of which reads debug information."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def test_every_value_is_available_or_has_a_reason(small: Server, reader: MemoryReader) -> None:
-    started = time.perf_counter()
+    before = _cpu_seconds()
     values = reader.read()
-    seconds = time.perf_counter() - started
+    seconds = _cpu_seconds() - before
 
     explained = reader.explain()
     assert [one.value for one in explained] == list(catalog.load().values)

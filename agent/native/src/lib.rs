@@ -26,6 +26,7 @@ pub mod confined;
 pub mod digest;
 pub mod error;
 pub mod flamegraph;
+#[cfg(feature = "python")]
 pub mod history;
 pub mod layout;
 pub mod maps;
