@@ -27,6 +27,13 @@ static __always_inline __u64 context_switches(struct task_struct *task)
 	return BPF_CORE_READ(task, nvcsw) + BPF_CORE_READ(task, nivcsw);
 }
 
+/* Return true while the task is on a CPU. on_cpu is an int on older kernels, and one byte on Linux 7.2. This
+ * macro reads as many bytes as the kernel's field has. */
+static __always_inline _Bool is_on_cpu(struct task_struct *task)
+{
+	return BPF_CORE_READ_BITFIELD_PROBED(task, on_cpu) != 0;
+}
+
 enum bpf_func_id___known {
 	BPF_FUNC_task_pt_regs___known = 1,
 };

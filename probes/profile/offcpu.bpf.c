@@ -328,7 +328,7 @@ static __always_inline void register_thread(struct task_struct *task)
 	__u32 tid = task->pid;
 	struct thread fresh = {.every = 1, .since = bpf_ktime_get_ns()};
 
-	fresh.mode = task->on_cpu ? RUNNING : task_state(task) ? BLOCKED : RUNNABLE;
+	fresh.mode = is_on_cpu(task) ? RUNNING : task_state(task) ? BLOCKED : RUNNABLE;
 	fresh.switches = context_switches(task);
 	fresh.voluntary = task->nvcsw;
 	fresh.cpu_ns = task->se.sum_exec_runtime;
@@ -346,7 +346,7 @@ static __always_inline void close_thread(struct task_struct *task, struct config
 	if (!thread)
 		return;
 	find_missing_wait(thread, task, 0);
-	account(thread, task, wanted, wanted->ended, thread->mode == RUNNING && task->on_cpu);
+	account(thread, task, wanted, wanted->ended, thread->mode == RUNNING && is_on_cpu(task));
 }
 
 /* Runs twice for each thread: before the start and after the end of the profile. */

@@ -220,7 +220,7 @@ static _Bool has_not_run(struct task_struct *task, struct record_header *header)
 {
 	struct copied *before = bpf_map_lookup_elem(&copied_at_rest, &header->tid);
 
-	header->on_cpu_after = BPF_CORE_READ(task, on_cpu);
+	header->on_cpu_after = is_on_cpu(task);
 	header->switches_after = context_switches(task);
 	return before && at_rest(header) && before->switches == header->switches_before &&
 	       before->start == BPF_CORE_READ(task, start_boottime);
@@ -262,7 +262,7 @@ static __always_inline int visit(struct bpf_iter__task *ctx, const _Bool sleepab
 	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), task->comm);
 
 	header->switches_before = context_switches(task);
-	header->on_cpu_before = BPF_CORE_READ(task, on_cpu);
+	header->on_cpu_before = is_on_cpu(task);
 	header->state = task_state(task);
 	header->ran = run_count(task);
 	read_registers(task, header);
@@ -291,7 +291,7 @@ static __always_inline int visit(struct bpf_iter__task *ctx, const _Bool sleepab
 
 		header->kernel_len = bytes > 0 ? bytes : 0;
 	}
-	header->on_cpu_after = BPF_CORE_READ(task, on_cpu);
+	header->on_cpu_after = is_on_cpu(task);
 	header->switches_after = context_switches(task);
 
 	__u64 length = copied & STACK_MASK;
