@@ -17,7 +17,7 @@ use crate::snapshot::loader::Variant;
 use crate::snapshot::procfs::ProcfsSource;
 use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::schedstat::RunCounts;
-use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust};
+use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust, plausible};
 use crate::symbols::{DebugSearch, limits};
 use crate::unwind::{End, Unwinder, Walk};
 
@@ -339,7 +339,9 @@ fn open_source(
     kernel_stacks: bool,
     cached_program: Option<&[u8]>,
 ) -> Result<Box<dyn Source>> {
-    let bpf = |sleepable| BpfSource::new(pid, Variant { sleepable, kernel_stacks }, cached_program);
+    let bpf = |sleepable| {
+        BpfSource::new(pid, Variant { sleepable, kernel_stacks }, cached_program).and_then(plausible::checked)
+    };
     Ok(match method {
         Method::Auto => return open_first(|method| open_source(pid, method, kernel_stacks, cached_program)),
         Method::Bpf => Box::new(bpf(true)?),

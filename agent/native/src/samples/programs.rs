@@ -280,7 +280,7 @@ fn clock(cpu: i32, period_ns: u64, program: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// List the online CPUs. /sys/devices/system/cpu/online lists them in the form `0-3,8`.
-pub(super) fn online_cpus() -> Result<Vec<i32>> {
+pub(crate) fn online_cpus() -> Result<Vec<i32>> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path)
         .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;

@@ -4,6 +4,7 @@
 pub mod bpf;
 pub mod loader;
 pub mod perf;
+pub mod plausible;
 pub mod procfs;
 pub mod ptrace;
 mod record;
