@@ -4,8 +4,8 @@ A library that is linked by the host's compiler requires the host's glibc or a n
 glibc version; packaging/zig-cc.sh sets the one we use. libelf and zlib are the host's, because the core uses
 only functions that older versions of them have too.
 
-zig also builds for other architectures. This requires Rust's standard library for the other architecture
-(``rustup target add aarch64-unknown-linux-gnu``). libelf and zlib are then Debian's, downloaded with apt.
+zig also builds for other architectures. Rust's standard library for the other architecture is then added by
+rustup, and libelf and zlib are Debian's, downloaded with apt.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def core(machine: str = platform.machine()) -> Path:
     """Build the core for the older glibc, and return its path. ``machine`` is as printed by ``uname -m``."""
     # Not the folder of `make setup`: PyO3's settings differ, so each would recompile what the other built.
     folder = _NATIVE / "target" / "packages"
+    if machine != platform.machine():
+        run(["rustup", "--quiet", "target", "add", _target(machine)])
     options = ["--release", "--locked", "--quiet", "--lib", "--crate-type=cdylib", f"--target-dir={folder}"]
     run(
         ["cargo", "rustc", *options, f"--manifest-path={_NATIVE / 'Cargo.toml'}"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import errno
 import json
 import os
 import resource
@@ -17,7 +17,7 @@ import pytest
 from innoscope.cli import main as cli_main
 from innoscope.cli.parameters import Moment
 from innoscope.common.errors import ExitCode
-from innoscope.sampling.sessions import report
+from innoscope.sampling.sessions import files, report
 from innoscope.sampling.sessions.model import digest_id, stack_id
 from innoscope.sampling.sessions.store import Bounds, HistoryStore
 from unit.session_samples import STACK, START, STATEMENT, Clock, batch, shape
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 DIGEST = digest_id(STATEMENT)
 OTHER_STACK = ("fsync", "log_write_up_to", "do_command")
 SPAN = ("--from", "2023-11-14T22:00", "--to", "2023-11-14T23:00")
-needs_duckdb = pytest.mark.skipif(not importlib.util.find_spec("duckdb"), reason="DuckDB is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -243,7 +242,6 @@ def test_memory_is_limited_while_files_are_read() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-@needs_duckdb
 def test_sql(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["history", "sql", "--dir", str(history), "--json"]
     statement = (
@@ -261,7 +259,6 @@ def test_sql(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot run the query" in capsys.readouterr().err
 
 
-@needs_duckdb
 def test_sql_on_a_history_of_an_idle_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = HistoryStore(tmp_path / "it's idle", Bounds(), Clock(), Clock())
     store.prepare()
@@ -273,10 +270,14 @@ def test_sql_on_a_history_of_an_idle_server(tmp_path: Path, capsys: pytest.Captu
     assert sorted(row["n"] for row in json.loads(capsys.readouterr().out)) == [0, 1]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all files")
-def test_files_that_may_not_be_read(tmp_path: Path) -> None:
-    (tmp_path / "history").mkdir(mode=0)
-    assert cli_main.main(["history", "--dir", str(tmp_path / "history")]) == ExitCode.NO_RIGHTS
+def test_files_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inject the error, because root may read all files."""
+
+    def denied(_: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(files, "live_parts", denied)
+    assert cli_main.main(["history", "--dir", str(tmp_path)]) == ExitCode.NO_RIGHTS
 
 
 def test_sql_without_duckdb_names_the_next_command(
