@@ -242,11 +242,18 @@ def test_stopped_server_can_be_read(small: Server, reader: MemoryReader, cache: 
         os.kill(small.pid, signal.SIGSTOP)
         try:
             _wait_until_stopped(small.pid)
-            first, second = reader.read(), reader.read()
-            fresh = MemoryReader(find_one(pid=small.pid), cache=cache).read()
+            readings = [
+                reader.read(),
+                reader.read(),
+                MemoryReader(find_one(pid=small.pid), cache=cache).read(),
+            ]
         finally:
             os.kill(small.pid, signal.SIGCONT)
+    first, second, fresh = ({name: reading[name] for name in reading.keys() - AGES} for reading in readings)
     assert first == second == fresh
+    for name in AGES & readings[0].keys():  # the clock goes on while the server is stopped
+        ages = [reading[name] for reading in readings]
+        assert ages == sorted(ages), name
     assert first["connections_limit"] == before["connections_limit"]
 
 
