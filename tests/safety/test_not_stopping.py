@@ -21,7 +21,7 @@ from workloads import Cpu, Idle, RowLock, UpdateStorm
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SNAPSHOTS = count(quick=100, full=200)
+SNAPSHOTS = count(quick=30, full=500)
 FOUND = 18  # exit code of diagnose with findings, here a row lock with waiters
 COMMANDS = 10  # number of snapshots taken with the command line
 

@@ -51,20 +51,24 @@ def unprivileged() -> Account:
 
 
 def readable_by(account: Account, files: Sequence[Path]) -> bool:
-    """Return whether the account can read all files. A forked child opens them as that account.
+    """Return whether the account can read all files.
 
-    The child exits with ``os._exit``, because Python's exit handlers must run only in the parent.
+    The process switches to the account to open them, and back. Call this before any thread is started.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            _switch_to(account)
-            for path in files:
-                path.open("rb").close()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
+    groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
+    try:
+        os.setgroups([])
+        os.setegid(account.gid)
+        os.seteuid(account.uid)  # clears the effective capabilities too
+        for path in files:
+            path.open("rb").close()
+    except OSError:
+        return False
+    finally:
+        os.seteuid(uid)
+        os.setegid(gid)
+        os.setgroups(groups)
+    return True
 
 
 def drop(account: Account | None) -> None:
