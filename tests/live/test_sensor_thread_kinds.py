@@ -96,3 +96,16 @@ def test_no_page_of_the_page_cleaner_is_attributed_to_clients(
     assert early == {}
     assert pages["user"] == 0
     assert pages["page_cleaner"] > 0
+
+
+def test_probes_learn_the_kinds_of_new_threads_without_a_scrape() -> None:
+    with Server("mysql-5.6.24") as server, _watched(server) as sensor:
+        until(lambda: sensor.hello()["servers"])
+        until(lambda: _pages(sensor))
+        [slot] = sensor._slots.values()
+        assert slot.watch is not None
+        assert slot.watch._prober is not None
+        attachment = slot.watch._prober.start_once().attachment
+        before = attachment.known_kinds
+        server.sql("SET GLOBAL event_scheduler = ON")  # starts a thread
+        until(lambda: attachment.known_kinds == before + 1)

@@ -79,6 +79,7 @@ class WatchedServer:
         self.target = target
         self.epoch = (target.pid, target.start_time)
         self._workers = workers
+        self._prober: ProbesCollector | None = None
         self._waits = waits = WaitsCollector(
             target,
             profiles,
@@ -86,6 +87,7 @@ class WatchedServer:
             interval_s=interval_s,
             on_snapshot=snapshots.add_groups if snapshots else None,
             on_threads=samples.add if samples else None,
+            on_kinds=self._update_thread_kinds,
             open_source=partial(open_with_statements, workers=workers),
         )
         self._collectors: list[Collector] = [waits]
@@ -93,13 +95,16 @@ class WatchedServer:
             self._collectors.insert(0, ProcessCollector(target, waits.thread_kinds))
             self._collectors += [_create(factory, target) for factory in factories]
             if probes is not None:
-                self._collectors.append(self._prober(probes, waits.thread_kinds))
+                self._prober = self._create_prober(probes, waits.thread_kinds)
+                self._collectors.append(self._prober)
             self._runner = Runner(self._collectors, workers, str(target.pid))
         except BaseException:  # the sensor retries: this attempt must not continue to take snapshots
             self._close_collectors()
             raise
 
-    def _prober(self, settings: ProbeSettings, kinds: Callable[[], Mapping[int, str]]) -> Collector:
+    def _create_prober(
+        self, settings: ProbeSettings, kinds: Callable[[], Mapping[int, str]]
+    ) -> ProbesCollector:
         return ProbesCollector(
             self.target,
             families=settings.families,
@@ -120,6 +125,12 @@ class WatchedServer:
             self._workers.submit_at(time.monotonic() + delay_s, job)
         else:
             self._waits.after_first(partial(self._workers.submit, job))
+
+    def _update_thread_kinds(self) -> None:
+        """Tell the probes the kinds of new threads. If that fails, the next scrape reports the reason."""
+        if self._prober is not None:
+            with suppress(Exception):
+                self._prober.update_thread_kinds()
 
     def _own_counters(self) -> Mapping[str, float]:
         """Return the server's own counters as last read from its memory."""

@@ -85,6 +85,7 @@ class ProbesCollector:
         self._families, self._metrics = families, metrics
         self._budget = budget
         self._kinds = kinds
+        self._kinds_lock = threading.Lock()
         self._own_counters = counters
         self._selftest = SelfTest(default_catalog().of(families))
         self._notes: dict[str, str] = {}
@@ -179,11 +180,17 @@ class ProbesCollector:
             *_own(governor),
         ]
 
+    def update_thread_kinds(self) -> None:
+        """Tell attached probes the kinds of threads as they are now. ``collect`` does so too."""
+        if self._governor is not None:
+            self._update_thread_kinds(self._governor.attachment)
+
     def _update_thread_kinds(self, attachment: Attachment) -> None:
-        kinds = self._kinds()
-        attachment.set_thread_kinds(
-            {tid: THREADS.index(_KIND_OF_GROUP.get(group, "other")) for tid, group in kinds.items()}
-        )
+        with self._kinds_lock:
+            kinds = self._kinds()
+            attachment.set_thread_kinds(
+                {tid: THREADS.index(_KIND_OF_GROUP.get(group, "other")) for tid, group in kinds.items()}
+            )
 
     def _name_mutexes(self, attachment: Attachment) -> list[str]:
         bpf_map = attachment.optional_map("mutexes")

@@ -111,6 +111,7 @@ class WaitsCollector:
         interval_s: float = 1.0,
         on_snapshot: SnapshotCallback | None = None,
         on_threads: ThreadsCallback | None = None,
+        on_kinds: Callable[[], None] | None = None,
         open_source: Callable[[Target], SnapshotSource] = open_engine,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -119,6 +120,7 @@ class WaitsCollector:
         self._interval_s = interval_s
         self._on_snapshot = on_snapshot
         self._on_threads = on_threads
+        self._on_kinds = on_kinds
         self._open_source = open_source
         self._clock = clock
         self._source: SnapshotSource | None = None
@@ -263,6 +265,8 @@ class WaitsCollector:
             if is_busy(thread):
                 busy.append((name, stack, thread))
         self._kinds = kinds
+        if self._on_kinds is not None:
+            self._on_kinds()
         threads: Counter[tuple[str, str]] = Counter()
         for (name, number), tids in groups.items():
             threads[met[number].wait, _KIND_LABEL.get(name, "background")] += len(tids)
