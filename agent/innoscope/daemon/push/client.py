@@ -1,4 +1,4 @@
-"""Send one HTTP request to the receiver within a deadline, and interpret its response."""
+"""Send one HTTP request to a receiver within a deadline, and interpret its response."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
@@ -19,10 +20,10 @@ from innoscope.common.errors import BadFile
 from innoscope.daemon.push.errors import PushFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from innoscope.daemon.push.formats import PushRequest
-    from innoscope.daemon.push.settings import Push
+    from innoscope.daemon.push.settings import Push, Receiver
 
 #: Maximum number of bytes that are read from an error response.
 _MAX_BODY: Final = 65_536
@@ -41,13 +42,22 @@ _STATUSES: Final = {
     500: ("error", True),
     429: ("busy", True),
 }
+#: Remedies by reason. ``{section}`` is the section of agent.toml.
 _REMEDIES: Final = {
+    "auth": "check {section}.bearer_token_file or {section}.basic_auth_file",
+    "too_large": "raise the receiver's limit",
+    "busy": "raise the receiver's limit",
+    "redirect": "set {section}.url to the redirect's target: redirects are not followed",
+    "refused": "see the receiver's log; check {section}.url",
+    "error": "see the receiver's log",
+    "unavailable": "none needed: the request is repeated automatically",
+    "timeout": "none needed: the request is repeated automatically; {section}.timeout_seconds is the limit",
+}
+_PUSH_REMEDIES: Final = _REMEDIES | {
     "auth": "check push.bearer_token_file or push.basic_auth_file, and push.tenant",
     "too_large": "decrease push.interval_seconds, or raise the receiver's limit",
     "busy": "increase push.interval_seconds, or raise the receiver's limit",
-    "redirect": "set push.url to the redirect's target: redirects are not followed",
     "refused": "see the receiver's log; check that push.url and push.kind match",
-    "error": "see the receiver's log",
     "unavailable": "none needed: the push is retried automatically",
     "timeout": "none needed: the push is retried automatically; push.timeout_seconds is the limit",
 }
@@ -129,23 +139,33 @@ class _Connection(http.client.HTTPConnection):
         return tls_wire
 
 
-class PushClient:
-    """Sends profiles. Secrets are read from their files for each request, and never appear in messages."""
+class HttpSender:
+    """Sends requests to one receiver, whose settings are the section ``section`` of agent.toml.
 
-    def __init__(self, push: Push) -> None:
-        self._push = push
+    ``what`` names what is sent. Secrets are read from their files for each request, and never appear in
+    messages.
+    """
 
-    def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
-        """Send a profile, and wait until the receiver accepts it. Raise PushFailed if it does not."""
+    def __init__(
+        self,
+        receiver: Receiver,
+        section: str,
+        what: str,
+        remedies: Mapping[str, str] = _REMEDIES,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._receiver, self._section, self._what = receiver, section, what
+        self._remedies = {reason: text.format(section=section) for reason, text in remedies.items()}
+        self._headers = {**receiver.headers, **headers}
+
+    def post(self, request: PushRequest, timeout_s: float | None = None) -> http.client.HTTPMessage:
+        """Send a request, and return the headers of the response. Raise PushFailed if it is not accepted."""
         authorization, secrets = self._authorization()
-        with _Deadline(timeout_s or self._push.timeout_seconds) as deadline, self._explained(deadline):
+        with _Deadline(timeout_s or self._receiver.timeout_seconds) as deadline, self._explained(deadline):
             status, headers, body = self._exchange(request, deadline, authorization)
         if not 200 <= status < 300:
             raise self._status_error(status, headers, _loggable(body, secrets))
-        if self._push.kind == "parca" and headers.get_content_type() != "application/json":
-            what = f"{self._where} answered {status}, but it is not Parca's JSON gateway"
-            remedy = "set push.url to Parca's address, or to the full path of its gateway"
-            raise PushFailed("protocol", what, remedy=remedy, again=False)
+        return headers
 
     def check(self) -> None:
         """Check that the configured files can be read. Raise BadFile if one cannot."""
@@ -158,18 +178,16 @@ class PushClient:
     def _exchange(
         self, request: PushRequest, deadline: _Deadline, authorization: str | None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        target = self._push.target
+        target = self._receiver.target
         tls = self._tls() if target.scheme == "https" else None
         connection = _Connection(target.hostname or "", target.port or (443 if tls else 80), deadline, tls)
         headers = {
-            **self._push.headers,
+            **self._headers,
             "User-Agent": f"innoscope/{__version__}",
             "Content-Type": request.content_type,
             "Accept": "application/json",
             "Connection": "close",
         }
-        if self._push.tenant is not None:
-            headers["X-Scope-OrgID"] = self._push.tenant
         if authorization is not None:
             headers["Authorization"] = authorization
         try:
@@ -185,15 +203,15 @@ class PushClient:
             connection.close()
 
     def _tls(self) -> ssl.SSLContext:
-        push = self._push
+        receiver = self._receiver
         try:
-            context = ssl.create_default_context(cafile=push.ca_file)
-            if push.cert_file is not None:
-                context.load_cert_chain(push.cert_file, push.key_file)
+            context = ssl.create_default_context(cafile=receiver.ca_file)
+            if receiver.cert_file is not None:
+                context.load_cert_chain(receiver.cert_file, receiver.key_file)
         except OSError as error:
             raise PushFailed(
                 "file",
-                f"cannot use push.ca_file, push.cert_file or push.key_file: {error.strerror or error}",
+                f"cannot use ca_file, cert_file or key_file of [{self._section}]: {error.strerror or error}",
                 remedy="openssl x509 -noout -text -in FILE",
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -201,12 +219,12 @@ class PushClient:
 
     def _authorization(self) -> tuple[str | None, tuple[str, ...]]:
         """Return the Authorization header, and the secrets in it that must not be logged."""
-        push = self._push
-        if push.bearer_token_file is not None:
-            token = self._secret(push.bearer_token_file)
+        receiver = self._receiver
+        if receiver.bearer_token_file is not None:
+            token = self._secret(receiver.bearer_token_file)
             return f"Bearer {token}", (token,)
-        if push.basic_auth_file is not None:
-            pair = self._secret(push.basic_auth_file)
+        if receiver.basic_auth_file is not None:
+            pair = self._secret(receiver.basic_auth_file)
             coded = base64.b64encode(pair.encode()).decode("ascii")
             return f"Basic {coded}", (coded, pair, pair.partition(":")[2])
         return None, ()
@@ -227,8 +245,8 @@ class PushClient:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             if deadline.expired or isinstance(error, TimeoutError):
-                what = f"{self._where} did not accept the profile within {self._push.timeout_seconds:g} s"
-                raise PushFailed("timeout", what, remedy=_REMEDIES["timeout"]) from error
+                what = f"{self.where} did not accept {self._what} within {self._receiver.timeout_seconds:g} s"
+                raise PushFailed("timeout", what, remedy=self._remedies["timeout"]) from error
             raise self._network_error(error) from error
 
     def _network_error(self, error: Exception) -> PushFailed:
@@ -236,18 +254,18 @@ class PushClient:
             words = getattr(error, "verify_message", "") or error.reason or str(error)
             return PushFailed(
                 "tls",
-                f"TLS with {self._where} failed: {words}",
-                remedy="set push.ca_file if a private CA issued the certificate",
+                f"TLS with {self.where} failed: {words}",
+                remedy=f"set {self._section}.ca_file if a private CA issued the certificate",
             )
         if isinstance(error, socket.gaierror):
-            host = self._push.target.hostname
+            host = self._receiver.target.hostname
             what = f"cannot resolve {host}: {error.strerror}"
             return PushFailed("dns", what, remedy=f"getent hosts {host}")
         if isinstance(error, OSError):
-            what = f"cannot connect to {self._where}: {error.strerror or error}"
+            what = f"cannot connect to {self.where}: {error.strerror or error}"
             return PushFailed("connection", what, remedy="check that it is running and reachable")
-        what = f"{self._where} sent a malformed HTTP response: {type(error).__name__}"
-        return PushFailed("protocol", what, remedy="check push.url")
+        what = f"{self.where} sent a malformed HTTP response: {type(error).__name__}"
+        return PushFailed("protocol", what, remedy=f"check {self._section}.url")
 
     def _status_error(self, status: int, headers: http.client.HTTPMessage, words: str) -> PushFailed:
         if 300 <= status < 400:
@@ -256,14 +274,36 @@ class PushClient:
             reason, again = _STATUSES[status]
         else:
             reason, again = ("unavailable", True) if status >= 500 else ("refused", False)
-        what = f"{self._where} answered {status}" + (f": {words}" if words else "")
+        what = f"{self.where} answered {status}" + (f": {words}" if words else "")
         after_s = retry_after(headers.get("Retry-After"), time.time()) if again else 0.0
-        return PushFailed(reason, what, remedy=_REMEDIES[reason], again=again, after_s=after_s)
+        return PushFailed(reason, what, remedy=self._remedies[reason], again=again, after_s=after_s)
 
     @property
-    def _where(self) -> str:
-        target = self._push.target
+    def where(self) -> str:
+        """Return the receiver's URL, for messages."""
+        target = self._receiver.target
         return f"{target.scheme}://{target.netloc}{target.path}"
+
+
+class PushClient:
+    """Sends profiles."""
+
+    def __init__(self, push: Push) -> None:
+        tenant = {"X-Scope-OrgID": push.tenant} if push.tenant is not None else {}
+        self._kind = push.kind
+        self._sender = HttpSender(push, "push", "the profile", _PUSH_REMEDIES, tenant)
+
+    def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
+        """Send a profile, and wait until the receiver accepts it. Raise PushFailed if it does not."""
+        headers = self._sender.post(request, timeout_s)
+        if self._kind == "parca" and headers.get_content_type() != "application/json":
+            what = f"{self._sender.where} accepted the request, but it is not Parca's JSON gateway"
+            remedy = "set push.url to Parca's address, or to the full path of its gateway"
+            raise PushFailed("protocol", what, remedy=remedy, again=False)
+
+    def check(self) -> None:
+        """Check that the configured files can be read. Raise BadFile if one cannot."""
+        self._sender.check()
 
 
 def secret(path: Path) -> str:

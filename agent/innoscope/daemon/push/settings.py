@@ -1,4 +1,4 @@
-"""The section ``[push]`` of the agent's configuration: the receiver, the interval and the credentials."""
+"""Settings of what the agent sends over HTTP: the receiver, its credentials, and the section ``[push]``."""
 
 from __future__ import annotations
 
@@ -31,18 +31,11 @@ _HEADERS_ELSEWHERE: Final = {
 }
 
 
-class Push(Entry, frozen=True):
-    """Settings of the push client. Nothing is sent if ``url`` is None. Times are in seconds."""
+class Receiver(Entry, frozen=True):
+    """Settings of requests to an HTTP server. Nothing is sent if ``url`` is None. Times are in seconds."""
 
     url: str | None = None
-    kind: Annotated[str, Meta(pattern=rf"\A({'|'.join(PATHS)})\Z")] = "pyroscope"
-    #: The service name in Pyroscope, and ``__name__`` in Parca. Pyroscope allows only these characters.
-    name: Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_./-]+\Z")] = "mysqld"
-    labels: dict[str, str] = field(default_factory=dict)
-    interval_seconds: Annotated[float, Meta(ge=10, le=3600)] = 60
     timeout_seconds: Annotated[float, Meta(ge=1, le=60)] = 10
-    memory_bytes: Annotated[int, Meta(ge=65_536)] = 8_388_608
-    tenant: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     bearer_token_file: str | None = None
     basic_auth_file: str | None = None
@@ -57,9 +50,6 @@ class Push(Entry, frozen=True):
             raise ValueError("bearer_token_file and basic_auth_file are mutually exclusive")
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file must be set together")
-        if self.tenant is not None and not (self.tenant and _is_value(self.tenant)):
-            raise ValueError("tenant must be one line of ASCII")
-        _check_labels(self.labels)
         _check_headers(self.headers)
 
     @property
@@ -70,13 +60,36 @@ class Push(Entry, frozen=True):
 
     @property
     def target(self) -> SplitResult:
-        """Return the receiver's URL. If it has no path, add the default path for the kind of receiver."""
-        parts = urlsplit(self.url or "")
+        """Return the parts of the URL."""
+        return urlsplit(self.url or "")
+
+
+class Push(Receiver, frozen=True):
+    """Settings of the push client."""
+
+    kind: Annotated[str, Meta(pattern=rf"\A({'|'.join(PATHS)})\Z")] = "pyroscope"
+    #: The service name in Pyroscope, and ``__name__`` in Parca. Pyroscope allows only these characters.
+    name: Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_./-]+\Z")] = "mysqld"
+    labels: dict[str, str] = field(default_factory=dict)
+    interval_seconds: Annotated[float, Meta(ge=10, le=3600)] = 60
+    memory_bytes: Annotated[int, Meta(ge=65_536)] = 8_388_608
+    tenant: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tenant is not None and not (self.tenant and _is_value(self.tenant)):
+            raise ValueError("tenant must be one line of ASCII")
+        _check_labels(self.labels)
+
+    @property
+    def target(self) -> SplitResult:
+        """Return the parts of the URL. If it has no path, add the default path for the kind of receiver."""
+        parts = super().target
         return parts if parts.path.strip("/") else parts._replace(path=PATHS[self.kind])
 
 
 def _check_url(url: str) -> None:
-    """Raise ValueError if profiles cannot be sent to the URL."""
+    """Raise ValueError if nothing can be sent to the URL."""
     try:
         parts = urlsplit(url)
         port_is_valid = parts.port != 0
