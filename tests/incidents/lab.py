@@ -33,8 +33,13 @@ _PATIENCE_S = 150.0  # seconds after which a command is considered hung
 ROOT: Final = ("-u", "root")
 
 
-#: Statements that keep the following ones from being replicated: the first node already has the account.
-_LOCALLY: Final = {"mariadb-10.11-galera": ("SET SESSION wsrep_on = OFF",)}
+#: Statements before those that create the account on another member of a cluster. They keep the account from
+#: being replicated, because the first member already has it, and make the member writable. The member stays
+#: writable, because making it read-only again would wait for LOCK TABLES.
+_LOCALLY: Final = {
+    "mariadb-10.11-galera": ("SET SESSION wsrep_on = OFF",),
+    "mysql-9.7": ("SET SESSION sql_log_bin = OFF", "SET GLOBAL super_read_only = OFF"),
+}
 
 
 @dataclass(frozen=True, slots=True)
