@@ -26,6 +26,7 @@ from safety.sensing import Sensing
 from scale import long
 from servers import Server
 from waiting import until
+from webhook import Webhook
 from workloads import Cpu, RowLock
 
 if TYPE_CHECKING:
@@ -133,9 +134,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def agent(server: Server, folder: Path) -> Iterator[Running]:
+def webhook() -> Iterator[Webhook]:
+    """Yield a webhook that is unavailable at first."""
+    with Webhook([503]) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def agent(server: Server, folder: Path, webhook: Webhook) -> Iterator[Running]:
     """Yield an agent that has captured a stall. The stall continues."""
     watch = (
+        f'[notify]\nurl = "{webhook.url}"\npage_url = "http://db1:9977"',
         "[watch]",
         'triggers = ["share.row_lock>0.3"]',
         "for_seconds = 0\nseconds = 2\nbefore_seconds = 20",
@@ -156,6 +165,19 @@ def fetched(agent: Running, path: str) -> Any:
     status, body = agent.get(path)
     assert status == 200, body
     return json.loads(body)
+
+
+def test_captured_stall_is_reported_with_its_blocker(agent: Running, webhook: Webhook) -> None:
+    until(lambda: webhook.received, within_s=PATIENCE_S)
+    [document] = webhook.received
+    [alert] = document["alerts"]
+    assert alert["labels"]["server"] == "under test"
+    assert alert["labels"]["finding"] == "row_lock_convoy"
+    assert alert["annotations"]["description"].startswith("blocker: ")
+    status, _ = agent.get(alert["annotations"]["incident"].removeprefix("http://db1:9977"))
+    assert status == 200
+    agent.until(lambda scrape: scrape.value("notifications_total", outcome="sent") == 1)
+    assert agent.scrape().value("notifications_total", outcome="failed") == 1
 
 
 def test_captured_file_is_listed_and_served(agent: Running, folder: Path, tmp_path: Path) -> None:

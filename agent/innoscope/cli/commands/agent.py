@@ -127,4 +127,6 @@ def _check(found: Config) -> None:
             console.line(f"{path} contains a password and is readable by everyone: chmod o= {path}", err=True)
     if found.push.url is not None:
         client.PushClient(found.push).check()
+    if found.notify.url is not None:
+        client.HttpSender(found.notify, "notify", "the notification").check()
     console.line("the configuration is valid")

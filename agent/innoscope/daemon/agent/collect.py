@@ -104,6 +104,7 @@ class Gatherer:
         self.state = SensorState()
         self.pushes: Pushes | None = None
         self.history: Callable[[], list[Sample]] = list
+        self.notifications: Callable[[], list[Sample]] = list
         self.incidents: Callable[[str], list[Sample]] = lambda _server: []
         self.trouble: Callable[[], Trouble] = Trouble
         self.latest: Scrape | None = None
@@ -155,7 +156,13 @@ class Gatherer:
             outcomes = self._outcomes(server)
             series += self._merger.merge(ServerOutcomes(server.name, self._life(server), outcomes))
             states.append(_state_of(server, outcomes))
-        own_outcome = own(self.state, self._merger.dropped, self.pushes, self.trouble(), self.history())
+        own_outcome = own(
+            self.state,
+            self._merger.dropped,
+            self.pushes,
+            self.trouble(),
+            [*self.history(), *self.notifications()],
+        )
         series += self._merger.merge(ServerOutcomes("", Life(None, self.state.life), (own_outcome,)))
         return Scrape(self._clock(), tuple(series), tuple(states))
 

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from innoscope.common import schema
 from innoscope.common.errors import BadFile
 from innoscope.common.logs import FORMATS, LEVELS
-from innoscope.daemon.push.settings import Push
+from innoscope.daemon.push.settings import Notify, Push
 from innoscope.diagnose.watch.triggers import BadTrigger, parse
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ class Config(schema.Entry, frozen=True):
     stacks: Stacks = field(default_factory=Stacks)
     history: History = field(default_factory=History)
     push: Push = field(default_factory=Push)
+    notify: Notify = field(default_factory=Notify)
     own: Own = field(default_factory=Own)
     watch: Watch = field(default_factory=Watch)
     log: Log = field(default_factory=Log)
@@ -142,6 +143,8 @@ class Config(schema.Entry, frozen=True):
         duplicates = sorted({name for name in names if names.count(name) > 1})
         if duplicates:
             raise ValueError(f"duplicate server name {duplicates[0]!r}")
+        if self.notify.url is not None and not self.watch.triggers:
+            raise ValueError("notify.url needs watch.triggers, because captured incidents are reported")
 
 
 def load(path: Path) -> Config:

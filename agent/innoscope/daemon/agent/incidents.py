@@ -14,6 +14,7 @@ from innoscope.common import sanitize
 from innoscope.daemon.agent.stack_history import NOT_TRUSTED
 from innoscope.daemon.http.answers import DATA_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
+from innoscope.daemon.push.notifications import Incident
 from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
 
 if TYPE_CHECKING:
@@ -31,9 +32,13 @@ _MAX_INDEX_BYTES: Final = 1 << 20
 
 
 class Incidents:
-    """Manages the folder with the incident files of all servers. Thread-safe."""
+    """Manages the folder with the incident files of all servers. Thread-safe.
 
-    def __init__(self, watch: Watch) -> None:
+    If ``notify`` is true, new incidents are due to be reported.
+    """
+
+    def __init__(self, watch: Watch, *, notify: bool = False) -> None:
+        self._notify = notify
         self._folder = IncidentFolder(Path(watch.directory), Bounds(watch.max_files, watch.max_bytes))
         self._lock = threading.Lock()
         self._about = _index(self._folder.folder / _INDEX)
@@ -55,12 +60,34 @@ class Incidents:
                 "finding": first.name if first else None,
                 "title": first.title if first else None,
                 "score": round(first.score, 1) if first else None,
+                "blocker": first.blockers[0].words if first and first.blockers else None,
+                **({"notification": "due"} if self._notify else {}),
             }
             names = {file.name for file in self._folder.incidents()}
             self._about = {name: about for name, about in self._about.items() if name in names}
-            text = sanitize.dumps(self._about)
-        self._write_index(text)
+            self._write_index()
         return path, verdict
+
+    def due(self) -> list[Incident]:
+        """Return the incidents that are due to be reported, oldest first."""
+        with self._lock:
+            if not any(about.get("notification") == "due" for about in self._about.values()):
+                return []
+        rows = [row for row in self.rows() if row.get("notification") == "due"]
+        return [
+            Incident(
+                row["file"], row["server"], row["at"], row["trigger"], row["finding"], row["title"],
+                row.get("blocker"),
+            )
+            for row in reversed(rows)
+        ]  # fmt: skip
+
+    def set_notified(self, name: str, outcome: str) -> None:
+        """Record that an incident was reported (``sent``), or that the receiver refused it (``refused``)."""
+        with self._lock:
+            if name in self._about:  # otherwise, the file has been deleted
+                self._about[name]["notification"] = outcome
+                self._write_index()
 
     def answer(self, request: Request) -> Response:
         """Serve ``/api/incidents``: the list, newest first (``?server=``), or one file (``?file=``)."""
@@ -93,7 +120,8 @@ class Incidents:
         headers = {**DATA_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
         return Response(body, "application/gzip", headers=headers)
 
-    def _write_index(self, text: str) -> None:
+    def _write_index(self) -> None:
+        text = sanitize.dumps(self._about)
         partial = self._folder.folder / f".{_INDEX}.part"
         try:
             partial.write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -24,6 +25,8 @@ from innoscope.daemon.agent.findings import Findings
 from innoscope.daemon.agent.history import History
 from innoscope.daemon.agent.incident_watch import IncidentWatch
 from innoscope.daemon.agent.incidents import Incidents
+from innoscope.daemon.agent.notifier import HANGS_S as NOTIFIER_HANGS_S
+from innoscope.daemon.agent.notifier import Notifier
 from innoscope.daemon.agent.page import Page
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
@@ -44,6 +47,7 @@ from innoscope.target import credentials
 if TYPE_CHECKING:
     from innoscope.common.supervision import Beat
     from innoscope.daemon.agent.config import Config
+    from innoscope.daemon.push.settings import Notify
     from innoscope.sampling.profile_history import Chunk
     from innoscope.target.model import Target
 
@@ -87,7 +91,7 @@ class Agent:
         self._recorded_at = 0.0
         rules = incident_watch.settings(config.watch)
         self._recorders = Recorders(servers, snapshots_client, rules.span_s)
-        self.incidents = Incidents(config.watch)
+        self.incidents = Incidents(config.watch, notify=config.notify.url is not None)
         self._incident_watch = IncidentWatch(rules, self._gatherer, self._recorders, self.incidents)
         if rules.triggers:
             self._gatherer.incidents = self._incident_watch.samples
@@ -123,6 +127,7 @@ class Agent:
         )
         scheme = "https" if self.watched.config.tls else "http"
         address = f"{scheme}://{self.web.address}"
+        self._notifier = self._make_notifier(config.notify, scheme)
         _log.info("agent listens", extra={"address": address, "version": __version__})
         if not self.web.local and not self.watched.config.authenticates:
             _log.warning("metrics are readable without authentication; stacks are not served")
@@ -132,6 +137,14 @@ class Agent:
             return None
         self._gatherer.pushes = Pushes(failures=dict.fromkeys(REASONS, 0))
         return Pusher(config.push, self._gatherer.pushes)
+
+    def _make_notifier(self, notify: Notify, scheme: str) -> Notifier | None:
+        if notify.url is None:
+            return None
+        page_url = notify.page_url or f"{scheme}://{socket.gethostname()}:{self.web.address.port}"
+        notifier = Notifier(notify, self.incidents, page_url.rstrip("/"))
+        self._gatherer.notifications = notifier.samples
+        return notifier
 
     def _add_chunks(self, server: str, target: Target, chunks: list[Chunk]) -> None:
         """Pass new chunks of a server to the history and the pusher."""
@@ -172,6 +185,9 @@ class Agent:
             _log.error("cannot capture incidents", extra={"error": error.what, "remedy": error.remedy})
             return
         self._supervisor.start("watch", partial(self._incident_watch.run, self.ended), _HANGS_S)
+        if self._notifier is not None:
+            hangs_s = NOTIFIER_HANGS_S + self._config.notify.timeout_seconds
+            self._supervisor.start("notify", partial(self._notifier.run, self.ended), hangs_s)
 
     def _start_history(self) -> None:
         try:
@@ -257,11 +273,10 @@ def _as_root(config: Config) -> child.OwnSensor | None:
     """
     other = privileges.unprivileged()
     files = _option_files(config)
+    secrets = [*config.push.files, *config.notify.files]
     already_running = child.answers(config.sensor.socket)
     account = (
-        other
-        if files and not already_running and privileges.readable_by(other, [*files, *config.push.files])
-        else None
+        other if files and not already_running and privileges.readable_by(other, [*files, *secrets]) else None
     )
     own = None
     if config.sensor.start and not already_running and "NOTIFY_SOCKET" not in os.environ:

@@ -1,4 +1,4 @@
-"""Settings of what the agent sends over HTTP: the receiver, its credentials, and the section ``[push]``."""
+"""The sections ``[push]`` and ``[notify]`` of the agent's configuration: receivers and their credentials."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Kinds of receivers, each with the path that is used if the URL has none.
 PATHS: Final = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
+#: Formats of notifications: the webhooks of Alertmanager and of Slack.
+NOTIFICATIONS: Final = ("alertmanager", "slack")
 #: Label names that both receivers accept. Parca applies the rules of Prometheus.
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 #: Labels that Innoscope sets, or that the receivers reserve.
@@ -86,6 +88,19 @@ class Push(Receiver, frozen=True):
         """Return the parts of the URL. If it has no path, add the default path for the kind of receiver."""
         parts = super().target
         return parts if parts.path.strip("/") else parts._replace(path=PATHS[self.kind])
+
+
+class Notify(Receiver, frozen=True):
+    """The section ``[notify]``: the webhook to which the agent reports incidents."""
+
+    format: Annotated[str, Meta(pattern=rf"\A({'|'.join(NOTIFICATIONS)})\Z")] = "alertmanager"
+    #: The agent's address in links; by default, http(s)://HOSTNAME:PORT.
+    page_url: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.page_url is not None:
+            _check_url(self.page_url)
 
 
 def _check_url(url: str) -> None:

@@ -87,11 +87,12 @@ def own(
     dropped: int,
     pushes: Pushes | None = None,
     trouble: Trouble | None = None,
-    history: Sequence[Sample] = (),
+    more: Sequence[Sample] = (),
 ) -> Outcome:
     """Return Innoscope's own samples. While the sensor is down, its costs are omitted.
 
-    ``pushes`` is None if no profiles are pushed. ``history`` has the metrics of the history on disk.
+    ``pushes`` is None if no profiles are pushed. ``more`` has the metrics of other parts of
+    the agent.
     """
     began, trouble = time.monotonic(), trouble or Trouble()
     samples = [
@@ -112,5 +113,5 @@ def own(
         samples.append(Sample("sensor_watch_failures", sensor.trouble.watch_failures))
     if pushes is not None:
         samples += pushes.samples()
-    samples += history
+    samples += more
     return Outcome("agent", True, time.monotonic() - began, tuple(samples))
