@@ -132,7 +132,7 @@ def test_table_shows_the_statement(history: Path, capsys: pytest.CaptureFixture[
     assert run(history, "--server", "orders") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "22:00:00 to 23:00:00 · orders observed for 3 % · database time 300.0 s · "
+        "22:00:00 to 23:00:00 · orders observed 3 % of the time · database time 300.0 s · "
         "3.00 average active sessions"
     )
     assert lines[2].split() == ["SECONDS", "SHARE", "SESSIONS", "DIGEST", "WAIT", "STATEMENT"]
