@@ -321,12 +321,12 @@ class StatementReader:
     def commands(self) -> dict[int, Command]:
         """Return the current commands of the connections that ``find`` or ``choose`` chose, by thread id.
 
-        Connections that ended since, or that another thread serves, are omitted, and threads that seem to
-        execute several commands.
+        Connections that have ended or are served by another thread are omitted, and so are threads that seem
+        to execute several commands.
         """
 
     def details(self, commands: Sequence[Command], with_text: bool) -> list[StatementDetails]:
-        """Read the details of each command. They are valid if the command is the same later.
+        """Read the details of each command. They are valid if a later ``commands`` returns the same command.
 
         Without ``with_text``, the texts are overwritten in this process's memory as soon as they are
         normalized.

@@ -18,7 +18,7 @@ STACK = ("os_event::wait", "lock_wait_suspend_thread", "row_upd_step", "do_comma
 
 
 class Clock:
-    """A clock that moves only when it is told to."""
+    """A clock that stands still unless a test moves it."""
 
     def __init__(self, now: float = START) -> None:
         self.now = float(now)
@@ -34,7 +34,7 @@ def shape(wait: str = "row_lock", user: str | None = "app", stack: tuple[str, ..
 
 
 def batch(at: float, tids: range = range(10, 13), weight: float = 1.0, *shapes: Shape) -> Batch:
-    """Return a batch with one snapshot, in which ``tids`` are busy. They take turns with the shapes."""
+    """Return a batch with one snapshot, in which ``tids`` are busy. They take the shapes in turn."""
     shapes = shapes or (shape(),)
     sampled = Sampled(
         int(at * 1e6),

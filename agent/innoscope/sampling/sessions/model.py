@@ -14,9 +14,9 @@ _DIGEST_BYTES: Final = 16
 
 
 class Shape(NamedTuple):
-    """The values that many threads share, in the order of ``_native.HISTORY_TEXTS``. None means unknown.
+    """Values that many threads share: those of ``_native.HISTORY_TEXTS``, and the stack. None means unknown.
 
-    ``stack`` has the functions, innermost first.
+    ``stack`` contains the functions, innermost first.
     """
 
     kind: str | None  # threads.yaml
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
 class Sampled:
     """The busy threads of one snapshot, as columns. ``weight`` is the seconds that the snapshot stands for.
 
-    ``at`` is Unix time in microseconds. ``shapes`` contains positions in ``Batch.shapes``.
+    ``at`` is the Unix time in microseconds. ``shapes`` contains indexes of ``Batch.shapes``.
     """
 
     at: int

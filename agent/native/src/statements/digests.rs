@@ -1,4 +1,4 @@
-//! Caches the digests of statements, so that a text that many commands have is normalized once.
+//! Caches the digests of statements, so that each distinct text is normalized once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const MAX: usize = 500;
 
 /// The digests of one server's statements. A full cache is cleared.
 ///
-/// The keys are hashes of the texts, with random keys, because texts contain literals.
+/// It is keyed by hashes of the texts, with a random hash key, because the texts contain literals.
 pub struct Digests {
     context: Context,
     max_chars: usize,
