@@ -17,13 +17,12 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
 use crate::confined::{self, ChildCommand};
-use crate::digest::{Context, Words};
 use crate::error::{Error, Kind};
 use crate::process::{self, Method};
 use crate::python_frames::{Frame, Frames};
 use crate::snapshot::Thread;
 use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable};
-use crate::{digest, flamegraph, maps, memory, modules, pprof, probe};
+use crate::{flamegraph, maps, memory, modules, pprof, probe};
 
 create_exception!(_native, NativeError, PyException);
 
@@ -472,23 +471,6 @@ fn draw_flamegraph(
     Ok(py.detach(|| flamegraph::draw(&folded, title, subtitle, count_name))?)
 }
 
-#[pyfunction]
-#[pyo3(signature = (statement, *, max_chars, version, mysql_9, certain))]
-fn normalise(
-    py: Python<'_>,
-    statement: &[u8],
-    max_chars: usize,
-    version: u32,
-    mysql_9: bool,
-    certain: bool,
-) -> (String, String) {
-    let words = if mysql_9 { Words::Mysql9 } else { Words::Mysql8 };
-    let context = Context { version, words, certain };
-    let digest::Normalised { text, newest } =
-        py.detach(|| digest::normalise_both(statement, context, max_chars));
-    (text, newest)
-}
-
 /// The module that Python imports as `innoscope._native`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -520,7 +502,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(probe_uprobe_links, module)?)?;
     module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;
     module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
-    module.add_function(wrap_pyfunction!(normalise, module)?)?;
+
     crate::python_frames::register(module)?;
     crate::python_history::register(module)?;
     crate::python_layout::register(module)?;

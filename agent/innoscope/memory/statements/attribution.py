@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.memory.statements.layout import installed, learn
 from innoscope.sampling.classify import IDLE
-from innoscope.sampling.digests import SharedDigests
 from innoscope.sampling.model import AT_REST
+from innoscope.target.digests import SharedDigests
 from innoscope.target.model import Query
 from innoscope.target.native_errors import translating
 

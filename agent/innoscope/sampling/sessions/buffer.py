@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.sampling.classify import IDLE
 from innoscope.sampling.latches import LATCH_WAITS, named
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape, digest_id
+from innoscope.sampling.sessions.model import Batch, Sampled, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -165,14 +165,12 @@ class SampleBuffer:
 
     def _digest(self, query: Query) -> str | None:
         """Return the id of the statement's digest, and keep the text for ``since``."""
-        text = query.digest_text
-        if not text:
+        if query.digest_id is None or not query.digest_text:
             return None
         if len(self._digests) >= _MAX_DIGESTS:
             self._digests.clear()
-        identifier = query.digest_id or digest_id(text)
-        self._digests[identifier] = text[:_MAX_DIGEST]
-        return identifier
+        self._digests[query.digest_id] = query.digest_text[:_MAX_DIGEST]
+        return query.digest_id
 
 
 def is_busy(thread: Thread) -> bool:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _STACK_BYTES: Final = 8
-_DIGEST_BYTES: Final = 16
 
 
 class Shape(NamedTuple):
@@ -60,8 +59,3 @@ def stack_id(functions: tuple[str, ...]) -> int:
     """Return the signed 64-bit hash that identifies a stack in the history."""
     raw = blake2s("\n".join(functions).encode(), digest_size=_STACK_BYTES).digest()
     return int.from_bytes(raw, "big", signed=True)
-
-
-def digest_id(text: str) -> str:
-    """Return the id of a digest, from its text without limits on its length (``sampling.digests``)."""
-    return blake2s(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()

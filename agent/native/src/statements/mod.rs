@@ -15,7 +15,7 @@ pub use connections::{Arrays, Connections, Walk};
 use digests::Digests;
 
 use crate::arch::NATIVE;
-use crate::digest::{Context, Normalised};
+use crate::digest::{Context, Normalized};
 use crate::error::Result;
 use crate::memory::{self, number};
 
@@ -91,7 +91,7 @@ pub struct Details {
     /// The text, at most 4,096 bytes, if requested. It contains literals.
     pub text: Option<Vec<u8>>,
     /// The normalized text.
-    pub digest: Option<Arc<Normalised>>,
+    pub digest: Option<Arc<Normalized>>,
     /// The user.
     pub user: Option<String>,
     /// The default schema.
