@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from innoscope import _native
 from innoscope.sampling.sessions import files
 from innoscope.sampling.sessions.model import Batch, Sampled, Shape
-from innoscope.target.digests import of_normalized
+from innoscope.target.digests import digest_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: 2023-11-14 22:00:00 UTC, the start of an hour.
 START = 1_699_999_200
 STATEMENT = "UPDATE `t` SET `b` = `b` + ? WHERE `a` = ?"
-DIGEST = of_normalized(STATEMENT, STATEMENT).id
+DIGEST = digest_id(STATEMENT)
 STACK = ("os_event::wait", "lock_wait_suspend_thread", "row_upd_step", "do_command")
 
 

@@ -17,7 +17,7 @@ from innoscope.common.errors import CannotWrite
 from innoscope.sampling.sessions import files
 from innoscope.sampling.sessions.model import Batch, Sampled, stack_id
 from innoscope.sampling.sessions.store import Bounds, HistoryStore
-from innoscope.target.digests import of_normalized
+from innoscope.target.digests import digest_id
 from scale import count
 from unit.session_samples import DIGEST, STACK, START, STATEMENT, Clock, batch, rows, shape
 
@@ -353,7 +353,7 @@ def test_day_of_a_hundred_busy_threads_is_small(tmp_path: Path) -> None:
     names = [f"function_number_{number}(THD*, char const*, unsigned long)" for number in range(500)]
     stacks = [tuple(random.choices(names, k=25)) for _ in range(300)]
     statements = [f"SELECT `column_{number}` FROM `table` WHERE `id` = ?" for number in range(200)]
-    digests = {of_normalized(text, text).id: text for text in statements}
+    digests = {digest_id(text): text for text in statements}
     shapes = [
         shape(random.choice(waits), f"user{number % 5}", random.choice(stacks))._replace(
             digest=random.choice(list(digests))
