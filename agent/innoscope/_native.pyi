@@ -285,7 +285,7 @@ class StatementDetails:
     """
 
     text: bytes | None
-    digest: tuple[str, str] | None  # the result of ``normalise``
+    digest: tuple[str, str] | None  # the result of ``normalize``
     user: str | None
     schema: str | None
 
@@ -303,7 +303,7 @@ class StatementReader:
         walk: str,  # linked, tree or arrays (owners.yaml)
         members: Mapping[str, Member],
         roots: Mapping[str, int],
-        version: int,  # as in ``normalise``
+        version: int,  # as in ``normalize``
         mysql_9: bool,
         max_chars: int,
         arrays: int | None = None,
@@ -321,12 +321,12 @@ class StatementReader:
     def commands(self) -> dict[int, Command]:
         """Return the current commands of the connections that ``find`` or ``choose`` chose, by thread id.
 
-        Connections that ended since, or that another thread serves, are omitted, and threads that seem to
-        execute several commands.
+        Connections that have ended or are served by another thread are omitted, and so are threads that seem
+        to execute several commands.
         """
 
     def details(self, commands: Sequence[Command], with_text: bool) -> list[StatementDetails]:
-        """Read the details of each command. They are valid if the command is the same later.
+        """Read the details of each command. They are valid if a later ``commands`` returns the same command.
 
         Without ``with_text``, the texts are overwritten in this process's memory as soon as they are
         normalized.
@@ -497,11 +497,17 @@ def pprof(
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """Return an interactive SVG, drawn by inferno from folded stacks (``root;…;leaf count``)."""
 
-def normalise(
+def normalize(
     statement: bytes, *, max_chars: int, version: int, mysql_9: bool, certain: bool
 ) -> tuple[str, str]:
     """Return two normalized texts of an SQL statement: one truncated to ``max_chars`` characters, and the
-    complete text by the rules of MySQL 9, regardless of ``mysql_9``. See ``sampling.digests``."""
+    complete text by the rules of MySQL 9, regardless of ``mysql_9``. See ``target.digests``."""
+
+def is_unfinished(statement: bytes) -> bool:
+    """Return whether an SQL statement ends within a string, a quoted name or a comment.
+
+    The default SQL mode is assumed. If the answer depends on the server's version, return True.
+    """
 
 #: The texts of a sample, in the order of the columns.
 HISTORY_TEXTS: list[str]

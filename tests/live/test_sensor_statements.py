@@ -13,7 +13,7 @@ import pytest
 from innoscope.common.supervision import Supervisor
 from innoscope.common.workers import Workers
 from innoscope.metrics.collectors.waits import WaitsCollector, open_with_statements
-from innoscope.sampling.digests import digest
+from innoscope.target.digests import digest
 from innoscope.target.discover import find_one
 from safety.sensing import Sensing, values
 from scale import few

@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 from innoscope.common.versions import leading_numbers
-from innoscope.sampling.digests import digest
+from innoscope.target.digests import digest
 from live.statement_mix import SINCE_8, statements
 from servers import Server
 

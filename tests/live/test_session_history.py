@@ -1,4 +1,4 @@
-"""The active session history of a real server: a lock convoy has the right seconds; disks that are full."""
+"""The active session history of a real server: the seconds of a lock convoy, and a full disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_lock_convoy_has_the_seconds_of_the_metric(server: Server) -> None:
         agent.until(lambda scrape: scrape.value("thread_seconds_total", wait="row_lock") is not None)
         with RowLock(server, WAITERS):
             time.sleep(CONVOY_S)
-        # the threads have left the wait class: the metric does not grow any more
+        # the threads have left the wait class, so the metric has its final value
         agent.until(lambda scrape: scrape.value("threads", wait="row_lock", kind="client") == 0)
         total = agent.scrape().value("thread_seconds_total", wait="row_lock")
         assert agent.scrape().value("history_up") == 1

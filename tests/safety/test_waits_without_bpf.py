@@ -1,4 +1,4 @@
-"""Without BPF, waits are profiled with perf events. They agree with BPF's profiles, and stop nothing."""
+"""Without BPF, perf events measure waits. The profiles agree with those of BPF, and nothing is stopped."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_waits_and_cpu_time_add_up_to_wall_time(server: Server) -> None:
 def _shares(profile: Profile, tids: set[int]) -> dict[str, float]:
     """Return each wait class's share of the waiting time in percent.
 
-    Only BPF tells apart the time after a wakeup. Here, the runnable time counts for the class of its stack.
+    Perf events do not record wakeups. To compare with them, runnable time counts in the class of its stack.
     """
     rows = [row for row in profile.rows if row.thread.tid in tids]
     classes: dict[tuple[Frame, ...], str] = {

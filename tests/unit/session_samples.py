@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from innoscope import _native
 from innoscope.sampling.sessions import files
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape, digest_id
+from innoscope.sampling.sessions.model import Batch, Sampled, Shape
+from innoscope.target.digests import digest_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 #: 2023-11-14 22:00:00 UTC, the start of an hour.
 START = 1_699_999_200
 STATEMENT = "UPDATE `t` SET `b` = `b` + ? WHERE `a` = ?"
+DIGEST = digest_id(STATEMENT)
 STACK = ("os_event::wait", "lock_wait_suspend_thread", "row_upd_step", "do_command")
 
 
 class Clock:
-    """A clock that moves only when it is told to."""
+    """A clock that stands still unless a test moves it."""
 
     def __init__(self, now: float = START) -> None:
         self.now = float(now)
@@ -29,12 +31,11 @@ class Clock:
 
 def shape(wait: str = "row_lock", user: str | None = "app", stack: tuple[str, ...] = STACK) -> Shape:
     """Return a shape of a client thread that executes STATEMENT."""
-    digest = digest_id(STATEMENT)
-    return Shape("connection", user, "shop", digest, "Query", wait, None, None, "exact", "exact", stack)
+    return Shape("connection", user, "shop", DIGEST, "Query", wait, None, None, "exact", "exact", stack)
 
 
 def batch(at: float, tids: range = range(10, 13), weight: float = 1.0, *shapes: Shape) -> Batch:
-    """Return a batch with one snapshot, in which ``tids`` are busy. They take turns with the shapes."""
+    """Return a batch with one snapshot, in which ``tids`` are busy. They take the shapes in turn."""
     shapes = shapes or (shape(),)
     sampled = Sampled(
         int(at * 1e6),
@@ -44,7 +45,7 @@ def batch(at: float, tids: range = range(10, 13), weight: float = 1.0, *shapes: 
         [100 + tid for tid in tids],
         [None] * len(tids),
     )
-    return Batch(shapes, [sampled], {digest_id(STATEMENT): STATEMENT})
+    return Batch(shapes, [sampled], {DIGEST: STATEMENT})
 
 
 def rows(folder: Path) -> dict[tuple[int, int], int]:

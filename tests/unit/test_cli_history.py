@@ -18,14 +18,13 @@ from innoscope.cli import main as cli_main
 from innoscope.cli.parameters import Moment
 from innoscope.common.errors import ExitCode
 from innoscope.sampling.sessions import files, report
-from innoscope.sampling.sessions.model import digest_id, stack_id
+from innoscope.sampling.sessions.model import stack_id
 from innoscope.sampling.sessions.store import Bounds, HistoryStore
-from unit.session_samples import STACK, START, STATEMENT, Clock, batch, shape
+from unit.session_samples import DIGEST, STACK, START, STATEMENT, Clock, batch, shape
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DIGEST = digest_id(STATEMENT)
 OTHER_STACK = ("fsync", "log_write_up_to", "do_command")
 SPAN = ("--from", "2023-11-14T22:00", "--to", "2023-11-14T23:00")
 
@@ -132,7 +131,7 @@ def test_table_shows_the_statement(history: Path, capsys: pytest.CaptureFixture[
     assert run(history, "--server", "orders") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "22:00:00 to 23:00:00 · orders observed for 3 % · database time 300.0 s · "
+        "22:00:00 to 23:00:00 · orders observed 3 % of the time · database time 300.0 s · "
         "3.00 average active sessions"
     )
     assert lines[2].split() == ["SECONDS", "SHARE", "SESSIONS", "DIGEST", "WAIT", "STATEMENT"]

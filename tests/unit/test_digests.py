@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
 
-from innoscope.sampling.digests import MAX_CHARS, SharedDigests, digest
+from innoscope.target.digests import MAX_CHARS, SharedDigests, digest, is_unfinished, without_literals
 from unit.planted_secrets import AMBIGUOUS, SECRET, random_statement
 
 #: A literal of letters, and one of digits.
@@ -51,6 +52,14 @@ TEXTS = {
     "SELECT 1a, 2.b, 0xG FROM 1.2": "SELECT `1a` , ? `b` , `0xG` FROM ?",
     "SELECT a FROM t WHERE a = ?": "SELECT `a` FROM `t` WHERE `a` = ?",
     f"SELECT {'a' * 65}, b": "SELECT ..., `b`",
+    "SELECT 1 WHERE p = 0b1011 AND d = DATE'2020-01-01'": "SELECT ? WHERE `p` = ? AND `d` = DATE ?",
+    "SELECT X'4142' + n'a' + 0xdeadBEEF": "SELECT ? + ? + ?",
+    'SELECT "it\'s" + \'say "no"\' + "a""b"': "SELECT ? + ? + ?",
+    "SELECT a--1 FROM t # it's\nWHERE b": "SELECT `a` - ? FROM `t` WHERE `b`",
+    "SELECT 'open and truncated": "SELECT ?",
+    "SELECT 1 /* open": "SELECT ?",
+    "SELECT `we'ird`, größe, $x": "SELECT `we'ird` , `größe` , `$x`",
+    "SELECT a AS `\x1b]52;c;ZXZpbA==\x07`": "SELECT `a` AS ...",
     "": "",
 }
 
@@ -211,6 +220,50 @@ def test_texts_are_bounded() -> None:
     assert len(long.text) == MAX_CHARS
     assert long.text.endswith("...")
     assert len(digest(b"SELECT a FROM t", max_chars=10).text) == 10
+
+
+@pytest.mark.parametrize("piece", ["'", "''", "$$", "$a", "/*", "`", "(?,", "((1,", "1e", "\\'", "a\ufffd"])
+def test_long_statement_takes_less_than_a_second(piece: str) -> None:
+    statement = piece * (4_000_000 // len(piece))
+    began = time.process_time()
+
+    without_literals(statement)
+    is_unfinished(statement)
+
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT 'a", True),
+        ("SELECT 'a'", False),
+        ("SELECT 'a\\'", True),
+        ("SELECT 'a''", True),
+        ("SELECT 'a'''", False),
+        ('SELECT "', True),
+        ("SELECT x'4", True),
+        ("-- 'a", False),
+        ("", False),
+        ("AS $$ let x = 'a'", True),
+        ("AS $$ let x = 'a' $$", False),
+        ("AS $js$ $$", True),
+        ("SELECT /* a", True),
+        ("SELECT /* a */", False),
+        ("SELECT /*! a", True),
+        ("SELECT /*! 'a */", True),
+        ("SELECT /*! a */", False),
+        ("SELECT /*+ BKA(t)", True),
+        ("SELECT /*+ QB_NAME(`a", True),
+        ("SELECT /*+ BKA(t) */", False),
+        ("/*!50000 ' */ ' */", True),  # complete only where the comment is executed
+        ("SELECT `a", True),
+        ("SELECT `a`", False),
+        ("SELECT $x", False),
+    ],
+)
+def test_unfinished_literals_and_comments_are_recognized(text: str, expected: bool) -> None:
+    assert is_unfinished(text) is expected
 
 
 def test_long_lists_are_folded_completely() -> None:

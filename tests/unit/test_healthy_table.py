@@ -1,4 +1,4 @@
-"""docs/healthy-loads.md has each healthy load. Findings that the counts do not prove are false alarms."""
+"""Test that docs/healthy-loads.md lists each healthy load, and that unproven findings are false alarms."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_linked_list_is_read_up_to_its_sentinel() -> None:
     memory.put(0x4000, 0, 0)
     found = sessions.read(memory, part({"walk": "linked"}, {"first": 0x100}, first=0, **THD), {71, 81})
     assert [(one.thread, one.connection, one.text) for one in found] == [
-        (71, 7, "SELECT ? FROM t"),
+        (71, 7, "SELECT ? FROM `t`"),
         (81, 8, ""),
     ]
 

@@ -21,10 +21,11 @@ from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile_history import Stack
 from innoscope.sampling.sessions import buffer
 from innoscope.sampling.sessions.buffer import SampleBuffer, is_busy
-from innoscope.sampling.sessions.model import Batch, Sampled, digest_id
+from innoscope.sampling.sessions.model import Batch, Sampled
 from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.target.digests import digest_id
 from innoscope.target.model import Query
-from unit.session_samples import START, STATEMENT, Clock, batch, rows
+from unit.session_samples import DIGEST, START, STATEMENT, Clock, batch, rows
 from unit.snapshots import target
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FRAMES = tuple(Frame(name, "mysqld", 0) for name in ("os_event_wait", "lock_wait", "do_command"))
-QUERY = Query(7, "app", None, "shop", "Query", None, None, STATEMENT, trust="exact")
+QUERY = Query(7, "app", None, "shop", "Query", None, None, STATEMENT, trust="exact", digest_id=DIGEST)
 
 
 def busy(tid: int, wait: str = "row_lock", query: Query | None = QUERY) -> tuple[str, Stack, Thread]:
@@ -56,14 +57,13 @@ def test_sample_has_the_fields_of_the_thread_and_its_statement() -> None:
     (snapshot,) = found.snapshots
     assert snapshot == Sampled(START * 1_000_000, 1.5, [10, 11], [0, 1], [7, None], [None, None])
     names = tuple(frame.label for frame in FRAMES)
-    digest = digest_id(STATEMENT)
     assert found.shapes[0] == (
-        "connection", "app", "shop", digest, "Query", "row_lock", None, None, "exact", "exact", names
+        "connection", "app", "shop", DIGEST, "Query", "row_lock", None, None, "exact", "exact", names
     )  # fmt: skip
     assert found.shapes[1] == (
         "connection", None, None, None, None, "fsync_redo", None, None, None, "exact", names
     )  # fmt: skip
-    assert found.digests == {digest: STATEMENT}
+    assert found.digests == {DIGEST: STATEMENT}
 
 
 def test_thread_is_busy_if_it_executes_a_statement_or_does_not_idle() -> None:
@@ -119,9 +119,7 @@ def test_statement_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer, "_MAX_DIGESTS", 10)
     samples = SampleBuffer()
     for number in range(100):
-        samples.add(
-            START + number / 100, 1.0, [busy(1, query=replace(QUERY, digest_text=f"SELECT {number}"))]
-        )
+        samples.add(START + number / 100, 1.0, [busy(1, query=replace(QUERY, digest_id=f"{number:032x}"))])
     assert len(samples.since(0)[1].digests) <= 10
 
 
@@ -131,7 +129,7 @@ def test_names_of_a_hostile_server_do_not_make_a_reply_too_large() -> None:
         threads = []
         for tid in range(1, 3_001):
             name = f"{second} {tid} " + "\x01" * 500
-            query = replace(QUERY, user=name, db=name, digest_text=name * 5)
+            query = replace(QUERY, user=name, db=name, digest_id=digest_id(name), digest_text=name * 5)
             threads.append(busy(tid, query=query))
         samples.add(START + second, 1.0, threads)
     cursor, seen = 0, 0

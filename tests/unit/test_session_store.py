@@ -15,10 +15,11 @@ import pytest
 from innoscope import _native
 from innoscope.common.errors import CannotWrite
 from innoscope.sampling.sessions import files
-from innoscope.sampling.sessions.model import Batch, Sampled, digest_id, stack_id
+from innoscope.sampling.sessions.model import Batch, Sampled, stack_id
 from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.target.digests import digest_id
 from scale import count
-from unit.session_samples import STACK, START, STATEMENT, Clock, batch, rows, shape
+from unit.session_samples import DIGEST, STACK, START, STATEMENT, Clock, batch, rows, shape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,8 +93,7 @@ def test_ended_hour_becomes_one_part_with_each_dictionary_entry_once(tmp_path: P
     assert _native.history_stacks([hour / "stacks.parquet"], [stack_id(STACK)])[0] == {
         stack_id(STACK): list(STACK)
     }
-    wanted = digest_id(STATEMENT)
-    assert _native.history_digests([hour / "digests.parquet"], [wanted])[0] == {wanted: STATEMENT}
+    assert _native.history_digests([hour / "digests.parquet"], [DIGEST])[0] == {DIGEST: STATEMENT}
 
 
 def test_idle_server_costs_only_its_snapshots(tmp_path: Path) -> None:
@@ -353,13 +353,13 @@ def test_day_of_a_hundred_busy_threads_is_small(tmp_path: Path) -> None:
     names = [f"function_number_{number}(THD*, char const*, unsigned long)" for number in range(500)]
     stacks = [tuple(random.choices(names, k=25)) for _ in range(300)]
     statements = [f"SELECT `column_{number}` FROM `table` WHERE `id` = ?" for number in range(200)]
+    digests = {digest_id(text): text for text in statements}
     shapes = [
         shape(random.choice(waits), f"user{number % 5}", random.choice(stacks))._replace(
-            digest=digest_id(random.choice(statements))
+            digest=random.choice(list(digests))
         )
         for number in range(5_000)
     ]
-    digests = {digest_id(text): text for text in statements}
     tids, connections, none = list(range(2_000, 2_100)), list(range(70_000, 70_100)), [None] * 100
     columns = [[random.randrange(len(shapes)) for _ in tids] for _ in range(600)]
     clock = Clock()

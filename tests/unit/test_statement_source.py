@@ -56,7 +56,7 @@ class BrokenReader(FakeReader):
 
 
 class Fixture:
-    """A source with fake parts. ``learned`` is what learning returns or raises."""
+    """A source with fake parts. ``learned`` is the layout that is found, or the error that is raised."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -89,7 +89,7 @@ class Fixture:
     def learn(self) -> None:
         self.digests()
         assert self.workers.run() == 1
-        self.digests()  # the first snapshot learns the ids of the threads
+        self.digests()  # the first snapshot provides the ids of the threads
 
 
 WITHOUT, WITH = [None] * 3, ["SELECT ?", "SELECT ?", None]

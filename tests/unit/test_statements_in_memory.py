@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope._native import Command, Member, StatementReader, normalise
+from innoscope._native import Command, Member, StatementReader, normalize
 from innoscope.cli import open_server
 from innoscope.cli.commands import stacks
 from innoscope.cli.main import main
@@ -142,7 +142,7 @@ class FakeReader:
         return [self._details(self.texts[tid].encode(), with_text=with_text) for tid in tids]
 
     def _details(self, text: bytes, *, with_text: bool) -> Any:
-        texts = normalise(text, max_chars=1_024, version=80_031, mysql_9=False, certain=False)
+        texts = normalize(text, max_chars=1_024, version=80_031, mysql_9=False, certain=False)
         return SimpleNamespace(text=text if with_text else None, digest=texts, user="app", schema="shop")
 
     def start(self, tid: int, text: str = "SELECT 'next'") -> None:

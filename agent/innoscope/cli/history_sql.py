@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.sessions.report import History
 
-#: Columns of the tables, for a history without files of one of them.
+#: Columns of the tables, for empty views if the history has no file of a table.
 _COLUMNS: Final = {
     "samples": "taken_at TIMESTAMPTZ, weight DOUBLE, server VARCHAR, tid INTEGER, connection BIGINT, "
     "blocker_connection BIGINT, stack BIGINT, kind VARCHAR, user VARCHAR, schema VARCHAR, digest VARCHAR, "
@@ -24,7 +24,7 @@ _COLUMNS: Final = {
     "stacks": "stack BIGINT, functions VARCHAR[]",
     "digests": "digest VARCHAR, text VARCHAR",
 }
-#: Tables whose rows may be repeated, once per hour.
+#: Tables in which a row may occur once in each hour.
 _DICTIONARIES: Final = frozenset({"stacks", "digests"})
 _MEMORY: Final = "512MB"
 
@@ -36,7 +36,7 @@ class NoDuckDb(InnoscopeError):
 
 
 def query(history: History, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the columns and the rows. Raise NoDuckDb, or SqlFailed with DuckDB's message."""
+    """Return the names of the columns, and the rows. Raise NoDuckDb, or SqlFailed with DuckDB's message."""
     try:
         duckdb = import_module("duckdb")  # optional, and 50 MB in memory
     except ImportError as error:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from innoscope.sampling.sessions.report import Answer, Group, Question
 
 _RIGHT: Final = frozenset({"SECONDS", "SHARE", "SESSIONS", "CONNECTION", "BLOCKER", "TID"})
-#: Functions of a stack that are shown in a table.
+#: Maximum number of functions of a stack to show in a table.
 _FUNCTIONS: Final = 6
-#: Digits of a digest that are shown. --where accepts them.
+#: Number of digits of a digest to show. ``--where`` accepts these first digits.
 _DIGEST: Final = 12
 _DAY_S: Final = 86_400.0
 
@@ -38,12 +38,12 @@ def lines(answer: Answer, groups: Sequence[Group], question: Question, width: in
 
 
 def headline(answer: Answer, question: Question) -> str:
-    """Return the time, what was observed of it, the database time and the average active sessions."""
+    """Return the time range, how much of it was observed, the database time and average active sessions."""
     pattern = "%H:%M:%S" if question.end - question.begin < _DAY_S else "%Y-%m-%d %H:%M"
     begin, end = (time.strftime(pattern, time.localtime(moment)) for moment in (question.begin, question.end))
     asked = question.end - question.begin
     observed = ", ".join(
-        f"{sanitize.line(name)} observed for {100 * seconds / asked:.0f} %"
+        f"{sanitize.line(name)} observed {100 * seconds / asked:.0f} % of the time"
         for name, seconds in answer.observed.items()
     )
     what = "all threads" if question.all_threads else "database time"

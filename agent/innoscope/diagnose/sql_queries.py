@@ -15,7 +15,7 @@ from innoscope.diagnose import error_messages
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.metrics.collectors.sql_failures import explain
 from innoscope.target import sql
-from innoscope.target.fingerprint import fingerprint
+from innoscope.target.digests import without_literals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Functions that remove literals, keyed by the column to which they apply.
 _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
-    "text": fingerprint,
+    "text": without_literals,
     "applier_message": error_messages.of_applier,
     "receiver_message": error_messages.of_receiver,
 }
@@ -178,9 +178,9 @@ def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str
     named = {
         column: sql.as_text(value) for column, value in zip(columns, row, strict=True) if column is not None
     }
-    for column, without_literals in _WITHOUT_LITERALS.items():
+    for column, redacted in _WITHOUT_LITERALS.items():
         if named.get(column):
-            named[column] = without_literals(named[column])
+            named[column] = redacted(named[column])
     return named
 
 

@@ -16,7 +16,7 @@ from pymysql.err import OperationalError
 from innoscope.common.errors import SqlFailed
 from innoscope.target import choice, credentials, login, peer, version
 from innoscope.target.container import differing_namespaces
-from innoscope.target.fingerprint import fingerprint
+from innoscope.target.digests import without_literals
 from innoscope.target.login import Connection, LocalConnection
 from innoscope.target.model import Query
 from innoscope.target.proc import ProcFs
@@ -250,14 +250,16 @@ def table(connection: Connection, statement: str) -> tuple[tuple[str, ...], tupl
 def queries(target: Target, conn: Connection) -> dict[int, Query]:
     """Return ``{OS thread id in the server's pid namespace: Query}``. Raise SqlFailed.
 
-    Statements contain no literals: they are MySQL's digest texts, or fingerprints if there is no digest.
+    Statements contain no literals: each is the server's digest text or, if there is none, Innoscope's.
     """
     number = target.version or version.parse(str(getattr(conn, "server_version", "")))
     source = source_for(target.flavour, number)
     found_rows = _rows(conn, source, number)
     found: dict[int, Query] = {}
     for tid, connection_id, user, host, db, command, state, seconds, digest, info in found_rows:
-        text = digest or (fingerprint(info) if info else None)
+        text = digest or (
+            without_literals(as_text(info), flavour=target.flavour, version=number) if info else None
+        )
         found[int(tid)] = Query(
             int(connection_id),
             _text(user),

@@ -42,7 +42,7 @@ enum Token<'a> {
 
 /// The normalized texts of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Normalised {
+pub struct Normalized {
     /// The server's own text.
     pub text: String,
     /// The text by the rules of MySQL 9, of which the id is a hash.
@@ -50,14 +50,14 @@ pub struct Normalised {
 }
 
 /// Normalize a statement by the rules of the server, with at most `max_chars` characters, and of MySQL 9.
-pub fn normalise_both(statement: &[u8], context: Context, max_chars: usize) -> Normalised {
-    let newest = normalise(statement, Context { words: Words::Mysql9, ..context });
-    let text = if context.words == Words::Mysql9 { newest.clone() } else { normalise(statement, context) };
-    Normalised { text: cut(text, max_chars), newest }
+pub fn normalize_both(statement: &[u8], context: Context, max_chars: usize) -> Normalized {
+    let newest = normalize(statement, Context { words: Words::Mysql9, ..context });
+    let text = if context.words == Words::Mysql9 { newest.clone() } else { normalize(statement, context) };
+    Normalized { text: cut(text, max_chars), newest }
 }
 
 /// Return the normalized text of a statement. It contains no literals and no control characters.
-pub fn normalise(text: &[u8], context: Context) -> String {
+pub fn normalize(text: &[u8], context: Context) -> String {
     let mut folded = Folded { tokens: Vec::new(), bytes: 0, full: false, words: context.words };
     let mut lexer = Lexer::new(text, context);
     for lexeme in lexer.by_ref() {
@@ -89,6 +89,14 @@ pub fn normalise(text: &[u8], context: Context) -> String {
     }
     while folded.tokens.pop_if(|token| *token == Token::Fixed(";")).is_some() {}
     print(&folded.tokens)
+}
+
+/// Return whether a statement ends within a string, a quoted name or a comment, in the default SQL mode. True if
+/// that depends on which comments the server executes.
+pub fn is_unfinished(statement: &[u8]) -> bool {
+    let mut lexer = Lexer::new(statement, Context { version: 0, words: Words::Mysql9, certain: true });
+    lexer.by_ref().for_each(drop);
+    lexer.open
 }
 
 /// Truncate a text to `max_chars` characters. A truncated text ends with `...`.

@@ -44,11 +44,17 @@ pub mod programs;
 #[cfg(feature = "python")]
 mod python;
 #[cfg(feature = "python")]
+mod python_features;
+#[cfg(feature = "python")]
+mod python_files;
+#[cfg(feature = "python")]
 mod python_frames;
 #[cfg(feature = "python")]
 mod python_history;
 #[cfg(feature = "python")]
 mod python_layout;
+#[cfg(feature = "python")]
+mod python_output;
 #[cfg(feature = "python")]
 mod python_packs;
 #[cfg(feature = "python")]

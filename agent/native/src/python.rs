@@ -1,13 +1,12 @@
 //! The Python interface of the Rust core; agent/innoscope/_native.pyi documents it.
 
-// PyO3 passes converted arguments by value. The booleans of ElfInfo are independent of each other.
-#![allow(clippy::needless_pass_by_value, clippy::struct_excessive_bools)]
+// PyO3 passes converted arguments by value.
+#![allow(clippy::needless_pass_by_value)]
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
-use std::os::fd::IntoRawFd as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::create_exception;
@@ -17,13 +16,12 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
 use crate::confined::{self, ChildCommand};
-use crate::digest::{Context, Words};
-use crate::error::{Error, Kind};
+use crate::error::Error;
+use crate::modules;
 use crate::process::{self, Method};
-use crate::python_frames::{Frame, Frames};
+use crate::python_frames::Frames;
 use crate::snapshot::Thread;
-use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable};
-use crate::{digest, flamegraph, maps, memory, modules, pprof, probe};
+use crate::symbols::DebugSearch;
 
 create_exception!(_native, NativeError, PyException);
 
@@ -224,17 +222,6 @@ pub(crate) fn module_info(module: &modules::Module) -> ModuleInfo {
     }
 }
 
-#[pyclass(frozen, get_all)]
-struct ElfInfo {
-    machine: &'static str,
-    build_id: Option<String>,
-    has_symtab: bool,
-    has_dynsym: bool,
-    has_debug_info: bool,
-    has_debugdata: bool,
-    debuglink: Option<String>,
-}
-
 /// Return the command that starts the child that reads debug information.
 pub(crate) fn reader(py: Python<'_>) -> PyResult<ChildCommand> {
     let interpreter: OsString = py.import("sys")?.getattr("executable")?.extract()?;
@@ -274,221 +261,6 @@ fn become_confined(program: OsString, arguments: Vec<OsString>) -> PyResult<()> 
     Err(confined::become_program(&program, &arguments).into())
 }
 
-#[pyfunction]
-fn open_regular(path: PathBuf) -> PyResult<i32> {
-    Ok(symbols::opening::regular(&path)?.into_raw_fd())
-}
-
-fn open_elf(path: &Path) -> PyResult<std::sync::Arc<ElfFile>> {
-    Ok(ElfFile::open(path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?)
-}
-
-#[pyfunction]
-fn elf_info(py: Python<'_>, path: PathBuf) -> PyResult<ElfInfo> {
-    py.detach(|| {
-        let elf = open_elf(&path)?;
-        Ok(ElfInfo {
-            machine: elf.machine(),
-            build_id: elf.build_id(),
-            has_symtab: elf.has_symtab(),
-            has_dynsym: elf.has_dynsym(),
-            has_debug_info: elf.has_debug_info(),
-            has_debugdata: elf.has_debugdata(),
-            debuglink: elf.debuglink().map(|(name, _crc)| name),
-        })
-    })
-}
-
-#[pyfunction]
-fn find_debug_file(py: Python<'_>, path: PathBuf, debug_dirs: Vec<PathBuf>) -> PyResult<Option<PathBuf>> {
-    py.detach(|| {
-        let elf = open_elf(&path)?;
-        let search = DebugSearch { dirs: debug_dirs, ..DebugSearch::default() };
-        Ok(symbols::find_debug_file(&elf, &path, &search))
-    })
-}
-
-#[pyclass(frozen, get_all, eq)]
-#[derive(PartialEq, Eq)]
-pub(crate) struct Symbol {
-    address: u64,
-    size: u64,
-}
-
-#[pymethods]
-impl Symbol {
-    #[new]
-    pub(crate) fn new(address: u64, size: u64) -> Self {
-        Self { address, size }
-    }
-}
-
-#[pyfunction]
-fn symbol_in_file(py: Python<'_>, path: PathBuf, names: Vec<String>) -> PyResult<HashMap<String, Symbol>> {
-    py.detach(|| {
-        let elf = open_elf(&path)?;
-        Ok(find_all(&symbols::load_own(&elf), names, 0))
-    })
-}
-
-#[pyfunction]
-fn symbol_in_process(py: Python<'_>, pid: u32, names: Vec<String>) -> PyResult<HashMap<String, Symbol>> {
-    py.detach(|| {
-        let mapping = maps::main_executable(pid)?;
-        let elf = modules::open_elf(pid, &mapping)?;
-        let bias = modules::bias(&elf, &mapping).ok_or_else(|| {
-            Error::new(Kind::Elf, format!("{}: no segment of the file is mapped", mapping.path))
-        })?;
-        Ok(find_all(&symbols::load_own(&elf), names, bias))
-    })
-}
-
-fn find_all(table: &SymbolTable, names: Vec<String>, bias: u64) -> HashMap<String, Symbol> {
-    names
-        .into_iter()
-        .filter_map(|name| {
-            let (address, size) = table.find(&name)?;
-            Some((name, Symbol::new(address.wrapping_add(bias), size)))
-        })
-        .collect()
-}
-
-#[pyfunction]
-fn read_memory(py: Python<'_>, pid: u32, address: u64, size: usize) -> PyResult<Bound<'_, PyBytes>> {
-    let bytes = py.detach(|| memory::read(pid, address, size))?;
-    Ok(PyBytes::new(py, &bytes))
-}
-
-#[pyclass(frozen, get_all)]
-struct Feature {
-    works: bool,
-    detail: String,
-}
-
-#[pymethods]
-impl Feature {
-    #[new]
-    fn new(works: bool, detail: String) -> Self {
-        Self { works, detail }
-    }
-}
-
-/// Test a feature of this host without holding the GIL.
-fn test(py: Python<'_>, feature: fn() -> (bool, String)) -> Feature {
-    let (works, detail) = py.detach(feature);
-    Feature { works, detail }
-}
-
-#[pyfunction]
-fn probe_bpf(py: Python<'_>) -> Feature {
-    test(py, || probe::bpf(true))
-}
-
-#[pyfunction]
-fn probe_bpf_nosleep(py: Python<'_>) -> Feature {
-    test(py, || probe::bpf(false))
-}
-
-#[pyfunction]
-fn probe_procfs(py: Python<'_>) -> Feature {
-    test(py, probe::procfs)
-}
-
-#[pyfunction]
-fn probe_perf(py: Python<'_>) -> Feature {
-    test(py, probe::perf)
-}
-
-#[pyfunction]
-fn probe_profile_bpf(py: Python<'_>) -> Feature {
-    test(py, probe::profile_bpf)
-}
-
-#[pyfunction]
-fn probe_profile_perf(py: Python<'_>) -> Feature {
-    test(py, probe::profile_perf)
-}
-
-#[pyfunction]
-fn probe_profile_waits_perf(py: Python<'_>) -> Feature {
-    test(py, probe::profile_waits_perf)
-}
-
-#[pyfunction]
-fn probe_ptrace(py: Python<'_>) -> Feature {
-    test(py, probe::ptrace)
-}
-
-#[pyfunction]
-fn probe_uprobe_links(py: Python<'_>) -> Feature {
-    test(py, probe::uprobe_links)
-}
-
-/// A stack to encode: any Python object with these attributes. Frames are innermost first.
-#[derive(FromPyObject)]
-struct PprofSample<'py> {
-    frames: Vec<PyRef<'py, Frame>>,
-    count: i64,
-    labels: HashMap<String, String>,
-}
-
-/// The name and unit of the values in a profile: any Python object with these attributes.
-#[derive(FromPyObject)]
-struct SampleType {
-    name: String,
-    unit: String,
-}
-
-#[pyfunction]
-#[pyo3(name = "pprof", signature = (samples, *, sample_type, taken_at_ns, duration_ns))]
-fn encode_pprof<'py>(
-    py: Python<'py>,
-    samples: Vec<PprofSample<'py>>,
-    sample_type: SampleType,
-    taken_at_ns: i64,
-    duration_ns: i64,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let samples = samples
-        .into_iter()
-        .map(|PprofSample { frames, count, labels }| {
-            let frames = frames.iter().map(|frame| frame.to_core(py)).collect::<PyResult<_>>()?;
-            Ok(pprof::Sample { frames, count, labels: labels.into_iter().collect() })
-        })
-        .collect::<PyResult<Vec<_>>>()?;
-    let SampleType { name, unit } = sample_type;
-    let encoded = py.detach(|| pprof::encode(samples, (&name, &unit), taken_at_ns, duration_ns));
-    Ok(PyBytes::new(py, &encoded))
-}
-
-#[pyfunction]
-#[pyo3(name = "flamegraph", signature = (folded, *, title, subtitle, count_name))]
-fn draw_flamegraph(
-    py: Python<'_>,
-    folded: Vec<String>,
-    title: String,
-    subtitle: String,
-    count_name: String,
-) -> PyResult<String> {
-    Ok(py.detach(|| flamegraph::draw(&folded, title, subtitle, count_name))?)
-}
-
-#[pyfunction]
-#[pyo3(signature = (statement, *, max_chars, version, mysql_9, certain))]
-fn normalise(
-    py: Python<'_>,
-    statement: &[u8],
-    max_chars: usize,
-    version: u32,
-    mysql_9: bool,
-    certain: bool,
-) -> (String, String) {
-    let words = if mysql_9 { Words::Mysql9 } else { Words::Mysql8 };
-    let context = Context { version, words, certain };
-    let digest::Normalised { text, newest } =
-        py.detach(|| digest::normalise_both(statement, context, max_chars));
-    (text, newest)
-}
-
 /// The module that Python imports as `innoscope._native`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -496,34 +268,17 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Process>()?;
     module.add_class::<RawSnapshot>()?;
     module.add_class::<RawThread>()?;
-    module.add_class::<Symbol>()?;
-    module.add_class::<Feature>()?;
     module.add_class::<ModuleInfo>()?;
-    module.add_class::<ElfInfo>()?;
     module.add_function(wrap_pyfunction!(serve_confined, module)?)?;
     module.add_function(wrap_pyfunction!(become_confined, module)?)?;
     module.add_function(wrap_pyfunction!(print_only_location_of_panics, module)?)?;
-    module.add_function(wrap_pyfunction!(open_regular, module)?)?;
-    module.add_function(wrap_pyfunction!(elf_info, module)?)?;
-    module.add_function(wrap_pyfunction!(find_debug_file, module)?)?;
-    module.add_function(wrap_pyfunction!(symbol_in_file, module)?)?;
-    module.add_function(wrap_pyfunction!(symbol_in_process, module)?)?;
-    module.add_function(wrap_pyfunction!(read_memory, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_bpf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_bpf_nosleep, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_procfs, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_perf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_profile_bpf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_profile_perf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_profile_waits_perf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_ptrace, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_uprobe_links, module)?)?;
-    module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;
-    module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
-    module.add_function(wrap_pyfunction!(normalise, module)?)?;
+
+    crate::python_features::register(module)?;
+    crate::python_files::register(module)?;
     crate::python_frames::register(module)?;
     crate::python_history::register(module)?;
     crate::python_layout::register(module)?;
+    crate::python_output::register(module)?;
     crate::python_packs::register(module)?;
     crate::python_probing::register(module)?;
     crate::python_samples::register(module)?;

@@ -14,7 +14,8 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use crate::confined::{self, ChildCommand};
 use crate::error::{Error, Kind, Result};
 use crate::maps::{self, Mapping};
-use crate::python::{Symbol, reader};
+use crate::python::reader;
+use crate::python_files::Symbol;
 use crate::symbols::{self, DebugSearch, ElfFile};
 use crate::{layout, memory, modules};
 

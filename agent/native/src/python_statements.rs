@@ -1,4 +1,5 @@
-//! The part of the Python interface that reads statements from a server's memory; _native.pyi documents it.
+//! The part of the Python interface for statements: their digests, and reading them from a server's memory.
+//! agent/innoscope/_native.pyi documents it.
 
 // PyO3 passes converted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
@@ -9,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::digest::{Context, Words};
+use crate::digest::{self, Context, Words};
 use crate::python_layout::Member;
 use crate::statements::{self, Arrays, Field, Layout, Reader, Walk};
 
@@ -177,8 +178,32 @@ fn missing(name: &str) -> PyErr {
     PyValueError::new_err(format!("the layout has no {name}"))
 }
 
-/// Add these classes to `innoscope._native`.
+#[pyfunction]
+#[pyo3(signature = (statement, *, max_chars, version, mysql_9, certain))]
+fn normalize(
+    py: Python<'_>,
+    statement: &[u8],
+    max_chars: usize,
+    version: u32,
+    mysql_9: bool,
+    certain: bool,
+) -> (String, String) {
+    let words = if mysql_9 { Words::Mysql9 } else { Words::Mysql8 };
+    let context = Context { version, words, certain };
+    let digest::Normalized { text, newest } =
+        py.detach(|| digest::normalize_both(statement, context, max_chars));
+    (text, newest)
+}
+
+#[pyfunction]
+fn is_unfinished(py: Python<'_>, statement: &[u8]) -> bool {
+    py.detach(|| digest::is_unfinished(statement))
+}
+
+/// Add these classes and functions to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(normalize, module)?)?;
+    module.add_function(wrap_pyfunction!(is_unfinished, module)?)?;
     module.add_class::<Command>()?;
     module.add_class::<StatementDetails>()?;
     module.add_class::<StatementReader>()

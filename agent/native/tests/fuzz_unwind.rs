@@ -33,7 +33,7 @@ impl Random {
 /// Return the CPU time of this thread. Unlike wall-clock time, it does not depend on the load of the machine.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a local timespec.
+    // SAFETY: the pointer points to a local timespec, which outlives the call.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(result, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -98,7 +98,7 @@ def _names() -> Mapping[str, str]:
 
 
 def _starts() -> Mapping[str, str]:
-    """Return the beginnings of conditions, and those on wait classes in full."""
+    """Return completions of ``--where``: each column, and each condition on a wait class."""
     classes = default_classifier().catalog.classes
     return dict.fromkeys((f"{name}=" for name in COLUMNS), "") | {
         f"wait={name}": one.about for name, one in classes.items()
@@ -122,8 +122,8 @@ def _dir_option(function: Any) -> Any:
 def command() -> None:
     """Show what busy threads did in the last hours or days: statements, waits, users, stacks.
 
-    The agent stores one sample per second of each busy thread. Database time is the time that client threads
-    were busy; divided by the time observed, it is the average number of active sessions.
+    The agent stores one sample per second of each busy thread. Database time is the sum of the times for
+    which client threads were busy. Divided by the time observed, it is the average number of active sessions.
     """
 
 
@@ -148,9 +148,9 @@ def command() -> None:
     multiple=True,
     shell_complete=completes(_starts),
     metavar="COLUMN=VALUE,…",
-    help="Only samples with one of these values; - for unknown ones. May be repeated: all must match.",
+    help="Only samples with one of these values (-: unknown). May be repeated; all conditions must be met.",
 )
-@click.option("-a", "--all", "all_threads", is_flag=True, help="Also include threads without a client.")
+@click.option("-a", "--all", "all_threads", is_flag=True, help="Include the server's own threads.")
 @click.option(
     "-l",
     "--limit",
@@ -171,10 +171,10 @@ def report(
     where: tuple[Condition, ...], all_threads: bool, limit: int | None, flame: Path | None, folder: Path,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Show database time and average active sessions by any columns.
+    """Show database time and average active sessions, grouped by any columns.
 
     SPAN is how far to look back from --to, such as 15m, 6h or 7d; the default is 1h. Each line shows the
-    seconds that threads spent, the share of the total, and the average number of threads.
+    seconds that a group's threads were busy, the share of the total, and the average number of busy threads.
     """
     if span is not None and begin is not None:
         raise click.UsageError("cannot use SPAN with --from: use --from and --to")

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum requests per poll. The sensor's buffer is fetched in a few.
+#: Maximum number of requests per poll. A few are enough to fetch all that the sensor buffers.
 _MAX_REQUESTS: Final = 100
 
 
 class SamplesApi(Protocol):
-    """The part of ``SensorClient`` that returns samples."""
+    """The part of ``SensorClient`` that the recorder needs."""
 
     def samples(self, cursor: Cursor) -> tuple[Cursor, Mapping[str, ServerSamples]]:
         """Return the new cursor, and the samples after ``cursor`` by server."""
@@ -35,8 +35,8 @@ class SamplesApi(Protocol):
 class SessionRecorder:
     """Records the samples of all servers. ``own_name`` maps a sensor's server name to the configured one.
 
-    The sensor's samples are numbered. The files contain the last numbers, so that an agent that restarts does
-    not write samples again. A thread of its own calls ``run``, because a write waits for the disk.
+    The sensor numbers its snapshots. The last numbers are stored with the samples, so that a restarted agent
+    does not store samples twice. Call ``run`` in a separate thread, because writes wait for the disk. Only
     ``samples`` is thread-safe.
     """
 
@@ -68,7 +68,7 @@ class SessionRecorder:
         self._store.close()
 
     def poll(self, beat: Beat = lambda: None) -> None:
-        """Fetch new samples, and write what is due. Does not raise."""
+        """Fetch new samples, and write parts that are due. Failures are logged, not raised."""
         try:
             for _ in range(_MAX_REQUESTS):
                 beat()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from innoscope.target.fingerprint import fingerprint, unfinished
+from innoscope.target.digests import is_unfinished, without_literals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ _ALSO_OURS: Final = frozenset({"", ","})
 
 
 def status(text: str) -> str:
-    """Redact SHOW ENGINE INNODB STATUS: statements become fingerprints, rows are withheld."""
+    """Redact SHOW ENGINE INNODB STATUS: remove the literals from statements, and withhold rows."""
     lines = text.split("\n")
     begin = min((at for name in _USERS_SECTIONS for at in _headings(lines, name)), default=0)
     end = max(_headings(lines, _NEXT_SECTION), default=len(lines))
@@ -107,7 +107,7 @@ def _redacted(lines: Sequence[str]) -> Iterator[str]:
             if _THREAD.match(line):
                 count = _statement(lines, at, _BUFFER - len(line.encode()) - 1)
                 if count:
-                    yield fingerprint("\n".join(lines[at : at + count]))
+                    yield without_literals("\n".join(lines[at : at + count]))
                 at += count
 
 
@@ -118,7 +118,7 @@ def _statement(lines: Sequence[str], begin: int, room: int) -> int:
     """
     text, at = "", begin
     while at < len(lines):
-        if _OURS.fullmatch(lines[at]) and (_cut_off(text, room) or not unfinished(text)):
+        if _OURS.fullmatch(lines[at]) and (_cut_off(text, room) or not is_unfinished(text)):
             break
         text += lines[at] + "\n"
         at += 1

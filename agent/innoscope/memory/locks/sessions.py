@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.memory.locks.layout import VTABLE
 from innoscope.memory.thread_descriptor import descriptor
-from innoscope.target.fingerprint import fingerprint
+from innoscope.target.digests import without_literals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -140,4 +140,4 @@ def _text(content: bytes) -> str:
     """Return the statement without literals; "" if the memory was reused and contains no statement."""
     text = content.decode(errors="replace").strip()
     sound = text[:1].isalpha() or text[:1] in ("(", "/")
-    return fingerprint(text) if sound and all(one.isprintable() or one.isspace() for one in text) else ""
+    return without_literals(text) if sound and all(one.isprintable() or one.isspace() for one in text) else ""

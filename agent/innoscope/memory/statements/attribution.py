@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.memory.statements.layout import installed, learn
 from innoscope.sampling.classify import IDLE
-from innoscope.sampling.digests import SharedDigests
 from innoscope.sampling.model import AT_REST
+from innoscope.target.digests import SharedDigests
 from innoscope.target.model import Query
 from innoscope.target.native_errors import translating
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EXACT: Final = "exact"
 RUNNING: Final = "running"
-#: Maximum bytes of a text, which the core reads.
+#: Maximum number of bytes of a text. The core does not read more.
 MOST_BYTES: Final = 4_096
 #: A statement that contains one of these words may set a password, so its text is never shown.
 _SECRET: Final = re.compile(rb"password|identified", re.IGNORECASE)
@@ -55,7 +55,7 @@ class CommandReader(Protocol):
     """The parts of ``_native.StatementReader`` that attribution needs."""
 
     def find(self, known: Container[int]) -> list[int]:
-        """Choose the connections that execute a command; return the ids of their threads."""
+        """Choose the connections that execute a command, and return the ids of their threads."""
 
     def choose(self, tids: Sequence[int]) -> None:
         """Choose the connections of these threads."""
@@ -71,8 +71,8 @@ class CommandReader(Protocol):
 class Side:
     """The commands before or after a snapshot, by thread id in the server's pid namespace.
 
-    ``counts`` contains the threads' run counts by thread id on the host. Before a snapshot, they are read
-    before the commands; after it, after them. ``details`` contains those of commands that are not cached.
+    ``counts`` contains the threads' run counts by thread id on the host. They are read before the commands of
+    the first side, and after those of the second. ``details`` contains only commands that are not cached.
     """
 
     commands: Mapping[int, Command]
@@ -134,7 +134,7 @@ class Attribution:
             return Side(commands, counts, self._details(commands.values(), _NOTHING))
 
     def attach(self, snapshot: Snapshot, before: Side) -> Snapshot:
-        """Read the statements after a snapshot, and return the snapshot with the statements.
+        """Read the statements after a snapshot, and return the snapshot with its statements.
 
         Raise NoSuchProcess and NoRights.
         """
@@ -191,7 +191,7 @@ class Attribution:
         return dict(zip(new, self._reader.details(new, self._most_bytes > 0), strict=True))
 
     def _query(self, command: Command, trust: str, details: Mapping[Command, StatementDetails]) -> Query:
-        """Return the query of a command. If it is that of the last snapshot, its text is the same."""
+        """Return the query of a command. It is cached while the thread executes the same command."""
         query = self._queries.get(command)
         if query is None:
             return self._described(command, trust, details[command])
@@ -218,7 +218,7 @@ class Attribution:
 
 
 def _chosen(thread: Thread, copied: int | None, before: Side, after: Side) -> tuple[Command | None, str]:
-    """Return the command that a thread executed when its stack was copied, and how sure that is."""
+    """Return the command that a thread executed when its stack was copied, and its trust level."""
     first, second = before.commands.get(thread.ns_tid), after.commands.get(thread.ns_tid)
     count = copied if thread.trust in AT_REST else None
     if first and count is not None and count == before.counts.get(thread.tid):

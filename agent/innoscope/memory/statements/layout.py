@@ -18,7 +18,7 @@ from innoscope.common.schema import Entry, ServerEntry, read_yaml
 from innoscope.memory import known_layouts
 from innoscope.memory.locks import layout as locks
 from innoscope.memory.locks.layout import Code, Part, Place
-from innoscope.sampling.digests import MAX_CHARS, rules
+from innoscope.target.digests import MAX_CHARS, rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

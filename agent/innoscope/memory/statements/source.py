@@ -1,4 +1,4 @@
-"""Take a series of snapshots, with statements as far as they are available."""
+"""Take a series of snapshots, with statements if they are available."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Kind of the jobs that learn layouts.
+#: Kind of the jobs that find layouts.
 LEARNING: Final = "layouts"
-#: Seconds until the next attempt after a failure, which double up to the maximum.
+#: Seconds between the first failure and the next attempt. Further failures double them, up to the maximum.
 _RETRY_S: Final = 60.0
 _MAX_RETRY_S: Final = 3_600.0
 
@@ -33,9 +33,9 @@ _T = TypeVar("_T")
 class StatementSource:
     """Takes snapshots of one server. Not thread-safe, except for ``available``.
 
-    The first snapshots have no statements, because learning the layout may take seconds: a job on ``workers``
-    does it. If that or reading statements fails, snapshots continue without statements, the reason is logged,
-    and another attempt follows later. Statements have digests, but no texts.
+    The first snapshots have no statements, because a job on ``workers`` first has to find the layout, which
+    may take seconds. If this fails, or if reading statements fails, snapshots continue without statements,
+    the reason is logged, and another attempt follows later. Statements have digests, but no texts.
     """
 
     def __init__(

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum time that is attributed to one snapshot, in intervals. The rest of a longer gap counts as not
-#: observed.
+#: Maximum time that a snapshot stands for, as a multiple of the interval. Any longer gap was not observed.
 _LONGEST_GAP: Final = 5
 #: Age in seconds at which the last snapshot is too old to export.
 _STALE_S: Final = 5.0
@@ -62,7 +61,7 @@ class ThreadsCallback(Protocol):
     """A callback that receives the busy threads of each snapshot."""
 
     def __call__(self, taken_at: float, weight: float, threads: Sequence[tuple[str, Stack, Thread]]) -> None:
-        """Process the ``(kind, stack, thread)`` of the busy threads, also if there are none.
+        """Process the ``(kind, stack, thread)`` of the busy threads. Called even if there are none.
 
         ``weight`` is the seconds by which the snapshot increases ``thread_seconds`` for each thread.
         """
@@ -89,7 +88,7 @@ def open_engine(target: Target) -> Engine:
 
 
 def open_with_statements(target: Target, workers: Workers) -> StatementSource:
-    """Return a source of snapshots with statements, whose layout a job on ``workers`` learns.
+    """Return a source of snapshots with statements. A job on ``workers`` finds their layout.
 
     Raise NoRights or KernelUnable.
     """
@@ -154,7 +153,7 @@ class WaitsCollector:
             return [*self._tally.samples(), *self._statement_samples()]
 
     def _statement_samples(self) -> list[Sample]:
-        """Return the samples about statements, if the source can attach them to snapshots."""
+        """Return the metrics of statements; none if the source does not attach statements."""
         available = getattr(self._source, "available", None)
         if available is None:
             return []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Target number of stacks per second, for all threads together.
 MAX_STACKS_PER_S: Final = 2000
-#: The same for perf events, which always copy 60 KB.
+#: The same for perf events, which copy 60 KB for each stack.
 PERF_MAX_STACKS_PER_S: Final = 1000
 #: Initial maximum number of stacks per thread in one window of 134 ms (WINDOW_NS in offcpu.bpf.c).
 _INITIAL_LIMIT: Final = 12
@@ -60,7 +60,7 @@ class WaitEvents(Protocol):
         """Stop counting and return the time."""
 
     def settle(self, samples: _native.Samples, ended: int) -> _native.Settled:
-        """Complete the profile."""
+        """Return the waits and threads up to the time ``ended``, which ``end`` returned."""
 
     def final_notes(self) -> tuple[str, ...]:
         """Return notes on the complete profile."""
@@ -70,9 +70,9 @@ Opened: TypeAlias = "tuple[WaitEvents, tuple[str, ...]]"
 
 
 def open_events(target: Target, *, kernel: bool) -> Opened:
-    """Return the events by BPF or, if BPF is not available, by perf events; and notes.
+    """Open the BPF events or, if BPF is unavailable, the perf events. Return them, and notes.
 
-    Raise NoRights or KernelUnable, or NativeError with the kind gone.
+    Raise NoRights or KernelUnable; or NativeError, of kind ``gone`` if the server has exited.
     """
     try:
         require_host_pids("profile")
@@ -97,7 +97,7 @@ def open_events(target: Target, *, kernel: bool) -> Opened:
 
 
 class BpfEvents:
-    """The scheduler's events by BPF, which include wakeups."""
+    """Scheduler events from BPF programs, including wakeups."""
 
     method = "bpf"
 
@@ -141,7 +141,7 @@ class BpfEvents:
         return self._program.end()
 
     def settle(self, samples: _native.Samples, ended: int) -> _native.Settled:
-        """Complete the profile."""
+        """Return the waits and threads up to the time ``ended``, which ``end`` returned."""
         return self._program.settle(samples, ended)
 
     def final_notes(self) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class BpfEvents:
 
 
 class PerfEvents:
-    """Context switches by perf events, which do not include wakeups."""
+    """Context switches from perf events, without wakeups."""
 
     method = "perf"
     ring = None
@@ -164,7 +164,7 @@ class PerfEvents:
         self.snapshot_problem = self._events.snapshot_problem
 
     def notes(self, reason: str) -> tuple[str, ...]:
-        """Return how the profile differs from one by BPF, for the given reason."""
+        """Return notes on how the profile differs from one by BPF. ``reason`` is why BPF is not used."""
         notes = [
             f"measured by perf events, not by BPF: {reason}",
             "without BPF, wakeups are not recorded: the time between a wakeup and running on a CPU counts as "
@@ -191,7 +191,7 @@ class PerfEvents:
         return began
 
     def read(self, samples: _native.Samples) -> None:
-        """Process new records. The period of the samples follows the rate of context switches."""
+        """Process new records, and adapt the sampling period to the rate of context switches."""
         self._events.read(samples)
 
     def take_snapshot(self, samples: _native.Samples) -> None:
@@ -203,7 +203,7 @@ class PerfEvents:
         return self._events.end()
 
     def settle(self, samples: _native.Samples, ended: int) -> _native.Settled:
-        """Complete the profile; ``ended`` is what ``end`` returned."""
+        """Return the waits and threads up to the time ``ended``, which ``end`` returned."""
         del ended
         return self._events.settle(samples)
 

@@ -1,1 +1,1 @@
-"""The active session history: samples of busy threads, their files, and reports on them (docs/history.md)."""
+"""The active session history: samples of busy threads, their files, and reports (docs/history.md)."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.sampling.classify import IDLE
 from innoscope.sampling.latches import LATCH_WAITS, named
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape, digest_id
+from innoscope.sampling.sessions.model import Batch, Sampled, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from innoscope.sampling.profile_history import Stack
     from innoscope.target.model import Query
 
-#: Limits of a server's buffer: seconds, and samples. The agent fetches samples every ten seconds.
+#: Limits of a server's buffer: age in seconds, and number of samples. The agent fetches them every 10 s.
 SPAN_S: Final = 180.0
 MAX_SAMPLES: Final = 20_000
-#: Limits of one reply: samples, snapshots, and estimated bytes as JSON.
+#: Limits of one reply: number of samples and snapshots, and estimated bytes of JSON.
 REPLY_SAMPLES: Final = 10_000
 REPLY_SNAPSHOTS: Final = 200
 REPLY_BYTES: Final = 6 << 20
-#: Bytes of a character and of a row, as JSON.
+#: Maximum bytes of JSON for a character, and estimated bytes for a row.
 _CHARACTER: Final = 6
 _ROW: Final = 40
-#: Maximum shapes that are shared between snapshots, and maximum length of a text in characters.
+#: Maximum number of shapes and of digests that are shared between snapshots.
 _MAX_SHAPES: Final = 5_000
 _MAX_DIGESTS: Final = 5_000
+#: Maximum length in characters of a name, and of a digest's text.
 _MAX_TEXT: Final = 128
 _MAX_DIGEST: Final = 1_024
 _US: Final = 1e6
@@ -44,7 +45,7 @@ _MAX_ID: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A snapshot with 24 bytes per sample. ``positions`` are those of the shapes in ``shapes``.
+    """A snapshot, in 24 bytes per sample. ``positions`` contains indexes of ``shapes``.
 
     ``bytes`` is the estimated size as JSON.
     """
@@ -61,7 +62,7 @@ class _Entry:
 
 
 class SampleBuffer:
-    """The samples of one server's last minutes. Thread-safe."""
+    """The samples of one server's last three minutes (``SPAN_S``). Thread-safe."""
 
     def __init__(self, span_s: float = SPAN_S, most: int = MAX_SAMPLES) -> None:
         self._span_us, self._most = int(span_s * _US), most
@@ -76,8 +77,8 @@ class SampleBuffer:
     def add(self, taken_at: float, weight: float, threads: Iterable[tuple[str, Stack, Thread]]) -> None:
         """Add the busy threads of a snapshot, taken at Unix time ``taken_at``, with their kinds and stacks.
 
-        ``weight`` is the seconds that the snapshot stands for. If names need more bytes than a reply may
-        have, which only a hostile server achieves, the remaining threads have only a wait class.
+        ``weight`` is the seconds that the snapshot stands for. If the names do not fit into a reply, which
+        happens only with a hostile server, only the wait classes of the remaining threads are kept.
         """
         shapes: dict[Shape, int] = {}
         columns = array("I"), array("I"), array("q"), array("q")
@@ -104,9 +105,10 @@ class SampleBuffer:
                 self._samples -= len(self._entries.popleft().tids)
 
     def since(self, cursor: int, most: int = REPLY_SAMPLES) -> tuple[int, Batch]:
-        """Return the new cursor and the samples after ``cursor``, about ``most`` at most; repeat for more.
+        """Return the next cursor, and the samples after ``cursor``. Call again until there are none.
 
-        A cursor from another process is valid: if it is ahead, all samples are returned.
+        The snapshot that reaches ``most`` samples is the last one returned. A cursor from an earlier process
+        is valid. If it is ahead of all numbers, all samples are returned.
         """
         with self._lock:
             newest = self._entries[-1].number if self._entries else 0
@@ -125,7 +127,7 @@ class SampleBuffer:
         return (found[-1].number if found else cursor), _batch(found, digests)
 
     def _is_beyond_limits(self, now_us: int) -> bool:
-        # The clock may have been set back: an entry from the future is too old, too.
+        # An entry from the future was added before the clock was set back. It expires as well.
         return self._samples > self._most or abs(now_us - self._entries[0].at) > self._span_us
 
     def _shape(self, kind: str, stack: Stack, thread: Thread) -> tuple[Shape, int]:
@@ -162,19 +164,17 @@ class SampleBuffer:
         return _cut(self._latches[functions])
 
     def _digest(self, query: Query) -> str | None:
-        """Return the id of the statement's digest, and remember the text."""
-        text = query.digest_text
-        if not text:
+        """Return the id of the statement's digest, and keep the text for ``since``."""
+        if query.digest_id is None or not query.digest_text:
             return None
         if len(self._digests) >= _MAX_DIGESTS:
             self._digests.clear()
-        identifier = query.digest_id or digest_id(text)
-        self._digests[identifier] = text[:_MAX_DIGEST]
-        return identifier
+        self._digests[query.digest_id] = query.digest_text[:_MAX_DIGEST]
+        return query.digest_id
 
 
 def is_busy(thread: Thread) -> bool:
-    """Return whether a thread executes a statement, or its wait class is not an idle one."""
+    """Return whether a thread executes a statement or has a wait class that is not idle."""
     return thread.query is not None or thread.wait not in IDLE
 
 

@@ -1,7 +1,7 @@
-"""The names of the history's folders. Each folder has one Parquet file per table.
+"""Name and list the history's folders, each of which has one Parquet file per table.
 
-A folder is complete as soon as it has its name, because it is written under another name first. Names say
-which folders a merged one replaces. So whenever the writer is killed, readers see each row exactly once.
+A folder is written under a hidden name and renamed when it is complete. The name of a merged folder shows
+which folders it replaces. So even if the writer is killed, readers see each row exactly once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     path: Path
 
     def replaces(self, other: Part) -> bool:
-        """Return whether the rows of another folder are in this one, too."""
+        """Return whether this folder contains all rows of the other one."""
         inside = self.first <= other.first and other.last <= self.last
         return self.hour == other.hour and inside and self.path != other.path
 
@@ -56,7 +56,7 @@ def name(hour: int, first: int, last: int) -> str:
 
 
 def parse(path: Path) -> Part | None:
-    """Return the part in a folder; None if the name is another one."""
+    """Return the part in a folder; None if the folder does not have the name of a part."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -74,7 +74,7 @@ def all_parts(folder: Path) -> list[Part]:
 
 
 def replaced(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts that other parts replace."""
+    """Return those parts that other parts replace."""
     by_hour: dict[int, list[Part]] = {}
     for part in parts:
         by_hour.setdefault(part.hour, []).append(part)
@@ -82,7 +82,7 @@ def replaced(parts: Iterable[Part]) -> list[Part]:
 
 
 def live_parts(folder: Path) -> list[Part]:
-    """Return the parts whose rows are valid, in the order of writing. Raise OSError."""
+    """Return the parts that no other part replaces, in the order of writing. Raise OSError."""
     parts = all_parts(folder)
     gone = set(replaced(parts))
     return [part for part in parts if part not in gone]

@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _STACK_BYTES: Final = 8
-_DIGEST_BYTES: Final = 16
 
 
 class Shape(NamedTuple):
-    """The values that many threads share, in the order of ``_native.HISTORY_TEXTS``. None means unknown.
+    """Values that many threads share: those of ``_native.HISTORY_TEXTS``, and the stack. None means unknown.
 
-    ``stack`` has the functions, innermost first.
+    ``stack`` contains the functions, innermost first.
     """
 
     kind: str | None  # threads.yaml
@@ -36,7 +35,7 @@ class Shape(NamedTuple):
 class Sampled:
     """The busy threads of one snapshot, as columns. ``weight`` is the seconds that the snapshot stands for.
 
-    ``at`` is Unix time in microseconds. ``shapes`` contains positions in ``Batch.shapes``.
+    ``at`` is the Unix time in microseconds. ``shapes`` contains indexes of ``Batch.shapes``.
     """
 
     at: int
@@ -60,8 +59,3 @@ def stack_id(functions: tuple[str, ...]) -> int:
     """Return the signed 64-bit hash that identifies a stack in the history."""
     raw = blake2s("\n".join(functions).encode(), digest_size=_STACK_BYTES).digest()
     return int.from_bytes(raw, "big", signed=True)
-
-
-def digest_id(text: str) -> str:
-    """Return the id of a digest, from its text without limits on its length (``sampling.digests``)."""
-    return blake2s(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()

@@ -1,4 +1,4 @@
-"""Answer questions about the history: database time by any columns."""
+"""Query the history: database time by any columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Value of a column; None means unknown. The value of ``stack`` is its hash in hexadecimal.
 Value: TypeAlias = str | int | None
 
-#: Columns of ``samples`` by the names that users give them.
+#: Columns of ``samples``, by their names in options and in output.
 COLUMNS: Final = {
     name: name
     for name in (
@@ -30,12 +30,12 @@ COLUMNS: Final = {
         "tid", "blocker_digest", "statement_trust", "stack_trust",
     )
 } | {"blocker": "blocker_connection"}  # fmt: skip
-#: Columns whose values may be given by their first characters.
+#: Columns whose values may be abbreviated to their first characters.
 _ABBREVIATED: Final = frozenset({"digest", "blocker_digest"})
 _INTEGERS: Final = frozenset({"connection", "blocker", "tid"})
-#: Maximum groups; the samples of further ones are added up.
+#: Maximum number of groups. The samples of all others are added up in ``Answer.rest``.
 MAX_GROUPS: Final = 100_000
-#: Maximum address space while files are read. A page of a file can claim to have 2 GB.
+#: Maximum address space in bytes while files are read. A page of a forged file can claim a size of 2 GB.
 MAX_BYTES: Final = 2 << 30
 _US: Final = 1_000_000
 _HEX: Final = 16
@@ -43,7 +43,7 @@ _WORD: Final = 1 << 64
 
 
 class BadCondition(InnoscopeError):
-    """A condition or a column that does not exist."""
+    """A malformed condition, or one on an unknown column."""
 
 
 class Condition(NamedTuple):
@@ -55,9 +55,9 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to group: the samples from ``begin`` to ``end`` (Unix times) that satisfy all conditions.
+    """A query: group the samples from ``begin`` to ``end`` (Unix times) that meet all conditions.
 
-    Only client threads are included, unless ``all_threads`` is true.
+    Only client threads are included, unless ``all_threads`` is true or there is a condition on ``kind``.
     """
 
     begin: float
@@ -79,10 +79,10 @@ class Group:
 
 @dataclass(slots=True)
 class Answer:
-    """The groups, largest first. ``observed`` has the seconds that were observed, by server.
+    """The groups, largest first. ``observed`` maps each server to the seconds that were observed.
 
-    ``seconds`` and ``sessions`` are totals. ``rest`` has the seconds of groups beyond MAX_GROUPS. ``texts``
-    and ``stacks`` explain the digests and stacks of the groups.
+    ``seconds`` and ``sessions`` are totals. ``rest`` is the seconds of groups beyond MAX_GROUPS. ``texts``
+    has the texts of digests, and ``stacks`` the functions of stacks (see ``History.explain``).
     """
 
     by: tuple[str, ...]
@@ -97,7 +97,7 @@ class Answer:
 
 
 class History:
-    """The files of a folder. Raise NoRights or BadFile if it cannot be read or contains no history."""
+    """The history in a folder. Raises NoRights or BadFile if it cannot be read, or if there is no history."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -119,14 +119,14 @@ class History:
         return float(min(hours) * HOUR_S), float((max(hours) + 1) * HOUR_S)
 
     def files(self, table: str, begin: float, end: float) -> list[Path]:
-        """Return a table's files with rows of these hours."""
+        """Return the paths of a table's files for all hours that overlap the given time."""
         parts: list[Part] = [
             part for part in self.parts if part.hour * HOUR_S < end and (part.hour + 1) * HOUR_S > begin
         ]
         return [path for part in parts if (path := part.file(table)).exists()]
 
     def ask(self, question: Question) -> Answer:
-        """Group the samples. If there are several servers, ``by`` gets ``server``."""
+        """Group the samples. If several servers were observed, group by ``server`` too."""
         observed, failed = self._observed(question)
         by = question.by
         if len(observed) > 1 and "server" not in by:
@@ -157,7 +157,7 @@ class History:
         return answer
 
     def explain(self, answer: Answer, question: Question, groups: Sequence[Group]) -> None:
-        """Add the texts of the digests and the functions of the stacks of some groups to the answer."""
+        """Look up the digests and stacks of some groups, and add them to the answer."""
         digests = _column(answer, groups, "digest") | _column(answer, groups, "blocker_digest")
         stacks = _column(answer, groups, "stack")
         if digests:
@@ -192,7 +192,7 @@ _NONE: Final = "the agent writes it ([history] in agent.toml); for copied files:
 
 @contextmanager
 def limited_memory() -> Iterator[None]:
-    """Limit this process's memory while it reads files, which may be forged. If it needs more, it aborts."""
+    """Limit this process's address space while it reads files, which may be forged. Beyond it, it aborts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES if hard < 0 else min(MAX_BYTES, hard), hard))
     try:
@@ -202,7 +202,7 @@ def limited_memory() -> Iterator[None]:
 
 
 def condition(text: str) -> Condition:
-    """Parse ``COLUMN=VALUE[,VALUE…]``. The value ``-`` stands for unknown values. Raise BadCondition."""
+    """Parse ``COLUMN=VALUE[,VALUE…]``, where ``-`` stands for an unknown value. Raise BadCondition."""
     column, found, values = text.partition("=")
     if not found or column not in COLUMNS:
         raise BadCondition(f"{text!r} is not a condition", remedy=f"COLUMN=VALUE with {', '.join(COLUMNS)}")
@@ -241,7 +241,7 @@ def _shown(by: Sequence[str], values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def _stack_number(stack: str) -> int:
-    """Return the signed number of a stack that is given in hexadecimal. Raise ValueError."""
+    """Convert a stack's hexadecimal hash to the signed number in the files. Raise ValueError."""
     number = int(stack, 16)
     if len(stack) != _HEX or number < 0:
         raise ValueError(stack)

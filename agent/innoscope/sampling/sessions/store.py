@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _US: Final = 1_000_000
-#: Seconds after the end of an hour until its parts are merged: samples may arrive late.
+#: Seconds between the end of an hour and the merging of its parts, because samples may arrive late.
 GRACE_S: Final = 120.0
-#: Seconds until the next attempt to write after a failure.
+#: Minimum number of seconds between a failure and the next attempt to write.
 RETRY_S: Final = 30.0
-#: Difference in seconds between two readings of the wall clock and the monotonic clock that counts as a step.
+#: A step of the clock: it has moved by more than this many seconds, relative to the monotonic clock.
 _STEP_S: Final = 60.0
-#: Seconds for which the clock must not have stepped before files are removed because of their age.
+#: Seconds without a step of the clock until parts may be removed because of their age.
 _STEADY_S: Final = 3_600.0
 #: Modes of folders and files, as in agent/native/src/history/file.rs.
 _FOLDER_MODE: Final = 0o750
 _FILE_MODE: Final = 0o640
-#: File that the writer has locked.
+#: The file that a writer locks.
 _LOCK: Final = ".lock"
-#: File with the cursor at the time of writing, and its maximum size.
+#: The file with a part's cursor, and its maximum size.
 _CURSOR: Final = "cursor.json"
 _MAX_CURSOR_BYTES: Final = 1 << 20
 
@@ -72,10 +72,10 @@ class Counts:
 
 
 class HistoryStore:
-    """The writer of a history. Not thread-safe. The folder is locked while the writer exists.
+    """Writes the history to a folder, which it locks. Not thread-safe. Call ``prepare`` first.
 
-    ``cursor`` is stored with the samples. Set it to the position after the samples before you add them.
-    ``on_step`` is called between any two changes on the disk, with the name of the next one.
+    ``cursor`` is stored with the samples. Before adding samples, set it to the position after them.
+    ``on_step`` is called before each change on disk, with its name.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class HistoryStore:
             self._lock = lock
 
     def add(self, server: str, batch: Batch) -> None:
-        """Add samples. Write them if a limit is reached."""
+        """Add samples, and write them if their number or size reaches the limit of a part."""
         shapes = [(shape[:-1], stack_id(shape.stack)) for shape in batch.shapes]
         by_hour = groupby(batch.snapshots, key=lambda one: one.at // (HOUR_S * _US))
         for hour, group in by_hour:
@@ -178,7 +178,7 @@ class HistoryStore:
         return hour.rows >= self._bounds.part_rows or hour.used_bytes >= self._bounds.part_bytes
 
     def _write_or_drop(self, hour: int) -> None:
-        """Write an hour's samples. If that fails, keep them until there are too many, then drop them."""
+        """Write an hour's samples. If that fails, keep them up to the limit of a part, then drop them."""
         store = self._open[hour]
         if store.empty:
             return
@@ -230,7 +230,7 @@ class HistoryStore:
             self._failed("cannot maintain the history", error)
 
     def _runs(self, parts: Sequence[Part]) -> list[list[Part]]:
-        """Return the parts of an hour in runs that do not contain damaged ones, which cannot be merged."""
+        """Split the parts of an hour at damaged ones, which cannot be merged."""
         if len(parts) == 1:
             return []
         runs: list[list[Part]] = [[]]
@@ -242,7 +242,7 @@ class HistoryStore:
         return runs
 
     def _is_valid(self, part: Part) -> bool:
-        """Return whether all files of a part can be read. Report a damaged one once."""
+        """Return whether all files of a part can be read. A damaged part is reported once."""
         if part.path in self._damaged:
             return False
         try:
@@ -256,7 +256,7 @@ class HistoryStore:
         return True
 
     def _merge(self, parts: Sequence[Part]) -> None:
-        """Replace parts of an hour with one that has the same rows."""
+        """Replace parts of an hour with one part that contains all their rows."""
         partial = self._partial(files.name(parts[0].hour, parts[0].first, parts[-1].last))
         try:
             for table in TABLES:
@@ -282,7 +282,7 @@ class HistoryStore:
         return partial
 
     def _publish(self, partial: Path) -> bool:
-        """Give a complete folder its name, which makes it valid. Return whether the name is on the disk."""
+        """Rename a complete folder, which makes it valid. Return whether the new name was synced to disk."""
         _sync(partial)
         self._step("rename")
         partial.rename(self.folder / partial.name.removeprefix(HIDDEN))
@@ -302,7 +302,7 @@ class HistoryStore:
         shutil.rmtree(gone)
 
     def _expire(self) -> None:
-        """Remove parts that are too old, and the oldest ones while the history is too large."""
+        """Remove parts that are too old, then the oldest parts while the history is too large."""
         parts = files.all_parts(self.folder)
         sizes = {part: _size(part) for part in parts}
         total = sum(sizes.values())
@@ -326,7 +326,7 @@ class HistoryStore:
 
 
 def _cursor_of(part: Part) -> dict[str, int]:
-    """Return the cursor of a part; empty if there is none, or if it is damaged."""
+    """Return the cursor of a part; empty if it is missing or damaged."""
     with suppress(OSError, ValueError, RecursionError):
         with (part.path / _CURSOR).open("rb") as file:
             cursor = json.loads(file.read(_MAX_CURSOR_BYTES))
@@ -336,10 +336,10 @@ def _cursor_of(part: Part) -> dict[str, int]:
 
 
 def _ends(parts: Sequence[Part]) -> dict[Part, float]:
-    """Return the Unix time at which the hour of each part ended, in the order of writing.
+    """Return the Unix time at which the hour of each part ended. The parts are in the order of writing.
 
-    A part is older than those written later. So if the clock was ahead when it was written, the later ones
-    give its age.
+    A part cannot be younger than those written later. So if the clock was ahead when a part was written, the
+    hours of later parts limit its end.
     """
     ends, end = {}, float("inf")
     for part in reversed(parts):

@@ -64,7 +64,7 @@ pub struct Arch {
     pub is_stepped: fn(code: &[u8]) -> bool,
     /// The registers in a sample of a perf event.
     pub perf: PerfRegisters,
-    /// AUDIT_ARCH_* (include/uapi/linux/audit.h), which a seccomp filter compares.
+    /// The value of AUDIT_ARCH_* (include/uapi/linux/audit.h) that a seccomp filter checks.
     pub audit: u32,
     /// glibc's descriptor of a thread.
     pub descriptor: ThreadDescriptor,

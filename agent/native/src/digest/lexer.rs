@@ -1,5 +1,5 @@
-//! Splits a statement into the tokens that the server's lexer finds (`lex_one_token` in sql/sql_lex.cc and
-//! sql/sql_lex_hints.h of MySQL 8.0).
+//! Splits a statement into the tokens that the server's lexer finds (`lex_one_token` in sql/sql_lex.cc of MySQL
+//! 8.0).
 //!
 //! Each byte is read a constant number of times, and nothing is recursive. Where servers disagree on the end of a
 //! literal, and it is not certain how this server reads it, the lexer skips the remaining statement.
@@ -7,7 +7,11 @@
 // The flags of a lexer are independent of each other.
 #![allow(clippy::struct_excessive_bools)]
 
+mod comments;
+mod hints;
+
 use super::{Context, keywords};
+use hints::Hint;
 
 /// The kind of a token. The texts are those that the server prints in digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,17 +61,6 @@ enum State {
     Hint,
 }
 
-/// The state in a hint comment.
-#[derive(Clone, Copy, Default)]
-struct Hint {
-    opened: bool,
-    depth: usize,
-    /// True inside the parentheses of a known hint, where words are identifiers.
-    known: bool,
-    after_at: bool,
-    after_equal: bool,
-}
-
 /// An iterator over the tokens of a statement.
 pub struct Lexer<'a> {
     text: &'a [u8],
@@ -77,6 +70,9 @@ pub struct Lexer<'a> {
     at: usize,
     /// True if the statement has further tokens, but it is not certain where they begin.
     pub cut: bool,
+    /// True if the statement ends within a string, a quoted name or a comment, or if this depends on which
+    /// comments the server executes. Valid once all tokens have been read.
+    pub open: bool,
     state: State,
     /// True if the last token was a keyword that a hint may follow.
     hintable: bool,
@@ -94,6 +90,7 @@ impl<'a> Lexer<'a> {
             unsure: !context.certain,
             at: 0,
             cut: false,
+            open: false,
             state: State::Start,
             hintable: false,
             in_comment: false,
@@ -121,6 +118,7 @@ impl<'a> Lexer<'a> {
     fn skip_after(&mut self, ending: &[u8]) {
         let rest = self.rest();
         let found = rest.windows(ending.len()).position(|window| window == ending);
+        self.open |= found.is_none();
         self.at = found.map_or(self.text.len(), |position| self.at + position + ending.len());
     }
 
@@ -177,6 +175,12 @@ impl<'a> Lexer<'a> {
     /// Skip the remaining statement, and return a token that stands for it.
     fn end(&mut self) -> Kind {
         self.cut = true;
+        self.unclosed()
+    }
+
+    /// Skip the remaining statement, which is a literal or a quoted name without its end.
+    fn unclosed(&mut self) -> Kind {
+        self.open = true;
         self.at = self.text.len();
         Kind::Value
     }
@@ -202,8 +206,7 @@ impl<'a> Lexer<'a> {
                 self.at += 1;
             }
         }
-        self.at = self.text.len();
-        Kind::Value
+        self.unclosed()
     }
 
     fn quoted_name(&mut self) -> Kind {
@@ -215,8 +218,7 @@ impl<'a> Lexer<'a> {
             }
             self.at += 1;
         }
-        self.at = self.text.len();
-        Kind::Value
+        self.unclosed()
     }
 
     fn word(&mut self, start: usize) -> Kind {
@@ -232,10 +234,17 @@ impl<'a> Lexer<'a> {
             self.at += 1;
             return self.bits();
         }
-        if first == b'$' && self.ends_tag() {
+        if first == b'$'
+            && let Some(tag) = self.tag(start)
+        {
             // MySQL 9 reads a string `$tag$ … $tag$`, the last token of CREATE FUNCTION. Older versions read an
             // identifier.
-            return self.end();
+            self.at = start + tag.len();
+            self.skip_after(tag);
+            let is_complete = !self.open && self.rest().iter().all(|&byte| is_space(byte));
+            let kind = self.end();
+            self.open = !is_complete;
+            return kind;
         }
         self.skip(is_name);
         let word = &self.text[start..self.at];
@@ -256,16 +265,21 @@ impl<'a> Lexer<'a> {
         Kind::Name
     }
 
-    /// Return whether only identifier characters lie between the `$` that began the word and another `$`.
-    fn ends_tag(&self) -> bool {
-        let rest = self.rest();
-        rest.iter().find(|&&byte| byte == b'$' || !is_name(byte)) == Some(&b'$')
+    /// Return the `$tag$` that begins at `start`, with only identifier characters between the two `$`.
+    fn tag(&self, start: usize) -> Option<&'a [u8]> {
+        let word = &self.text[start..];
+        let length = word.iter().skip(1).position(|&byte| byte == b'$' || !is_name(byte))? + 2;
+        word.get(..length).filter(|tag| tag.ends_with(b"$"))
     }
 
     /// Read the digits of `x'…'` or `b'…'`. The server accepts no other characters.
     fn bits(&mut self) -> Kind {
         self.skip(|byte| byte.is_ascii_hexdigit());
-        self.at = if self.peek(0) == b'\'' { self.at + 1 } else { self.text.len() };
+        if self.peek(0) == b'\'' {
+            self.at += 1;
+        } else {
+            self.unclosed();
+        }
         Kind::Number
     }
 
@@ -316,67 +330,6 @@ impl<'a> Lexer<'a> {
         Kind::Number
     }
 
-    fn line_comment(&mut self) -> Option<Kind> {
-        self.skip(|byte| byte != b'\n');
-        None
-    }
-
-    fn comment(&mut self, start: usize, hintable: bool) -> Option<Kind> {
-        self.at = start + 2;
-        match self.peek(0) {
-            b'+' if hintable && self.context.version >= FIRST_HINTS => {
-                self.at += 1;
-                self.state = State::Hint;
-                self.hint = Hint::default();
-            }
-            b'!' => {
-                if self.unsure && self.hides_quotes() {
-                    return Some(self.end());
-                }
-                self.at += 1;
-                let digits = (0..6).take_while(|&distance| self.peek(distance).is_ascii_digit()).count();
-                let number = &self.text[self.at..self.at + digits];
-                let needed = number.iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
-                if digits < 5 || needed <= self.context.version {
-                    self.at += if digits < 5 { 0 } else { digits };
-                    self.in_comment = true;
-                } else {
-                    self.skip_nested_comment();
-                }
-            }
-            // MariaDB executes such a comment, or it contains hints on other versions.
-            b'M' | b'+' if self.unsure && self.hides_quotes() => return Some(self.end()),
-            _ => self.skip_after(b"*/"),
-        }
-        None
-    }
-
-    /// Return whether a comment that some servers execute contains characters that may begin a string, a quoted
-    /// name or a comment.
-    fn hides_quotes(&self) -> bool {
-        let rest = self.rest();
-        let end = rest.windows(2).position(|pair| pair == b"*/").unwrap_or(rest.len());
-        let inside = &rest[..end];
-        inside.iter().any(|byte| b"'\"`$#".contains(byte))
-            || inside.windows(2).any(|pair| pair == b"--" || pair == b"/*")
-    }
-
-    /// Skip a comment that may contain complete comments, which cannot be nested further.
-    fn skip_nested_comment(&mut self) {
-        while self.at < self.text.len() {
-            if self.rest().starts_with(b"*/") {
-                self.at += 2;
-                return;
-            }
-            if self.rest().starts_with(b"/*") {
-                self.at += 2;
-                self.skip_after(b"*/");
-            } else {
-                self.at += 1;
-            }
-        }
-    }
-
     fn variable(&mut self) -> Kind {
         let start = self.at;
         self.skip(is_name);
@@ -387,72 +340,6 @@ impl<'a> Lexer<'a> {
             Some(keyword) => Kind::Keyword(keyword),
             None => Kind::Name,
         }
-    }
-
-    /// Read a token of a hint comment. Words outside the parentheses of a known hint, and values, are hidden.
-    fn hint_token(&mut self) -> Option<Kind> {
-        if self.rest().starts_with(b"*/") {
-            self.at += 2;
-            return self.hint.opened.then_some(Kind::Symbol("*/"));
-        }
-        self.state = State::Hint;
-        if !self.hint.opened {
-            self.hint.opened = true;
-            return Some(Kind::Symbol("/*+"));
-        }
-        let start = self.at;
-        let first = self.peek(0);
-        self.at += 1;
-        let after_at = std::mem::take(&mut self.hint.after_at);
-        let after_equal = std::mem::take(&mut self.hint.after_equal);
-        let kind = match first {
-            b'\'' | b'"' | b'`' => {
-                while self.at < self.text.len() && self.peek(0) != first {
-                    if self.rest().starts_with(b"*/") {
-                        return Some(self.end()); // a syntax error
-                    }
-                    self.at += 1;
-                }
-                self.at = self.text.len().min(self.at + 1);
-                match first {
-                    b'`' if self.peek(0) == b'@' => Kind::NameBeforeAt,
-                    b'`' => Kind::QuotedName,
-                    _ => Kind::Value,
-                }
-            }
-            _ if is_name(first) => {
-                self.skip(is_name);
-                if first.is_ascii_digit() {
-                    if self.peek(0) == b'.' {
-                        self.at += 1;
-                        self.skip(|byte| byte.is_ascii_digit());
-                    }
-                    return Some(Kind::Number);
-                }
-                let keyword = self.context.words.find_hint(&self.text[start..self.at]);
-                if let Some(keyword) = keyword.filter(|_| !after_at && !after_equal) {
-                    self.hint.known |= self.hint.depth == 0;
-                    return Some(Kind::Keyword(keyword));
-                }
-                self.hint.known &= self.hint.depth > 0;
-                if self.peek(0) == b'@' { Kind::NameBeforeAt } else { Kind::Name }
-            }
-            _ => {
-                match first {
-                    b'(' => self.hint.depth += 1,
-                    b')' => {
-                        self.hint.depth = self.hint.depth.saturating_sub(1);
-                        self.hint.known &= self.hint.depth > 0;
-                    }
-                    b'@' => self.hint.after_at = true,
-                    b'=' => self.hint.after_equal = true,
-                    _ => {}
-                }
-                return self.symbol(start);
-            }
-        };
-        let named = self.hint.known && self.hint.depth > 0 && !after_equal;
-        Some(if named { kind } else { Kind::Value })
     }
 }
 
@@ -466,7 +353,10 @@ impl Iterator for Lexer<'_> {
                 self.skip(is_space);
             }
             let start = self.at;
-            let &first = self.text.get(start)?;
+            let Some(&first) = self.text.get(start) else {
+                self.open |= self.in_comment || matches!(state, State::Hint);
+                return None;
+            };
             let kind = match state {
                 State::Start => {
                     self.at += 1;
@@ -503,8 +393,6 @@ impl Iterator for Lexer<'_> {
     }
 }
 
-/// The first MySQL version with optimizer hints. MariaDB treats them as comments.
-const FIRST_HINTS: u32 = 50_700;
 /// Operators of several characters. An operator that is a prefix of another one comes after it.
 const OPERATORS: [&str; 12] = ["<=>", "->>", "<=", "<>", "<<", ">=", ">>", "!=", "&&", "||", ":=", "->"];
 const CHARACTERS: &str = "!%&()*+,-./:;<=>@[\\]^{|}~";

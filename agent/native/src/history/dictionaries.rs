@@ -1,4 +1,4 @@
-//! Look up stacks and digests by their keys.
+//! Looks up stacks and digests by their keys.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use crate::history::query::{BATCH, Numbers, each_group, text, wrong_type};
 use crate::history::schema::{DIGESTS, STACKS};
 use crate::history::{Error, Result};
 
-/// Maximum functions of a stack in the result.
+/// Maximum number of functions in a stack. Longer stacks are skipped.
 const MOST_FUNCTIONS: usize = 1_024;
 
-/// Return the functions of the wanted stacks, innermost first.
+/// Return the functions of the wanted stacks, innermost first. Call `failed` for each unreadable file.
 pub fn stacks(
     files: &[PathBuf],
     wanted: &[i64],
@@ -57,7 +57,7 @@ pub fn stacks(
     found
 }
 
-/// Return the texts of the wanted digests.
+/// Return the texts of the wanted digests. Call `failed` for each file that cannot be read.
 pub fn digests(
     files: &[PathBuf],
     wanted: &[String],
@@ -85,7 +85,7 @@ pub fn digests(
     found
 }
 
-/// Batches of a required column of texts.
+/// Reads a required text column in batches.
 struct Texts {
     reader: ColumnReader,
     values: Vec<ByteArray>,

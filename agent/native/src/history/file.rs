@@ -16,17 +16,18 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use crate::history::schema::parsed;
 use crate::history::{Error, Result};
 
-/// The owner may write a file, and its group may read it.
+/// The mode of all files: readable by the group.
 const MODE: u32 = 0o640;
 const ZSTD_LEVEL: i32 = 3;
-/// Maximum size of a file in bytes, and of its footer. An hour of 1,000 busy threads has 100 MB.
+/// Maximum size in bytes of a file to read, and of its footer. An hour of 1,000 busy threads takes about
+/// 12 MB (docs/history.md).
 const MOST_BYTES: u64 = 4 << 30;
 const MOST_FOOTER_BYTES: u64 = 64 << 20;
 const FOOTER_TAIL: u64 = 8;
 
 type Output = BufWriter<File>;
 
-/// Write a file with one row group, and wait until it is on the disk. Replace an existing file.
+/// Write a file with one row group, and sync it to disk. An existing file is overwritten.
 pub fn write(
     path: &Path,
     message: &str,
@@ -53,7 +54,7 @@ pub fn write_column<T: DataType>(
     Ok(())
 }
 
-/// Write the row groups of files that `check` has accepted into one file, without decoding them.
+/// Copy the row groups of all inputs to one file without decoding them. Fail if `check` rejects an input.
 pub fn merge(inputs: &[impl AsRef<Path>], output: &Path, message: &str) -> Result<()> {
     let mut writer = create(output, message)?;
     for path in inputs {
@@ -77,13 +78,13 @@ pub fn merge(inputs: &[impl AsRef<Path>], output: &Path, message: &str) -> Resul
     finish(writer)
 }
 
-/// Return the number of rows of a file. Fail unless its footer is valid and it has the schema `message`.
+/// Return the number of rows of a file. Fail if its footer is invalid, or if its schema is not `message`.
 pub fn check(path: &Path, message: &str) -> Result<u64> {
     let (_, metadata) = open(path, message)?;
     Ok(metadata.file_metadata().num_rows().unsigned_abs())
 }
 
-/// Open a file for reading, and return it with its metadata.
+/// Open a file for reading, and return it with its metadata. Fail as `check` does.
 pub fn open(path: &Path, message: &str) -> Result<(File, ParquetMetaData)> {
     // A FIFO must not block the reader, and a symbolic link could lead to another user's file.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
@@ -93,7 +94,7 @@ pub fn open(path: &Path, message: &str) -> Result<(File, ParquetMetaData)> {
     }
     check_footer(&file, about.len())?;
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&file)?;
-    // The group's name is that of the table; files that other programs wrote may have another one.
+    // Compare the columns, but not the name of the schema, which other Parquet writers choose differently.
     let expected = parsed(message);
     if metadata.file_metadata().schema().get_fields() != expected.get_fields() {
         return Err(Error::Damaged("not a file of this history: it has other columns".to_owned()));
@@ -101,7 +102,7 @@ pub fn open(path: &Path, message: &str) -> Result<(File, ParquetMetaData)> {
     Ok((file, metadata))
 }
 
-/// Fail if the footer claims to be larger than the limit, before memory is allocated for it.
+/// Fail if the footer's length field exceeds the limit, because the Parquet reader would allocate that much.
 fn check_footer(file: &File, bytes: u64) -> Result<()> {
     use std::os::unix::fs::FileExt;
 

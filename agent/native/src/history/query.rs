@@ -12,11 +12,12 @@ use rustc_hash::FxHashMap;
 
 use crate::history::{Error, Result, file};
 
-/// Rows that are decoded at a time.
+/// Rows decoded at a time.
 pub(super) const BATCH: usize = 8_192;
-/// Maximum distinct values of a column; the rest are counted as `Value::Other`.
+/// Maximum number of codes of a column: those of NULL and `Value::Other`, and one per distinct value. Further
+/// values become `Value::Other`.
 const MOST_VALUES: usize = 200_000;
-/// The seconds of the longest weight that is accepted. The sensor's longest is far shorter.
+/// Maximum weight of a row in seconds. A larger one, which no sensor writes, counts as zero.
 const LONGEST_S: f64 = 86_400.0;
 /// Maximum bytes of a text in the result.
 const MOST_TEXT: usize = 16_384;
@@ -34,27 +35,27 @@ pub enum Value {
     Other,
 }
 
-/// The values of a column that are wanted. `None` stands for NULL.
+/// A condition on a column, which is met by any of `values`.
 #[derive(Debug, Clone)]
 pub struct Filter {
     /// The name of the column.
     pub column: String,
-    /// The values, numbers in decimal.
+    /// The values to accept: texts, numbers in decimal, or `None` for NULL.
     pub values: Vec<Option<String>>,
-    /// Whether the beginning of a text suffices.
+    /// True to accept all texts that start with one of the values.
     pub prefix: bool,
 }
 
-/// What to group.
+/// The rows to read, and how to group them.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// The first Unix time in microseconds, and the one after the last.
+    /// Start (inclusive) and end (exclusive), in Unix microseconds.
     pub span: (i64, i64),
     /// The columns to group by.
     pub by: Vec<String>,
     /// The rows to include; all filters must match.
     pub filters: Vec<Filter>,
-    /// Maximum number of groups; further ones are counted in `Answer::rest`.
+    /// Maximum number of groups. Rows that would need another group are counted in `Answer::rest`.
     pub most_groups: usize,
 }
 
@@ -74,18 +75,18 @@ impl Total {
     }
 }
 
-/// The groups, largest first, and the total of those beyond the limit.
+/// The groups, largest first, and the total of the rows beyond the limit.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The values of the columns of each group, and its total.
     pub groups: Vec<(Vec<Value>, Total)>,
     /// The total of the rows that are in no group.
     pub rest: Total,
-    /// The Unix times of the first and the last row, in microseconds.
+    /// The times of the oldest and the newest row that was counted, in Unix microseconds.
     pub seen: Option<(i64, i64)>,
 }
 
-/// Group the rows of the files of one table. Call `failed` for each file that cannot be read, and go on.
+/// Group the rows of a table's files. Call `failed` for each unreadable file, and continue with the next.
 pub fn group(
     files: &[PathBuf],
     message: &str,
@@ -139,7 +140,7 @@ pub(super) fn text(value: &ByteArray) -> String {
     String::from_utf8_lossy(&raw[..raw.len().min(MOST_TEXT)]).into_owned()
 }
 
-/// Batches of a required column of numbers.
+/// Reads a required integer column in batches.
 pub(super) struct Numbers {
     reader: ColumnReader,
     pub(super) values: Vec<i64>,
@@ -158,7 +159,7 @@ impl Numbers {
     }
 }
 
-/// The distinct values of a column over all files, with their numbers. Number 0 is NULL.
+/// The distinct values of a column in all files. A value's index in `values` is its code.
 struct Codes {
     ints: FxHashMap<i64, u32>,
     texts: FxHashMap<Vec<u8>, u32>,
@@ -206,7 +207,7 @@ impl Codes {
         code
     }
 
-    /// Replace `codes` with the numbers of the next batch of a column, which has `rows` rows.
+    /// Replace `codes` with those of the next `rows` rows of a column.
     fn read(&mut self, reader: &mut ColumnReader, rows: usize, codes: &mut Vec<u32>) -> Result<()> {
         codes.clear();
         let mut levels = Vec::new();
@@ -242,7 +243,7 @@ impl Codes {
     }
 }
 
-/// A filter, and for each number of its column whether it matches.
+/// A filter, and whether it accepts each code of its column.
 struct Test<'a> {
     at: usize,
     filter: &'a Filter,
@@ -354,7 +355,7 @@ impl Grouping<'_> {
     }
 }
 
-/// Return whether a row group may contain rows of the span; true if it has no statistics.
+/// Return whether a row group may contain rows within the span; true if it has no statistics.
 fn overlaps(group: &RowGroupMetaData, span: (i64, i64)) -> bool {
     let Some(Statistics::Int64(range)) = group.columns().first().and_then(|column| column.statistics())
     else {

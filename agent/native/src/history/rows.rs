@@ -1,4 +1,4 @@
-//! The rows of one hour that are not in a file yet.
+//! Buffers the rows of an hour until they are written to files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::history::schema::{DIGESTS, SAMPLES, SNAPSHOTS, STACKS, TEXTS};
 use crate::history::{Result, file};
 
-/// Maximum number of dictionary entries of which it is known that they are in a file of this hour. Beyond
-/// that, entries may be written again.
+/// Maximum number of keys to remember of dictionary entries that are already in a file of this hour. Beyond
+/// that, all keys are forgotten, and their entries may be written again.
 const MOST_KNOWN: usize = 100_000;
 
-/// The values that many rows share. A text is a number in `Texts`; 0 means NULL.
+/// Values that many rows share. Each text is represented by its number in `Texts`, NULL by 0.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// The texts, in the order of `schema::TEXTS`.
@@ -27,7 +27,7 @@ pub struct Shape {
 pub struct Row {
     /// The thread's id.
     pub tid: i32,
-    /// The position of the shape among those passed to `Hour::add`.
+    /// The index of the shape: among those passed to `Hour::add`, or, once added, in `Hour::shape_list`.
     pub shape: u32,
     /// The connection's id.
     pub connection: Option<i64>,
@@ -35,12 +35,12 @@ pub struct Row {
     pub blocker: Option<i64>,
 }
 
-/// One snapshot: its time in Unix microseconds, and the seconds that it stands for.
+/// One snapshot of a server.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// Unix time in microseconds.
     pub at: i64,
-    /// The seconds since the snapshot before.
+    /// The seconds that the snapshot stands for (docs/history.md).
     pub weight: f64,
     /// The busy threads.
     pub rows: Vec<Row>,
@@ -82,7 +82,7 @@ impl Texts {
     }
 }
 
-/// Dictionary entries that are not in a file of the hour yet, and the keys of those that are.
+/// Dictionary entries that are in no file of this hour yet, and the keys of those that are.
 #[derive(Debug)]
 struct Dictionary<K, V> {
     pending: FxHashMap<K, V>,
@@ -113,7 +113,7 @@ impl<K: std::hash::Hash + Eq + Clone, V> Dictionary<K, V> {
     }
 }
 
-/// The rows and dictionary entries of an hour that are not in a file yet.
+/// The rows and dictionary entries of an hour that have not been written yet.
 #[derive(Debug, Default)]
 pub struct Hour {
     texts: Texts,
@@ -157,12 +157,12 @@ impl Hour {
         self.digests.add(digest.to_owned(), digest.len() + text.len(), || text.to_owned());
     }
 
-    /// Return the number of rows that are not in a file yet.
+    /// Return the number of rows that have not been written yet.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Return whether there are no snapshots, not even one without busy threads.
+    /// Return whether there are no snapshots to write, including those without rows.
     pub fn is_empty(&self) -> bool {
         self.snapshots.is_empty()
     }
@@ -260,8 +260,8 @@ impl Hour {
         })
     }
 
-    /// Forget the rows: either they are in a file now, or they are given up. In the latter case, `written`
-    /// is false, and the dictionary entries are forgotten too.
+    /// Discard the rows, because they have been written or, if `written` is false, because they cannot be. In
+    /// the latter case, the dictionary entries and their keys are discarded too.
     pub fn clear(&mut self, written: bool) {
         self.rows = Vec::new();
         self.snapshots = Vec::new();
@@ -290,7 +290,7 @@ impl Hour {
         &self.shape_list[row.shape as usize]
     }
 
-    /// Return a value of its snapshot for each row.
+    /// Return, for each row, a value of the snapshot that contains it.
     fn each<T: Copy>(&self, value: impl Fn(&(i64, f64, u32, usize)) -> T) -> Vec<T> {
         self.snapshots.iter().flat_map(|one| std::iter::repeat_n(value(one), one.3)).collect()
     }

@@ -1,4 +1,5 @@
-//! The tables of the history. Readers rely on the names and types of the columns (docs/history.md).
+//! The schemas of the history's tables. Queries of users depend on the columns' names and types
+//! (docs/history.md).
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub const SAMPLES: &str = "message samples {
     OPTIONAL BYTE_ARRAY stack_trust (UTF8);
 }";
 
-/// The texts of a sample, in the order of the columns of `SAMPLES`.
+/// The optional text columns of `SAMPLES`, in the same order.
 pub const TEXTS: [&str; 10] = [
     "kind",
     "user",
@@ -40,7 +41,7 @@ pub const TEXTS: [&str; 10] = [
     "stack_trust",
 ];
 
-/// One row per snapshot, also of an idle server: the time that was observed.
+/// One row per snapshot, even if no thread was busy. The sum of the weights is the time observed.
 pub const SNAPSHOTS: &str = "message snapshots {
     REQUIRED INT64 taken_at (TIMESTAMP(MICROS,true));
     REQUIRED DOUBLE weight;

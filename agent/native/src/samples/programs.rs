@@ -14,7 +14,7 @@ use super::record::Account;
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
 use crate::perf_event;
-use crate::snapshot::bpf::visit;
+use crate::snapshot::iterator_link::visit;
 
 static ON_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oncpu.bpf.o"));
 static OFF_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offcpu.bpf.o"));

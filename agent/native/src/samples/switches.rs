@@ -1,8 +1,8 @@
 //! Measures waits by the context switches of a process's threads, for hosts that do not permit BPF.
 //!
-//! offcpu.bpf.c does the same in the kernel. Unlike there, wakeups are unknown: the time between a thread's
-//! wakeup and its arrival on a CPU counts as blocked. If records were lost, the time until the thread's next
-//! known event counts for the state in which the thread was before.
+//! offcpu.bpf.c does the same in the kernel. In contrast to it, this module does not see wakeups: the time
+//! between a thread's wakeup and its arrival on a CPU counts as blocked. If records were lost, the time until
+//! the thread's next known event is attributed to the last known state.
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +10,7 @@ use super::Place;
 use super::record::{Account, Mode, WaitEnd, WaitTime};
 use super::waits::Waits;
 
-/// Minimum duration of a wait that snapshots cannot miss, because several of them are taken meanwhile.
+/// Minimum duration of a wait that snapshots cannot miss, because several of them are taken during the wait.
 const CERTAIN_NS: u64 = 100_000_000;
 
 /// What happened to a thread.
@@ -95,8 +95,8 @@ impl Switches {
         self.threads.iter().filter(|(_, thread)| !thread.has_stack).map(|(tid, _)| *tid).collect()
     }
 
-    /// Apply the next event, in the order of time. Threads whose start is unknown are ignored: they have
-    /// exited, or the record was lost.
+    /// Apply the next event, in chronological order. Threads whose start is unknown are ignored: they have
+    /// exited, or the record of their start was lost.
     pub fn apply(&mut self, Timed { at, tid, event }: Timed, waits: &mut Waits) {
         if let Event::Starts(parent) = event {
             let mut thread = Thread::new(Mode::Runnable, at.max(self.began));
@@ -202,8 +202,8 @@ impl Thread {
         waits.settle(tid, name, &self.account, at);
     }
 
-    /// Report the wait. A snapshot captures a wait with a probability that is proportional to its duration: on
-    /// average, one wait in `interval / duration`. It captures no thread that was woken and waits for a CPU.
+    /// Report the wait. Snapshots capture a wait with a probability that is proportional to its duration: on
+    /// average, one wait in `interval / duration`. They capture no thread that was woken and waits for a CPU.
     /// Therefore, if stacks are also sampled, snapshots supply only the stacks of waits that they cannot miss.
     fn wait_ends(&self, tid: u32, interval: u64, waits: &mut Waits) {
         let Account { wait: ns, switches, .. } = self.account;

@@ -4,12 +4,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::iterator_link::{self, attach_to_process};
 use super::loader::{self, Loaded, Variant};
 use super::record::parse_all;
 use super::rotation::Rotation;
@@ -18,7 +18,6 @@ use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 use crate::pacing::Pacer;
-use crate::programs::owned;
 
 /// Size of one read(). The kernel returns at most one buffer of the seq_file, which has 8 pages.
 const READ_BYTES: usize = 64 * 1024;
@@ -95,7 +94,7 @@ impl BpfSource {
     pub fn new(pid: u32, variant: Variant, cached_program: Option<&[u8]>) -> Result<Self> {
         let entries = entries_for(thread_count(pid));
         let loaded = loader::load(variant, cached_program, entries)?;
-        let (link, single_process) = attach_to_process(&loaded, pid)?;
+        let (link, single_process) = attach_to_process(loaded.program.as_raw_fd(), pid)?;
         Ok(Self {
             cached_program: loaded.relocated.clone().or_else(|| cached_program.map(<[u8]>::to_vec)),
             loaded,
@@ -129,7 +128,7 @@ impl BpfSource {
         }
         let relocated = self.loaded.relocated.take();
         let mut loaded = loader::load(self.variant, self.cached_program.as_deref(), entries)?;
-        (self.link, self.single_process) = attach_to_process(&loaded, self.pid)?;
+        (self.link, self.single_process) = attach_to_process(loaded.program.as_raw_fd(), self.pid)?;
         loaded.relocated = relocated;
         (self.loaded, self.entries) = (loaded, entries);
         Ok(())
@@ -149,9 +148,7 @@ impl BpfSource {
     }
 
     fn start(link: RawFd) -> Result<File> {
-        // SAFETY: the descriptor of the link is open, and the call takes no pointers.
-        let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link) }).map_err(|error| failed(&error))?;
-        Ok(File::from(iterator))
+        iterator_link::start(link).map_err(|error| failed(&error))
     }
 
     /// Read until a part is full or the iteration has ended; return the number of bytes and whether it has
@@ -224,7 +221,7 @@ impl BpfSource {
     fn visit_one(&mut self, tid: u32, stacks: bool) -> Result<Option<RawThread>> {
         self.configure(Config { tid, stacks, ..ALONE })?;
         let link = if self.single_process {
-            match attach(self.loaded.program.as_raw_fd(), Some(LinkTask { tid, pid: 0 })) {
+            match iterator_link::attach_to_thread(self.loaded.program.as_raw_fd(), tid) {
                 Ok(link) => Some(link),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
                 Err(error) => return Err(Error::from_os(&error, "attaching to one thread", Kind::Bpf)),
@@ -379,53 +376,4 @@ fn thread_count(pid: u32) -> usize {
 
 fn failed(error: &io::Error) -> Error {
     Error::from_os(error, "running the task iterator", Kind::Bpf)
-}
-
-fn attach_to_process(loaded: &Loaded, pid: u32) -> Result<(OwnedFd, bool)> {
-    let program = loaded.program.as_raw_fd();
-    match attach(program, Some(LinkTask { tid: 0, pid })) {
-        Ok(link) => Ok((link, true)),
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-            Err(Error::new(Kind::Gone, format!("process {pid} does not exist")))
-        }
-        Err(_) => attach(program, None)
-            .map(|link| (link, false))
-            .map_err(|error| Error::from_os(&error, "attaching the task iterator", Kind::Bpf)),
-    }
-}
-
-#[derive(Clone, Copy)]
-struct LinkTask {
-    tid: u32,
-    pid: u32,
-}
-
-/// For each thread of process `pid`, run an iterator program that writes no records. If the kernel cannot
-/// limit the link to one process, the program runs for the threads of all processes. A process that has
-/// exited counts as one without threads.
-pub fn visit(program: RawFd, pid: u32) -> io::Result<()> {
-    let link = match attach(program, Some(LinkTask { tid: 0, pid })) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-        Err(_) => attach(program, None)?,
-        Ok(link) => link,
-    };
-    // SAFETY: the descriptor of the link is open, and the call takes no pointers.
-    let mut iterator = File::from(owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?);
-    io::copy(&mut iterator, &mut io::sink()).map(drop)
-}
-
-/// Attach an iterator program. libbpf-rs has no options for task iterators, so libbpf is called directly.
-fn attach(program: RawFd, task: Option<LinkTask>) -> io::Result<OwnedFd> {
-    let mut info = libbpf_sys::bpf_iter_link_info::default();
-    let mut options = libbpf_sys::bpf_link_create_opts {
-        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    if let Some(LinkTask { tid, pid }) = task {
-        info.task = libbpf_sys::bpf_iter_link_info__bindgen_ty_3 { tid, pid, pid_fd: 0 };
-        options.iter_info = &raw mut info;
-        options.iter_info_len = size_of::<libbpf_sys::bpf_iter_link_info>() as u32;
-    }
-    // SAFETY: `options` and the link info that it points to outlive the call.
-    owned(unsafe { libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_ITER, &raw const options) })
 }

@@ -2,6 +2,7 @@
 //! no threads; ptrace stops one thread at a time.
 
 pub mod bpf;
+pub mod iterator_link;
 pub mod loader;
 pub mod perf;
 pub mod plausible;

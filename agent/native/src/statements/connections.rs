@@ -66,7 +66,7 @@ impl Connections {
         Self { walk, nodes: Vec::new() }
     }
 
-    /// Return the address that each THD begins with; None if the catalog does not have it.
+    /// Return the address of the vtable, which each THD begins with; None if the catalog does not have it.
     pub fn vtable(&self) -> Option<u64> {
         match &self.walk {
             Walk::Arrays(arrays) => Some(arrays.table.wrapping_add(VTABLE)),

@@ -1,6 +1,6 @@
 //! Reads the commands that a server's connections execute, and their texts, from the server's memory.
 //!
-//! Everything that is read is untrusted: the number of connections and the length of each text are limited.
+//! The memory is untrusted, so the number of connections and the length of each text are limited.
 
 mod connections;
 mod digests;
@@ -15,7 +15,7 @@ pub use connections::{Arrays, Connections, Walk};
 use digests::Digests;
 
 use crate::arch::NATIVE;
-use crate::digest::{Context, Normalised};
+use crate::digest::{Context, Normalized};
 use crate::error::Result;
 use crate::memory::{self, number};
 
@@ -29,9 +29,9 @@ const TURNS: usize = 64;
 const SPAN: u64 = 128;
 /// Maximum bytes of a text.
 const MAX_TEXT: u64 = 4_096;
-/// Maximum bytes of a name, with the zero at its end.
+/// Maximum bytes of a name, including the zero at its end.
 const MAX_NAME: u64 = 400;
-/// Commands without a statement: COM_SLEEP, which waits for the next command, and COM_DAEMON.
+/// Numbers of the commands without a statement: COM_SLEEP (waits for the next command) and COM_DAEMON.
 const WITHOUT: [u64; 2] = [0, 29];
 const HANDLE_BYTES: usize = 8;
 const PAGE: u64 = 4096;
@@ -55,20 +55,20 @@ pub struct Layout {
     pub connection: Field,
     /// The number of the command.
     pub command: Field,
-    /// The number of the statement, which the server never uses again.
+    /// The query id, which the server never reuses.
     pub query: Field,
     /// The address of the text.
     pub text: Field,
     /// The length of the text.
     pub length: Field,
-    /// Offset of the pointer to the user's name; with two offsets, the first member is a pointer to the
-    /// structure with the second one.
+    /// Offset of the pointer to the user's name. If there are two offsets, the first is that of a pointer to a
+    /// structure, and the second is the offset in that structure.
     pub user: Vec<u64>,
     /// The same for the name of the default schema.
     pub schema: Vec<u64>,
 }
 
-/// A command that a connection executes. If it is equal at two times, it is the same command.
+/// A command that a connection executes. Two equal values stand for the same execution of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Command {
     /// The address of the connection.
@@ -77,7 +77,7 @@ pub struct Command {
     pub connection: u64,
     /// The number of the command.
     pub number: u64,
-    /// The number of the statement.
+    /// The query id.
     pub query: u64,
     /// The address of the text.
     pub start: u64,
@@ -91,7 +91,7 @@ pub struct Details {
     /// The text, at most 4,096 bytes, if requested. It contains literals.
     pub text: Option<Vec<u8>>,
     /// The normalized text.
-    pub digest: Option<Arc<Normalised>>,
+    pub digest: Option<Arc<Normalized>>,
     /// The user.
     pub user: Option<String>,
     /// The default schema.
@@ -121,12 +121,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Read the ranges; None for one that is not mapped.
+    /// Read the ranges. Return None for each range that is not mapped.
     fn read(&self, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>> {
         memory::read_many(self.pid, places)
     }
 
-    /// Read as many bytes as are mapped from `address` on.
+    /// Read the bytes from `address` on, as far as they are mapped.
     fn prefix(&self, address: u64, bytes: usize) -> Vec<u8> {
         memory::read_some(self.pid, address, bytes).unwrap_or_default()
     }
@@ -211,7 +211,7 @@ impl Reader {
         Ok(descriptors.collect())
     }
 
-    /// Choose the connections that executed a command during the scan; return the ids of their threads.
+    /// Choose the connections that executed a command during the scan, and return the ids of their threads.
     /// `known` returns whether the server has a thread with this id.
     ///
     /// A thread that seems to execute several commands is omitted.
@@ -235,8 +235,8 @@ impl Reader {
         self.chosen.truncate(MAX_COMMANDS);
     }
 
-    /// Return the commands that the chosen connections execute now, by thread id. Connections that have ended
-    /// since, or that another thread serves, are omitted.
+    /// Return the current commands of the chosen connections, by thread id. Connections that have ended or are
+    /// served by another thread are omitted.
     ///
     /// Errors: `Gone`, `Rights`.
     pub fn commands(&self) -> Result<Vec<(u32, Command)>> {
@@ -342,8 +342,8 @@ impl Reader {
     }
 }
 
-/// Return the fewest ranges that contain all fields without long gaps, by offset. The kernel takes about as long
-/// for each range as for a hundred bytes.
+/// Return the fewest ranges that contain all fields without long gaps, by offset. For the kernel, another range
+/// costs about as much as a hundred more bytes.
 fn spans(fields: &[Field]) -> Vec<Field> {
     let mut fields = fields.to_vec();
     fields.sort_by_key(|field| field.offset);
@@ -377,8 +377,8 @@ fn only_of_their_thread<T>(entries: Vec<T>, tid: impl Fn(&T) -> u32) -> Vec<T> {
     entries.into_iter().filter(|entry| tid(entry) != 0 && times[&tid(entry)] == 1).collect()
 }
 
-/// Return the ids in the descriptors of threads; 0 for one that is unknown. The offset of the id is the first
-/// one with ids of which most are `known`: new threads may not be known yet.
+/// Return the ids in the descriptors of threads; 0 for each unknown id. The offset of the id is the first at
+/// which most ids are `known`: new threads may not be known yet.
 fn thread_ids(descriptors: &[Vec<u8>], known: impl Fn(u32) -> bool) -> Vec<u32> {
     let ids_at = |at: usize| {
         descriptors.iter().map(move |bytes| bytes.get(at..at + 4).map_or(0, |id| number(id) as u32))

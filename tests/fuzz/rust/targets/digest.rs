@@ -1,7 +1,7 @@
 //! Fuzzes the normalization of SQL statements. The first byte selects the context.
 #![no_main]
 
-use _native::digest::{Context, Words, cut, normalise};
+use _native::digest::{Context, Words, cut, normalize};
 use innoscope_fuzz::within_limits;
 use libfuzzer_sys::fuzz_target;
 
@@ -24,15 +24,15 @@ fuzz_target!(|data: &[u8]| {
         certain: first & 2 != 0,
     };
     within_limits(|| {
-        let text = normalise(statement, context);
+        let text = normalize(statement, context);
         assert!(text.len() <= MAX_TEXT);
         assert!(!text.contains(char::is_control));
         assert!(cut(text, 50).chars().count() <= 50);
     });
     // A string at the end is hidden whatever comes before it, unless a string, a name or a comment is open.
     let opens = |byte: &u8| matches!(byte, b'\'' | b'"' | b'`' | b'/' | b'#' | b'-' | 0x80..);
-    if !statement.iter().any(opens) && !normalise(statement, context).contains(SECRET) {
+    if !statement.iter().any(opens) && !normalize(statement, context).contains(SECRET) {
         let whole = [statement, b" '", SECRET.as_bytes()].concat();
-        assert!(!normalise(&whole, context).contains(SECRET));
+        assert!(!normalize(&whole, context).contains(SECRET));
     }
 });

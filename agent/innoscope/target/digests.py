@@ -1,4 +1,4 @@
-"""Normalize SQL statements, so that literals never leave the process that reads them (docs/digests.md)."""
+"""Normalize SQL statements, so that their literals can be discarded (docs/digests.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Final, NamedTuple
 
-from innoscope._native import normalise
+from innoscope import _native
 
 #: Maximum length of a normalized text in characters.
 MAX_CHARS: Final = 1_024
@@ -51,10 +51,20 @@ def digest(
     Otherwise, the text ends at the first place where another mode could give a different literal.
     """
     server = rules(flavour, version)
-    texts = normalise(
+    texts = _native.normalize(
         statement, max_chars=max_chars, version=server.version, mysql_9=server.mysql_9, certain=certain
     )
-    return of_normalised(*texts)
+    return of_normalized(*texts)
+
+
+def without_literals(statement: str, *, flavour: str = "mysql", version: tuple[int, ...] = ()) -> str:
+    """Return the text of a statement's digest. The session's mode and character set are unknown."""
+    return digest(statement.encode(errors="replace"), flavour=flavour, version=version).text
+
+
+def is_unfinished(statement: str) -> bool:
+    """Return whether a statement ends within a string, a quoted name or a comment, or might do so."""
+    return _native.is_unfinished(statement.encode(errors="replace"))
 
 
 def rules(flavour: str, version: tuple[int, ...]) -> Rules:
@@ -67,9 +77,14 @@ def rules(flavour: str, version: tuple[int, ...]) -> Rules:
     return Rules(major * 10_000 + minor * 100 + patch, mysql_9=version > _MYSQL_8)
 
 
-def of_normalised(text: str, newest: str) -> Digest:
+def of_normalized(text: str, newest: str) -> Digest:
     """Return the digest of a statement by its text and its text by the rules of MySQL 9."""
-    return Digest(blake2s(newest.encode(), digest_size=_ID_BYTES).hexdigest(), text)
+    return Digest(digest_id(newest), text)
+
+
+def digest_id(newest: str) -> str:
+    """Return the id of a digest by its complete text by the rules of MySQL 9."""
+    return blake2s(newest.encode(), digest_size=_ID_BYTES).hexdigest()
 
 
 class SharedDigests:
@@ -86,10 +101,10 @@ class SharedDigests:
         return len(self._digests)
 
     def digest(self, texts: tuple[str, str]) -> Digest:
-        """Return the digest with these arguments of ``of_normalised``."""
+        """Return the digest with these arguments of ``of_normalized``."""
         found = self._digests.get(texts)
         if found is None:
             if len(self._digests) >= self._most:
                 self._digests.clear()
-            found = self._digests[texts] = of_normalised(*texts)
+            found = self._digests[texts] = of_normalized(*texts)
         return found
