@@ -8,7 +8,7 @@ stated otherwise; times are nanoseconds; sizes are bytes. Failures are raised as
 from collections.abc import Container, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 class NativeError(Exception):
     """A failure of the Rust core. ``native_errors.failure`` returns its ``args`` as kind, detail and remedy.
@@ -432,6 +432,18 @@ def pack_payload(path: str, about: bytes, layout: bytes) -> bytes:
 def pack_seal(build_id: str, compressed: bytes, unpacked: int) -> bytes:
     """Return the pack with this compressed payload; ``unpacked`` is the payload's size before compression."""
 
+HostFeature: TypeAlias = Literal[
+    "bpf",
+    "bpf-nosleep",
+    "procfs",
+    "perf",
+    "profile-bpf",
+    "profile-perf",
+    "profile-waits-perf",
+    "uprobe-links",
+    "ptrace",
+]
+
 @final
 class Feature:
     """The result of testing a feature on this host. ``detail`` is the evidence, or the reason for failure."""
@@ -440,32 +452,17 @@ class Feature:
     detail: str
     def __init__(self, works: bool, detail: str) -> None: ...
 
-def probe_bpf() -> Feature:
-    """Test whether the sleepable snapshot program can be loaded and run on this process."""
+def detect(feature: HostFeature) -> Feature:
+    """Test a feature on this host. Raise OSError or NativeError if the test itself fails.
 
-def probe_bpf_nosleep() -> Feature:
-    """Test whether the snapshot program that is not sleepable can be loaded and run on this process."""
-
-def probe_procfs() -> Feature:
-    """Test whether the threads of this process can be copied by reading /proc."""
-
-def probe_perf() -> Feature:
-    """Test whether perf events can sample the user registers and stack of a thread of this process."""
-
-def probe_profile_bpf() -> Feature:
-    """Test whether BPF can profile the CPU time of this process."""
-
-def probe_profile_perf() -> Feature:
-    """Test whether perf events can profile the CPU time of this process."""
-
-def probe_profile_waits_perf() -> Feature:
-    """Test whether perf events can profile the waits of this process."""
-
-def probe_uprobe_links() -> Feature:
-    """Test whether BPF links for uprobes count the calls of all threads on this kernel."""
-
-def probe_ptrace() -> Feature:
-    """Test whether a child process can be seized, interrupted and detached with ptrace."""
+    - ``bpf``, ``bpf-nosleep``: load and run the sleepable or the other snapshot program on this process
+    - ``procfs``: copy the threads of this process by reading /proc
+    - ``perf``: sample the user registers and the stack of a thread with a perf event
+    - ``profile-bpf``, ``profile-perf``: profile the CPU time of this process by BPF or by perf events
+    - ``profile-waits-perf``: profile the waits of this process by perf events
+    - ``uprobe-links``: count the calls of all threads with a BPF link for uprobes
+    - ``ptrace``: seize, interrupt and detach a child process
+    """
 
 class PprofSample(Protocol):
     """A stack in a profile. Frames are innermost first."""

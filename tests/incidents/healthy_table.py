@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from generated_page import generated, with_generated
 from incidents.counted import Counted
 from incidents.healthy import false_alarms, results
 from incidents.healthy_loads import LOADS, SERVERS, TRUTHS
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from incidents.healthy_loads import Healthy
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "healthy-loads.md"
-BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _ROW = re.compile(r"^\| ([\w-]+) \|.*$", re.M)
 
 
@@ -35,17 +35,14 @@ def main() -> int:
     if missing:
         print(f"no result of {', '.join(missing)}: python -m incidents.healthy", file=sys.stderr)
         return 1
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
     made = "\n".join([*_truths(), "", *_loads(rows)])
-    PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}")
+    PAGE.write_text(with_generated(page, made))
     return 0
 
 
 def kept_rows(page: str) -> dict[str, str]:
     """Return the rows of the page's table, by load."""
-    _, _, made = page.partition(BEGIN)
-    return {found[1]: found[0] for found in _ROW.finditer(made)}
+    return {found[1]: found[0] for found in _ROW.finditer(generated(page))}
 
 
 def _truths() -> list[str]:

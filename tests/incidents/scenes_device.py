@@ -72,7 +72,6 @@ def _crowded(server: Server) -> Iterator[None]:
 
 #: Number of concurrent copies, each of which locks all rows of a table.
 _COPIES: Final = 15
-_ROWS: Final = 22_000
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from generated_page import generated, with_generated
 from incidents import lab_results as store
 from incidents.all_incidents import BY_NAME
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from incidents.lab_results import Line
 
 PAGE = Path(__file__).parents[2] / "docs" / "incidents.md"
-BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 #: Maximum length of the evidence in a table row, in characters.
 _EVIDENCE = 180
 #: A row of one of the tables, whose first cell is the incident's name.
@@ -36,14 +36,13 @@ def main() -> int:
     if missing:
         print(f"no result of {', '.join(missing)}: python -m incidents.run", file=sys.stderr)
         return 1
-    PAGE.write_text(with_tables(page, "\n".join(tables(rows, cures))))
+    PAGE.write_text(with_generated(page, "\n".join(tables(rows, cures))))
     return 0
 
 
 def kept_rows(page: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the rows of the page's two tables, by incident."""
-    _, _, made = page.partition(BEGIN)
-    incidents, _, cures = made.partition("| incident | cure |")
+    incidents, _, cures = generated(page).partition("| incident | cure |")
     return _by_name(incidents), _by_name(cures)
 
 
@@ -56,13 +55,6 @@ def by_incident(lines: Iterable[Line]) -> dict[str, list[Line]]:
     for line in lines:
         found.setdefault(line["incident"], []).append(line)
     return found
-
-
-def with_tables(page: str, made: str) -> str:
-    """Replace the text between the page's markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
 def tables(rows: Mapping[str, str], cures: Mapping[str, str]) -> Iterator[str]:

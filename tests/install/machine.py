@@ -90,20 +90,6 @@ class Machine:
         """Return the value of a property of a systemd unit."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
-    def outer_pid(self, unit: str) -> int:
-        """Return the pid that a unit's main process has on the host."""
-        inner = self.show(unit, "MainPID")
-        for status in Path("/proc").glob("[0-9]*/status"):
-            try:
-                ids = next(
-                    line for line in status.read_text().splitlines() if line.startswith("NSpid:")
-                ).split()[1:]
-                if ids[1:] == [inner] and (status.parent / "ns/pid").readlink() == self._pid_namespace:
-                    return int(ids[0])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        raise AssertionError(f"{unit} has no process:\n{self.journal(unit)}")
-
     def journal(self, unit: str) -> str:
         """Return the lines of the machine's journal about a systemd unit."""
         return self.run("journalctl", "--no-pager", f"--unit={unit}", check=False)
@@ -118,10 +104,6 @@ class Machine:
         """Return all paths on the machine's disk, with type, mode and owner."""
         listed = self.run("find", "/", "-xdev", "-printf", "%y %m %u:%g %p\\n")
         return set(listed.splitlines())
-
-    @property
-    def _pid_namespace(self) -> Path:
-        return Path(f"/proc/{self.pid}/ns/pid").readlink()
 
     def _inside(self) -> Sequence[str]:
         spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd")

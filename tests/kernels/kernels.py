@@ -79,7 +79,6 @@ VARIANTS = {
         Variant("cgroup-v1", "cgroup version 1"),
     )
 }
-_DENYING = ("seccomp", "lockdown", "no-btf")
 #: The kernels on which each variant runs.
 RUNS = (
     *((kernel, DEFAULT) for kernel in KERNELS),

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from generated_page import with_generated
 from kernels import results
 from kernels.kernels import DERIVED, MACHINES, RUNS, VARIANTS
 from snapshot_methods import STOPPING_NOTHING
@@ -16,20 +17,12 @@ if TYPE_CHECKING:
     from kernels.results import Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
-BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _MISSING = "not run"
 
 
 def main() -> int:
-    PAGE.write_text(with_tables(PAGE.read_text(), "\n".join(tables())))
+    PAGE.write_text(with_generated(PAGE.read_text(), "\n".join(tables())))
     return 0
-
-
-def with_tables(page: str, made: str) -> str:
-    """Return the page with the text between its markers replaced by ``made``."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
 def tables() -> Iterator[str]:

@@ -22,8 +22,6 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ADDRESSES = 2_000
-
 
 def file(path: str) -> list[object]:
     """Read everything that discovery, symbol packs and probes need from a file."""

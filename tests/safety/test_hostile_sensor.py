@@ -26,23 +26,6 @@ ANSWER_S = 1.0
 SENSOR_BYTES = 256 << 20
 SECONDS = count(quick=8, full=20)
 _COLLECTORS = ("process", "memory", "probes", "waits")
-#: A program that maps a file as code, as a server maps a library. The sensor accepts it as a server.
-_MAPPING = """
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
-int main(int count, char **arguments)
-{
-    int file = open(arguments[1], O_RDONLY);
-    if (mmap(0, 1 << 20, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED)
-        return 1;
-    puts("mapped");
-    fflush(stdout);
-    for (;;)
-        pause();
-}
-"""
 
 
 @contextmanager

@@ -90,12 +90,12 @@ def test_each_failure_of_a_host_has_a_remedy(
 @pytest.mark.parametrize(
     ("works", "status", "words"),
     [
-        ({"probe_profile_bpf", "probe_profile_perf"}, Status.OK, "bpf works"),
-        ({"probe_profile_perf", "probe_profile_waits_perf"}, Status.WARN, "; --off-cpu: probe_profile_waits"),
+        ({"profile-bpf", "profile-perf"}, Status.OK, "bpf works"),
+        ({"profile-perf", "profile-waits-perf"}, Status.WARN, "; --off-cpu: profile-waits"),
         (
-            {"probe_profile_perf"},
+            {"profile-perf"},
             Status.WARN,
-            "perf works: probe_profile_perf tried; --off-cpu does not work",
+            "perf works: profile-perf tried; --off-cpu does not work",
         ),
         (set(), Status.WARN, "perf does not work"),
     ],
@@ -267,6 +267,6 @@ def test_uprobes_say_whether_the_sensor_needs_sys_admin(
     check = host.uprobes(write({"proc/self/status": f"CapEff:\t{effective}\n", **files}))
 
     assert (check.status, words in check.detail) == (status, True)
-    assert "probe_uprobe_links tried" in check.detail
+    assert "uprobe-links tried" in check.detail
     if words.endswith("does not have"):
         assert check.remedy == capabilities.REMEDY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from generated_page import with_generated
 from kernels import results, table
 from kernels.kernels import DERIVED, KERNELS, RUNS, VARIANTS
 
@@ -9,7 +10,7 @@ from kernels.kernels import DERIVED, KERNELS, RUNS, VARIANTS
 def test_page_is_up_to_date() -> None:
     page = table.PAGE.read_text()
 
-    assert page == table.with_tables(page, "\n".join(table.tables())), (
+    assert page == with_generated(page, "\n".join(table.tables())), (
         "run: PYTHONPATH=tests python -m kernels.table"
     )
 

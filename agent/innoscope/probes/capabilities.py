@@ -19,7 +19,7 @@ REMEDY: Final = (
 
 def explain(error: NoRights) -> NoRights:
     """Return an error that explains that this kernel lacks uprobe links, or ``error`` if it has them."""
-    links = _native.probe_uprobe_links()
+    links = _native.detect("uprobe-links")
     if links.works:
         return error
     return NoRights(

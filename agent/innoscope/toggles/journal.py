@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.common.folders import sync
 from innoscope.toggles import journal_format as lines
 from innoscope.toggles.model import Refused
-from innoscope.toggles.paths import make_private, state_folder, sync
+from innoscope.toggles.paths import make_private, state_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -84,7 +84,8 @@ def find_all(
     known = [name for name in names if name in symbols.places]
     described, by = _describe(target, symbols, known, gdb) if known else ({}, "")
     image = Image(target.pid)
-    table = _table(image) if len(described) < len(names) else {}
+    missing = len(described) < len(names)
+    table = tables.system_variables(image, memory_catalog.load().tables.variables) if missing else {}
 
     def find(setting: Setting) -> Resolved:
         if setting.name in symbols.places:
@@ -253,7 +254,3 @@ def check_place(name: str, place: Resolved, image: Image) -> None:
         raise Refused(
             f"{name} at {place.address:#x} is not in the executable's writable memory", remedy=_NOT_SAFE
         )
-
-
-def _table(image: Image) -> Mapping[str, tables.Variable]:
-    return tables.system_variables(image, memory_catalog.load().tables.variables)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from innoscope.common.folders import sync
 from innoscope.target.proc import ProcFs
 
 
@@ -18,15 +19,6 @@ def make_private(folder: Path) -> None:
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
         sync(missing.parent)
-
-
-def sync(folder: Path) -> None:
-    """Flush the folder to disk, so that new files in it survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def boot_id() -> str:

@@ -1,5 +1,6 @@
-//! The part of the Python interface that tests what this host supports; agent/innoscope/_native.pyi documents it.
+//! The part of the Python interface that detects features of this host; agent/innoscope/_native.pyi documents it.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::probe;
@@ -18,67 +19,26 @@ impl Feature {
     }
 }
 
-/// Test a feature of this host without holding the GIL.
-fn test(py: Python<'_>, feature: fn() -> (bool, String)) -> Feature {
-    let (works, detail) = py.detach(feature);
-    Feature { works, detail }
-}
-
 #[pyfunction]
-fn probe_bpf(py: Python<'_>) -> Feature {
-    test(py, || probe::bpf(true))
+fn detect(py: Python<'_>, feature: &str) -> PyResult<Feature> {
+    let test: fn() -> (bool, String) = match feature {
+        "bpf" => || probe::bpf(true),
+        "bpf-nosleep" => || probe::bpf(false),
+        "procfs" => probe::procfs,
+        "perf" => probe::perf,
+        "profile-bpf" => probe::profile_bpf,
+        "profile-perf" => probe::profile_perf,
+        "profile-waits-perf" => probe::profile_waits_perf,
+        "uprobe-links" => probe::uprobe_links,
+        "ptrace" => probe::ptrace,
+        other => return Err(PyValueError::new_err(format!("unknown feature {other:?}"))),
+    };
+    let (works, detail) = py.detach(test);
+    Ok(Feature { works, detail })
 }
 
-#[pyfunction]
-fn probe_bpf_nosleep(py: Python<'_>) -> Feature {
-    test(py, || probe::bpf(false))
-}
-
-#[pyfunction]
-fn probe_procfs(py: Python<'_>) -> Feature {
-    test(py, probe::procfs)
-}
-
-#[pyfunction]
-fn probe_perf(py: Python<'_>) -> Feature {
-    test(py, probe::perf)
-}
-
-#[pyfunction]
-fn probe_profile_bpf(py: Python<'_>) -> Feature {
-    test(py, probe::profile_bpf)
-}
-
-#[pyfunction]
-fn probe_profile_perf(py: Python<'_>) -> Feature {
-    test(py, probe::profile_perf)
-}
-
-#[pyfunction]
-fn probe_profile_waits_perf(py: Python<'_>) -> Feature {
-    test(py, probe::profile_waits_perf)
-}
-
-#[pyfunction]
-fn probe_ptrace(py: Python<'_>) -> Feature {
-    test(py, probe::ptrace)
-}
-
-#[pyfunction]
-fn probe_uprobe_links(py: Python<'_>) -> Feature {
-    test(py, probe::uprobe_links)
-}
-
-/// Add these classes and functions to `innoscope._native`.
+/// Add this class and function to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Feature>()?;
-    module.add_function(wrap_pyfunction!(probe_bpf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_bpf_nosleep, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_procfs, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_perf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_profile_bpf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_profile_perf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_profile_waits_perf, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_ptrace, module)?)?;
-    module.add_function(wrap_pyfunction!(probe_uprobe_links, module)?)
+    module.add_function(wrap_pyfunction!(detect, module)?)
 }

@@ -101,15 +101,11 @@ def command(
         _check(found)
         return
     if push_once:
-        _push_once(found)
+        console.lines(agent_push_once.push_once(found))
         return
     logs.set_up(found.log.format, found.log.level)
 
     run(found)
-
-
-def _push_once(found: Config) -> None:
-    console.lines(agent_push_once.push_once(found))
 
 
 def _check(found: Config) -> None:

@@ -190,12 +190,8 @@ def _list(target: Target, sources: Sources, as_json: bool) -> None:
         finite = {name: number for name, number in values.items() if number is None or math.isfinite(number)}
         console.document(finite)
         return
-    rows = [(name, _shown(number)) for name, number in values.items() if number is not None]
+    rows = [(name, shown(number)) for name, number in values.items() if number is not None]
     console.lines(table(("NAME", "NOW"), rows, right=frozenset({"NOW"}), width=terminal_width()))
     console.lines(("", "And:"))
     for kind, there_are in known():
         console.line(f"  {kind}: {', '.join(there_are)}")
-
-
-def _shown(number: float) -> str:
-    return shown(number)

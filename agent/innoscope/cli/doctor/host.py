@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, fail, ok, warn
@@ -17,8 +17,8 @@ from innoscope.target.native_errors import RUN_AS_ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Methods that copy stacks without stopping threads, best first, each with the function that tests it.
-_SNAPSHOT_PROBES = {"bpf": "probe_bpf", "bpf-nosleep": "probe_bpf_nosleep", "procfs": "probe_procfs"}
+#: Methods that copy stacks without stopping threads, best first.
+_SNAPSHOT_METHODS: Final[tuple[_native.HostFeature, ...]] = ("bpf", "bpf-nosleep", "procfs")
 #: Capabilities and their bits in CapEff, from include/uapi/linux/capability.h.
 _CAPABILITIES = {
     "CAP_SYS_PTRACE": 19,
@@ -127,8 +127,8 @@ def debuginfod(host: Host) -> Check:
 def snapshots(host: Host) -> Check:
     """Find the first method that copies stacks of this process without stopping its threads."""
     reasons: list[str] = []
-    for method, probe in _SNAPSHOT_PROBES.items():
-        tried = _try(probe)
+    for method in _SNAPSHOT_METHODS:
+        tried = _try(method)
         if tried.works:
             return ok(
                 SNAPSHOTS, "; ".join([f"{method} works without stopping threads: {tried.detail}", *reasons])
@@ -139,7 +139,7 @@ def snapshots(host: Host) -> Check:
 
 def perf(host: Host) -> Check:
     """Check that perf events can sample the registers and the stack of a running thread."""
-    tried = _try("probe_perf")
+    tried = _try("perf")
     if tried.works:
         return ok("perf events", tried.detail)
     paranoid = host.read("proc/sys/kernel/perf_event_paranoid")
@@ -155,8 +155,8 @@ def profiles(_host: Host) -> Check:
     by_bpf = _profile_by_bpf()
     if by_bpf.works:
         return ok("profiles", f"bpf works: {by_bpf.detail}")
-    by_perf = _try("probe_profile_perf")
-    waits = _try("probe_profile_waits_perf")
+    by_perf = _try("profile-perf")
+    waits = _try("profile-waits-perf")
     no_bpf = f"bpf does not work: {by_bpf.detail}"
     if not by_perf.works:
         return warn("profiles", f"{no_bpf}; perf does not work: {by_perf.detail}", RUN_AS_ROOT)
@@ -169,12 +169,12 @@ def _profile_by_bpf() -> _native.Feature:
         require_host_pids("profile")
     except KernelUnable as error:
         return _native.Feature(False, error.what)
-    return _try("probe_profile_bpf")
+    return _try("profile-bpf")
 
 
 def uprobes(host: Host) -> Check:
     """Check whether probes can use BPF links. Otherwise they use perf events, which need CAP_SYS_ADMIN."""
-    tried = _try("probe_uprobe_links")
+    tried = _try("uprobe-links")
     if tried.works:
         return ok("uprobes", f"BPF links work, without CAP_SYS_ADMIN: {tried.detail}")
     if rights(host).status is not Status.OK:
@@ -187,7 +187,7 @@ def uprobes(host: Host) -> Check:
 
 def ptrace(host: Host) -> Check:
     """Test ptrace on a child process. Only ``--method ptrace`` uses it; it stops each thread."""
-    tried = _try("probe_ptrace")
+    tried = _try("ptrace")
     if tried.works:
         return ok(PTRACE, tried.detail)
     scope = host.read("proc/sys/kernel/yama/ptrace_scope")
@@ -199,21 +199,10 @@ def ptrace(host: Host) -> Check:
     )
 
 
-def _try(probe: str) -> _native.Feature:
-    """Run a feature test of the Rust core; an exception counts as a failure."""
-    probes = {
-        "probe_bpf": _native.probe_bpf,
-        "probe_bpf_nosleep": _native.probe_bpf_nosleep,
-        "probe_procfs": _native.probe_procfs,
-        "probe_perf": _native.probe_perf,
-        "probe_profile_bpf": _native.probe_profile_bpf,
-        "probe_profile_perf": _native.probe_profile_perf,
-        "probe_profile_waits_perf": _native.probe_profile_waits_perf,
-        "probe_ptrace": _native.probe_ptrace,
-        "probe_uprobe_links": _native.probe_uprobe_links,
-    }
+def _try(feature: _native.HostFeature) -> _native.Feature:
+    """Detect a feature; an exception counts as a failure."""
     try:
-        return probes[probe]()
+        return _native.detect(feature)
     except (OSError, _native.NativeError) as error:
         return _native.Feature(False, str(error))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope._native import HistoryHour, NativeError, history_check, history_merge
 from innoscope.common.errors import CannotWrite
+from innoscope.common.folders import sync
 from innoscope.sampling.sessions import files
 from innoscope.sampling.sessions.files import HIDDEN, HOUR_S, TABLES, Part
 from innoscope.sampling.sessions.model import stack_id
@@ -283,12 +284,12 @@ class HistoryStore:
 
     def _publish(self, partial: Path) -> bool:
         """Rename a complete folder, which makes it valid. Return whether the new name was synced to disk."""
-        _sync(partial)
+        sync(partial)
         self._step("rename")
         partial.rename(self.folder / partial.name.removeprefix(HIDDEN))
         self._step("sync")
         try:
-            _sync(self.folder)
+            sync(self.folder)
         except OSError as error:  # the samples must not be written again
             self._failed("cannot write the history", error)
             return False
@@ -352,11 +353,3 @@ def _size(part: Part) -> int:
     with suppress(OSError):
         return part.bytes
     return 0
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
