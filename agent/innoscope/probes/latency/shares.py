@@ -1,4 +1,4 @@
-"""Compute what the latency of statements, its variance and its p99 consist of.
+"""Compute what the latency of statements, its variance and its p99 consist of (docs/latency.md).
 
 The decomposition of the variance follows the idea of VProfiler (J. Huang, B. Mozafari, T. F. Wenisch:
 Statistical Analysis of Latency Through Semantic Profiling, EuroSys 2017, doi:10.1145/3064176.3064179): the
