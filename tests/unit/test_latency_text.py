@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,9 +14,13 @@ from innoscope.probes.catalog import default_catalog
 from innoscope.probes.latency import document, text
 from innoscope.probes.latency.model import NO_STACK, LatencyResult
 from innoscope.probes.latency.run import affordable_stacks, choose_every, refusal
-from innoscope.probes.latency.shares import Statement
+from innoscope.probes.latency.sampler import times
+from innoscope.probes.latency.shares import Stack, Statement
 from innoscope.probes.trace.costs import Cost
 from unit.snapshots import target
+
+if TYPE_CHECKING:
+    from innoscope._native import SampledStatement
 
 MS = 1_000_000
 COST = Cost(call_s=10e-6, stack_s=20e-6, cpus=2)
@@ -92,6 +97,25 @@ def test_notes_state_what_is_missing() -> None:
     assert lines[-1].startswith("note: no sampled statement ended")
 
 
+def test_the_stacks_of_slow_statements_are_shown_on_request() -> None:
+    lock, write = (
+        Stack("row_lock", ("lock_wait", "row_upd_step")),
+        Stack("redo_write_wait", ("log_write_up_to",)),
+    )
+    fast = Statement("d2", 2 * MS, {"redo_write_wait": 2 * MS}, {write: 2 * MS})
+    slow = Statement("d1", 80 * MS, {"row_lock": 80 * MS}, {lock: 60 * MS, write: 20 * MS})
+    made = seen(*[fast] * 98, slow, slow)
+    assert not any("lock_wait" in line for line in shown(made))
+    lines = list(text.lines(made, target(), stacks=True))
+    assert [line.split() for line in lines[-2:]] == [
+        ["60.000", "row", "lock", "lock_wait,row_upd_step"],
+        ["20.000", "redo", "write", "wait", "log_write_up_to"],
+    ]
+    assert list(text.lines(made, target(), 1, stacks=True))[-1] == "… 1 more stacks"
+    found = json.loads(document.line(made, target()))["stacks"]
+    assert found[0] == {"wait": "row_lock", "ns": 60 * MS, "functions": ["lock_wait", "row_upd_step"]}
+
+
 def test_equal_statements_have_no_excess() -> None:
     lines = shown(seen(*MIX[:190]))
     assert "p99 is 1.00 ms, and all statements took equally long" in lines
@@ -114,14 +138,35 @@ def test_the_document_has_all_shares() -> None:
     assert json.loads(document.line(seen(), target()))["latency"] is None
 
 
+@dataclass
+class Taken:
+    """The times of a sampled statement."""
+
+    began: int
+    ended: int
+    blocked_ns: int
+    runnable_ns: int
+
+
+def test_the_times_of_a_statement_add_up_to_its_duration() -> None:
+    stacks = {Stack("row_lock", ("a",)): 30, Stack("row_lock", ("b",)): 10, Stack(NO_STACK, ()): 5}
+    taken = cast("SampledStatement", Taken(began=100, ended=200, blocked_ns=45, runnable_ns=15))
+    assert times(taken, stacks) == {"on_cpu": 40, "runnable": 15, "row_lock": 40, NO_STACK: 5}
+    taken = cast("SampledStatement", Taken(began=100, ended=150, blocked_ns=45, runnable_ns=15))
+    assert sum(times(taken, stacks).values()) == 50, "the last wait ended a moment later"
+    taken = cast("SampledStatement", Taken(began=100, ended=150, blocked_ns=0, runnable_ns=0))
+    assert times(taken, {}) == {"on_cpu": 50}
+
+
 def test_fewer_statements_are_sampled_if_their_stacks_would_exceed_the_budget() -> None:
     assert affordable_stacks(COST, rate=0, budget=0.01) == pytest.approx(1_000)
     assert affordable_stacks(COST, rate=1_500, budget=0.01) == pytest.approx(250)
     assert affordable_stacks(COST, rate=5_000, budget=0.01) == 10
-    assert choose_every(rate=500, waits=2, stacks_per_s=1_000) == 1
-    assert choose_every(rate=1_200, waits=5, stacks_per_s=1_000) == 6
-    assert choose_every(rate=0, waits=0, stacks_per_s=10) == 1
-    assert choose_every(rate=50_000, waits=0, stacks_per_s=2_000) == 50
+    assert choose_every(500, waits=2, stacks_per_s=1_000, seconds=10) == 1
+    assert choose_every(1_200, waits=5, stacks_per_s=1_000, seconds=10) == 6
+    assert choose_every(0, waits=0, stacks_per_s=10, seconds=10) == 1
+    assert choose_every(50_000, waits=0, stacks_per_s=2_000, seconds=10) == 50
+    assert choose_every(1_000, waits=0, stacks_per_s=2_000, seconds=3_600) == 72
 
 
 def test_a_refusal_gives_rate_cost_and_the_next_command() -> None:

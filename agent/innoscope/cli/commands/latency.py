@@ -30,6 +30,7 @@ _EPILOG = """\b
 Examples:
   innoscope latency                       10 s of the only server: why is p99 slow?
   innoscope latency 1m --limit 30         a minute, 30 digests
+  innoscope latency 30s --stacks          also where the slow statements wait
   innoscope latency 30s --pid 4242 --json
   innoscope latency --budget 0.05         a server with many statements per second
 
@@ -48,14 +49,15 @@ commands cannot be probed.  More: docs/latency.md, docs/waits.md.
     help="Maximum cost, as a share of the CPUs that the server may use.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--stacks", is_flag=True, help="Also show the stacks of the waits of slow statements.")
 @click.option(
     "-l", "--limit", type=click.IntRange(min=1), default=text.DIGESTS, show_default=True, metavar="N",
-    help="At most N digests (text).",
+    help="At most N digests and stacks (text).",
 )  # fmt: skip
 @debug_options
 def command(
     duration: float, pid: int | None, socket: str | None, port: int | None, budget: float, as_json: bool,
-    limit: int, debug_dirs: tuple[Path, ...], no_debuginfod: bool,
+    stacks: bool, limit: int, debug_dirs: tuple[Path, ...], no_debuginfod: bool,
 ) -> None:  # fmt: skip
     """Show why the p99 latency of statements is higher than their mean, for DURATION (10s, at most 1h).
 
@@ -79,7 +81,7 @@ def command(
         if as_json:
             sink.line(document.line(result, target))
         else:
-            for line in text.lines(result, target, limit):
+            for line in text.lines(result, target, limit, stacks=stacks):
                 sink.line(line)
     if result.error is not None:
         raise result.error

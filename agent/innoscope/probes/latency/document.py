@@ -52,6 +52,10 @@ def document(result: LatencyResult, target: Target) -> dict[str, Any]:
             }
             for one in result.digests
         ],
+        "stacks": [
+            {"wait": stack.wait, "ns": round(spent), "functions": list(stack.functions)}
+            for stack, spent in result.slow_stacks
+        ],
     }
 
 

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from innoscope.probes.governor import DEFAULT_BUDGET
-from innoscope.probes.latency.shares import analyze, by_digest
+from innoscope.probes.latency.shares import analyze, by_digest, tail_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from innoscope.common.errors import InnoscopeError
-    from innoscope.probes.latency.shares import Breakdown, DigestBreakdown, Statement
+    from innoscope.probes.latency.shares import Breakdown, DigestBreakdown, Stack, Statement
     from innoscope.probes.trace.costs import Cost
 
 #: Default duration, in seconds.
@@ -71,3 +71,8 @@ class LatencyResult:
     def digests(self) -> list[DigestBreakdown]:
         """Return the breakdown of each digest, those with the slowest statements first."""
         return by_digest(self.statements)
+
+    @cached_property
+    def slow_stacks(self) -> list[tuple[Stack, float]]:
+        """Return the stacks of the p99 statements with their blocked time in ns, the longest times first."""
+        return tail_stacks(self.statements)

@@ -46,6 +46,8 @@ _USUAL_WAITS: Final = 5.0
 #: Maximum number of stacks per second, and of sampled statements.
 _MAX_STACKS_PER_S: Final = 2000.0
 _MAX_STATEMENTS_PER_S: Final = 1000.0
+#: Maximum number of statements, which are kept in memory until the end.
+_MAX_STATEMENTS: Final = 100_000
 #: After the trial, the cost averaged over _BURST_S seconds may reach _BURST times the budget.
 _BURST: Final = 2.0
 _BURST_S: Final = 1.0
@@ -110,9 +112,10 @@ def affordable_stacks(cost: Cost, rate: float, budget: float) -> float:
     return max(costs.MIN_STACKS_PER_S, min(_MAX_STACKS_PER_S, room))
 
 
-def choose_every(rate: float, waits: float, stacks_per_s: float) -> int:
+def choose_every(rate: float, waits: float, stacks_per_s: float, seconds: float) -> int:
     """Return N for sampling one in N of ``rate`` statements/s, which have ``waits`` on average."""
-    affordable = min(_MAX_STATEMENTS_PER_S, stacks_per_s / max(waits, 0.5))
+    most = min(_MAX_STATEMENTS_PER_S, _MAX_STATEMENTS / 2 / seconds)
+    affordable = min(most, stacks_per_s / max(waits, 0.5))
     return max(1, math.ceil(rate / affordable))
 
 
@@ -142,7 +145,7 @@ class _Run:
         sampler.attach(on_return=True)
         began = time.monotonic()
         stacks_per_s = affordable_stacks(self._cost, rate, self._options.budget)
-        result.every = choose_every(rate, _USUAL_WAITS, stacks_per_s)
+        result.every = choose_every(rate, _USUAL_WAITS, stacks_per_s, self._options.seconds)
         sampler.begin(result.every, stacks_per_s)
         self._start()
         try:
@@ -183,7 +186,7 @@ class _Run:
         """Choose N by the statements so far, which are then dropped: all others have the same weight."""
         rate = self._rate()
         waits = self._sampler.stacks / max(self._sampled, 1)
-        self._result.every = choose_every(rate, waits, stacks_per_s)
+        self._result.every = choose_every(rate, waits, stacks_per_s, self._options.seconds)
         self._sampler.set_every(self._result.every)
         self._start()
 
@@ -217,11 +220,13 @@ class _Run:
         for taken in self._sampler.take():
             self._sampled += 1
             if taken.began >= self._began:
-                times = self._sampler.times(taken)
-                self._result.statements.append(self._digests.statement(taken, times))
+                waits = self._sampler.waits(taken)
+                self._result.statements.append(self._digests.statement(taken, waits))
 
     def _too_hot(self, now: float, hits: int, stacks: int) -> str | None:
         """Return the reason to end the profile if there are too many statements; None to continue."""
+        if len(self._result.statements) >= _MAX_STATEMENTS:
+            return f"ended early after {_MAX_STATEMENTS:,} sampled statements, which are enough"
         self._history.append((now, hits, stacks))
         while now - self._history[0][0] > _BURST_S and len(self._history) > 1:
             self._history.popleft()

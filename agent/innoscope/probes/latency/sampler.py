@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
 from innoscope.probes.latency.model import NO_STACK, UNKNOWN
-from innoscope.probes.latency.shares import Statement
+from innoscope.probes.latency.shares import Stack, Statement
+from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.digests import MAX_CHARS, SharedDigests, rules
 from innoscope.sampling.profile.model import RUNNABLE
 from innoscope.sampling.profile.naming import ThreadBuilder
@@ -34,6 +35,7 @@ _INITIAL_LIMIT: Final = 64
 #: Snapshots capture the stacks of long waits that were not sampled.
 _SNAPSHOT_CPU_SHARE: Final = 0.01
 _MIN_PAUSE_S: Final = 0.02
+_NO_STACK: Final = Stack(NO_STACK, ())
 
 
 class Sampler:
@@ -62,6 +64,7 @@ class Sampler:
         self._probes: list[_native.Uprobe] = []
         self._next_snapshot_at = 0.0
         self._taken = 0
+        self._stacks: dict[_native.Place, Stack] = {}
 
     @property
     def hits(self) -> int:
@@ -146,17 +149,24 @@ class Sampler:
         self._taken += len(taken)
         return taken
 
-    def times(self, statement: _native.SampledStatement) -> dict[str, int]:
-        """Return the time of a statement by wait class, in nanoseconds; the sum is its wall time."""
-        wall = statement.ended - statement.began
-        off = min(wall, statement.blocked_ns + statement.runnable_ns)
-        found = {"on_cpu": wall - off, RUNNABLE: off - min(off, statement.blocked_ns)}
+    def waits(self, statement: _native.SampledStatement) -> dict[Stack, int]:
+        """Return the blocked time of a statement by stack, in nanoseconds."""
         comm = self._samples.comms().get(statement.tid, "")
+        found: dict[Stack, int] = {}
         for place, blocked_ns in statement.waits:
-            thread = self._builder.blocked(statement.tid, comm, place)
-            wait = NO_STACK if place is None else thread.wait
-            found[wait] = found.get(wait, 0) + blocked_ns
-        return {wait: spent for wait, spent in found.items() if spent}
+            stack = self._stack(statement.tid, comm, place)
+            found[stack] = found.get(stack, 0) + blocked_ns
+        return found
+
+    def _stack(self, tid: int, comm: str, place: _native.Place | None) -> Stack:
+        if place is None:
+            return _NO_STACK
+        stack = self._stacks.get(place)
+        if stack is None:
+            thread = self._builder.blocked(tid, comm, place)
+            frames = default_classifier().server_frames(thread.frames)
+            stack = self._stacks[place] = Stack(thread.wait, tuple(frame.label for frame in frames))
+        return stack
 
     def close(self) -> None:
         """Detach the probes."""
@@ -186,9 +196,21 @@ class Digests:
         self.texts[text] = text
         return text
 
-    def statement(self, statement: _native.SampledStatement, times: dict[str, int]) -> Statement:
-        """Return the statement with its digest's id."""
-        return Statement(self.id(statement), sum(times.values()), times)
+    def statement(self, statement: _native.SampledStatement, waits: dict[Stack, int]) -> Statement:
+        """Return the statement with its digest's id, and with its times by class and by stack."""
+        return Statement(
+            self.id(statement), statement.ended - statement.began, times(statement, waits), waits
+        )
+
+
+def times(statement: _native.SampledStatement, waits: Mapping[Stack, int]) -> dict[str, int]:
+    """Return the time of a statement by wait class, in nanoseconds; the sum is its wall time."""
+    wall = statement.ended - statement.began
+    off = min(wall, statement.blocked_ns + statement.runnable_ns)
+    found = {"on_cpu": wall - off, RUNNABLE: off - min(off, statement.blocked_ns)}
+    for stack, blocked_ns in waits.items():
+        found[stack.wait] = found.get(stack.wait, 0) + blocked_ns
+    return {wait: spent for wait, spent in found.items() if spent}
 
 
 def _place(place: ArgumentPlace) -> tuple[int, int | None]:

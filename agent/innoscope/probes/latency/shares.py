@@ -8,9 +8,9 @@ covariances of the parts with the total add up to the variance of the total.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,24 @@ if TYPE_CHECKING:
 _TAIL: Final = 0.99
 
 
+class Stack(NamedTuple):
+    """A wait class, and the functions of a stack, innermost first."""
+
+    wait: str
+    functions: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One sampled statement. The times by wait class, in nanoseconds, add up to its latency ``wall_ns``."""
+    """One sampled statement. The times by wait class, in nanoseconds, add up to its latency ``wall_ns``.
+
+    ``stacks`` contains the blocked time by stack.
+    """
 
     digest: str
     wall_ns: int
     times: Mapping[str, int]
+    stacks: Mapping[Stack, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,7 @@ def analyze(statements: Sequence[Statement]) -> Breakdown:
     """Return the breakdown of at least one statement."""
     ordered = sorted(statement.wall_ns for statement in statements)
     p99 = quantile(ordered, _TAIL)
-    tail = [statement for statement in statements if statement.wall_ns >= p99]
+    tail = _tail(statements, p99)
     mean = math.fsum(ordered) / len(ordered)
     tail_mean = math.fsum(statement.wall_ns for statement in tail) / len(tail)
     return Breakdown(
@@ -97,6 +108,24 @@ def analyze(statements: Sequence[Statement]) -> Breakdown:
         tail_mean=tail_mean,
         shares=tuple(_shares(statements, tail, mean, tail_mean - mean)),
     )
+
+
+def _tail(statements: Sequence[Statement], p99: int) -> list[Statement]:
+    return [statement for statement in statements if statement.wall_ns >= p99]
+
+
+def tail_stacks(statements: Sequence[Statement]) -> list[tuple[Stack, float]]:
+    """Return the stacks of the statements that took p99 or longer, those with the most blocked time first.
+
+    The times are nanoseconds per such statement.
+    """
+    if not statements:
+        return []
+    tail = _tail(statements, quantile(sorted(statement.wall_ns for statement in statements), _TAIL))
+    times: Counter[Stack] = Counter()
+    for statement in tail:
+        times.update(statement.stacks)
+    return [(stack, spent / len(tail)) for stack, spent in times.most_common()]
 
 
 def _shares(

@@ -29,8 +29,10 @@ _MS: Final = 1e6
 _DIGEST_CHARS: Final = 100
 
 
-def lines(result: LatencyResult, target: Target, limit: int = DIGESTS) -> Iterator[str]:
-    """Yield the whole report, with at most ``limit`` digests."""
+def lines(
+    result: LatencyResult, target: Target, limit: int = DIGESTS, *, stacks: bool = False
+) -> Iterator[str]:
+    """Yield the whole report, with at most ``limit`` digests, and as many stacks of slow statements."""
     yield headline(result)
     yield words.server(target)
     for note in notes(result):
@@ -42,6 +44,9 @@ def lines(result: LatencyResult, target: Target, limit: int = DIGESTS) -> Iterat
     yield from _classes(result.overall)
     yield ""
     yield from _digests(result, limit)
+    if stacks:
+        yield ""
+        yield from _stacks(result, limit)
 
 
 def headline(result: LatencyResult) -> str:
@@ -119,6 +124,15 @@ def _digests(result: LatencyResult, limit: int) -> Iterator[str]:
         yield f"         # {text[:_DIGEST_CHARS]}{'…' if len(text) > _DIGEST_CHARS else ''}"
     if (hidden := len(result.digests) - limit) > 0:
         yield f"… {hidden:,} more digests"
+
+
+def _stacks(result: LatencyResult, limit: int) -> Iterator[str]:
+    yield "ms per slow statement  time  stack, innermost function first"
+    for stack, spent in result.slow_stacks[:limit]:
+        functions = sanitize.line(",".join(stack.functions)) or "-"
+        yield f"{spent / _MS:21,.3f}  {_label(stack.wait)}  {functions}"
+    if (hidden := len(result.slow_stacks) - limit) > 0:
+        yield f"… {hidden:,} more stacks"
 
 
 def _why(shares: tuple[ClassShare, ...]) -> str:
