@@ -780,6 +780,9 @@ class Samples:
     def take_statements(self) -> list[SampledStatement]:
         """Return the sampled statements that have ended since the last call."""
 
+    def prepared_digest(self, connection: int, number: int) -> tuple[str, str] | None:
+        """Return the digest of ``SampledStatement.prepared``, or None if it is unknown."""
+
     missing_statements: tuple[int, int]  # sampled statements that have not ended, and those that were dropped
     def comms(self) -> dict[int, str]: ...
     def modules(self) -> list[ModuleInfo]: ...
@@ -792,6 +795,7 @@ class SampledStatement:
     tid: int
     command: int  # enum_server_command
     digest: tuple[str, str] | None  # the result of ``normalise``; None if the text is unknown
+    prepared: tuple[int, int] | None  # the connection of a prepared statement, and its number there; if known
     began: int
     ended: int
     blocked_ns: int
@@ -880,9 +884,11 @@ class OffCpu:
     dropped or this process exits. Raises NativeError: rights or bpf.
 
     With ``commands``, the programs ``statement_enter`` and ``statement_leave`` sample statements.
-    ``commands`` are the places of the command's number, and of the address and the length of its text: the
-    number of an argument, and an offset if the argument is a pointer to a structure. After
-    ``set_statements``, one statement in ``every`` is sampled, and only the waits of these statements.
+    ``commands`` are the places of the command's number, of the address and the length of its text, of the
+    connection's THD, and of the number of the prepared statement: the number of an argument, and an offset
+    if the argument is a pointer to a structure. ``members`` are the offsets in a THD of the connection's id,
+    and of the address and the length of its statement's text. After ``set_statements``, one statement in
+    ``every`` is sampled, and only the waits of these statements.
     """
 
     def __init__(
@@ -894,6 +900,7 @@ class OffCpu:
         ring_bytes: int = 4194304,
         most_threads: int = 16384,
         commands: Sequence[tuple[int, int | None]] | None = None,
+        members: tuple[int, int, int] | None = None,
     ) -> None: ...
     ring: int
     lost: int  # number of records and threads lost because the ring or a map was full

@@ -61,6 +61,8 @@ struct thread {
 	__u64 statement_sp; /* the stack pointer when it began */
 	__u64 statement_blocked; /* blocked_ns when it began */
 	__u64 statement_runnable;
+	__u64 statement_thd; /* the connection's THD until the text of its prepared statement is known, else 0
+			      */
 };
 
 struct thread_end {
@@ -83,7 +85,9 @@ struct config {
 	__u64 ended; /* 0: not set yet */
 	__u64 most; /* approximate maximum number of stacks per thread and window */
 	__u64 statements; /* sample one statement in `statements`, and only its waits; 0: sample all waits */
-	struct argument_place command, text, length; /* arguments of the function that executes a command */
+	struct argument_place command, text, length, thd,
+		prepared; /* of the function that executes a command */
+	__u64 thd_connection, thd_text, thd_length; /* offsets in a THD; DIRECT if they are unknown */
 };
 
 struct {
@@ -241,6 +245,9 @@ static __always_inline void thread_ends(struct task_struct *task, struct thread 
 	bpf_map_delete_elem(&threads, &tid);
 }
 
+static __always_inline void send_prepared_text(struct thread *thread, struct task_struct *task,
+					       struct config *wanted);
+
 static __always_inline void leaves(void *ctx, struct task_struct *task, struct config *wanted, int preempted,
 				   __u64 now)
 {
@@ -258,6 +265,8 @@ static __always_inline void leaves(void *ctx, struct task_struct *task, struct c
 		return;
 	}
 	wait_begins(thread, preempted || !state ? RUNNABLE : BLOCKED, context_switches(task));
+	if (thread->statement && thread->statement_thd)
+		send_prepared_text(thread, task, wanted);
 	if (!is_followed(thread, wanted) || !is_chosen(thread, wanted->most, now))
 		return;
 	if (sample_take(ctx, &samples, task, saved_registers(task), WAIT_BEGINS, thread->switches,

@@ -12,17 +12,20 @@
 #define MAP_PERCPU_ARRAY 6
 #define DIRECT (~0ULL)
 #define COM_QUERY 3
+#define COM_STMT_EXECUTE 23
 /* Maximum bytes of a statement's text in records of each size. MAX_TEXT in statements/mod.rs is the same. */
 #define TEXT_SMALL 512
 #define TEXT_LARGE 4096
 
 /* The values must match those in samples/record.rs. */
-enum statement_kind { STATEMENT_BEGINS = 259, STATEMENT_ENDS = 260 };
+enum statement_kind { STATEMENT_BEGINS = 259, STATEMENT_ENDS = 260, STATEMENT_TEXT = 261 };
 
+/* The begin of a statement, or the text of a prepared statement, which is known at its first wait. */
 struct statement_begin {
 	__u32 tid;
 	__u32 kind;
-	__u64 at;
+	__u32 connection; /* of a prepared statement; 0 if it is unknown */
+	__u32 prepared; /* the number of the prepared statement in its connection */
 	__u32 command; /* enum_server_command */
 	__u32 length; /* bytes of text; 0 if it is unknown */
 	__u8 text[];
@@ -71,8 +74,8 @@ static __always_inline void is_running(struct thread *thread, struct task_struct
 		arrives(task, wanted, bpf_ktime_get_ns());
 }
 
-static __always_inline int send_begin(struct task_struct *task, __u32 command, void *text, __u64 length,
-				      const __u64 room)
+static __always_inline int send_with_room(struct statement_begin *record, void *text, __u64 length,
+					  const __u64 room)
 {
 	struct statement_begin *begin = bpf_ringbuf_reserve(&samples, sizeof(*begin) + room, 0);
 
@@ -83,24 +86,60 @@ static __always_inline int send_begin(struct task_struct *task, __u32 command, v
 		length = room;
 	if (length && bpf_probe_read_user(begin->text, length, text))
 		length = 0;
-	begin->tid = task->pid;
-	begin->kind = STATEMENT_BEGINS;
-	begin->at = bpf_ktime_get_ns();
-	begin->command = command;
+	*begin = *record;
 	begin->length = length;
 	bpf_ringbuf_submit(begin, SAMPLE_NO_WAKEUP);
 	return 0;
 }
 
-static __always_inline int begins(struct pt_regs *ctx, struct task_struct *task, struct config *wanted)
+static __always_inline int send(struct statement_begin *record, void *text, __u32 length)
 {
-	__u32 command = value_at(ctx, &wanted->command);
-	__u32 length = command == COM_QUERY ? value_at(ctx, &wanted->length) : 0;
-	void *text = (void *)value_at(ctx, &wanted->text);
-
 	if (length <= TEXT_SMALL)
-		return send_begin(task, command, text, length, TEXT_SMALL);
-	return send_begin(task, command, text, length, TEXT_LARGE);
+		return send_with_room(record, text, length, TEXT_SMALL);
+	return send_with_room(record, text, length, TEXT_LARGE);
+}
+
+static __always_inline __u32 member(__u64 thd, __u64 offset)
+{
+	__u32 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)(thd + offset));
+	return value;
+}
+
+static __always_inline int begins(struct pt_regs *ctx, struct thread *thread, struct task_struct *task,
+				  struct config *wanted)
+{
+	struct statement_begin begin = {.tid = task->pid, .kind = STATEMENT_BEGINS};
+	__u32 length = 0;
+	__u64 thd = 0;
+
+	begin.command = value_at(ctx, &wanted->command);
+	if (begin.command == COM_QUERY)
+		length = value_at(ctx, &wanted->length);
+	if (begin.command == COM_STMT_EXECUTE && wanted->thd_text != DIRECT) {
+		thd = value_at(ctx, &wanted->thd);
+		begin.connection = member(thd, wanted->thd_connection);
+		begin.prepared = value_at(ctx, &wanted->prepared);
+	}
+	thread->statement_thd = thd;
+	return send(&begin, (void *)value_at(ctx, &wanted->text), length);
+}
+
+/* Send the text of a prepared statement if the thread has stored it in its THD. */
+static __always_inline void send_prepared_text(struct thread *thread, struct task_struct *task,
+					       struct config *wanted)
+{
+	struct statement_begin record = {.tid = task->pid, .kind = STATEMENT_TEXT};
+	__u32 length = member(thread->statement_thd, wanted->thd_length);
+	__u64 text = 0;
+
+	if (!length)
+		return;
+	bpf_probe_read_user(&text, sizeof(text), (void *)(thread->statement_thd + wanted->thd_text));
+	thread->statement_thd = 0;
+	if (send(&record, (void *)text, length))
+		count_lost();
 }
 
 SEC("uprobe")
@@ -123,7 +162,7 @@ int statement_enter(struct pt_regs *ctx)
 	if (bpf_get_prandom_u32() % (__u32)wanted->statements)
 		return 0;
 	is_running(thread, task, wanted);
-	if (begins(ctx, task, wanted)) {
+	if (begins(ctx, thread, task, wanted)) {
 		count_lost();
 		return 0;
 	}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from incidents.device import slow
+from innoscope.memory.statements.layout import installed, text_members
 from innoscope.probes.latency import text
 from innoscope.probes.latency.model import LatencyOptions
 from innoscope.probes.latency.run import run
@@ -18,7 +20,7 @@ from safety.leftovers import breakpoints
 from safety.well import assert_well
 from scale import few
 from servers import Server
-from workloads import Fsync, Readers, UpdateStorm, Writers
+from workloads import Fsync, Oltp, Readers, UpdateStorm, Writers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,9 +53,10 @@ REDO_LOG: Final = {
 }
 
 
-def profile(server: Server, seconds: float = SECONDS) -> LatencyResult:
+def profile(server: Server, seconds: float = SECONDS, budget: float = BUDGET) -> LatencyResult:
     target = find_one(server.pid)
-    result = run(target, LatencyOptions(seconds, BUDGET), Naming(), lambda _: None)
+    options = LatencyOptions(seconds, budget, installed().commands, text_members(target))
+    result = run(target, options, Naming(), lambda _: None)
     print("\n".join(text.lines(result, target)))
     assert not breakpoints(server.pid)
     assert_well(server)
@@ -140,3 +143,26 @@ def test_checkpoint_stall(name: str) -> None:
         check(result)
         assert excess(result, *CHECKPOINT[name]) >= SHARE
         assert worst(result).startswith("UPDATE T1 SET B = B + ?")
+
+
+@pytest.mark.parametrize("name", few(SERVERS, "mysql-8.0.31", reason="prepared statements on mysql-8.0.31"))
+def test_prepared_statements_have_digests(name: str) -> None:
+    """sysbench prepares its statements. Half of those in a transaction select a row by its primary key."""
+    with Server(name, options=LAZY) as server, Oltp(server, 2):
+        result = profile(server, seconds=4, budget=1)
+        check(result)
+    total = len(result.statements)
+    counts = {
+        result.texts.get(one.digest, one.digest).replace("`", ""): one.breakdown.count
+        for one in result.digests
+    }
+    unknown = sum(count for digest, count in counts.items() if digest.startswith("("))
+    by_key = [
+        count
+        for digest, count in counts.items()
+        if re.fullmatch(r"SELECT c FROM sbtest[1-4] WHERE id = \?", digest)
+    ]
+    print(f"{unknown} of {total} unknown, {sum(by_key)} by key")
+    assert unknown <= 0.05 * total
+    assert len(by_key) == 4
+    assert sum(by_key) / (total - unknown) == pytest.approx(0.5, abs=0.05)

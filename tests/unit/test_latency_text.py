@@ -14,7 +14,7 @@ from innoscope.probes.catalog import default_catalog
 from innoscope.probes.latency import document, text
 from innoscope.probes.latency.model import NO_STACK, LatencyResult
 from innoscope.probes.latency.run import affordable_stacks, choose_every, refusal
-from innoscope.probes.latency.sampler import times
+from innoscope.probes.latency.sampler import Digests, times
 from innoscope.probes.latency.shares import Stack, Statement
 from innoscope.probes.trace.costs import Cost
 from unit.snapshots import target
@@ -158,6 +158,34 @@ def test_the_times_of_a_statement_add_up_to_its_duration() -> None:
     assert times(taken, {}) == {"on_cpu": 50}
 
 
+@dataclass
+class Command:
+    """The attributes of a sampled statement that determine its digest."""
+
+    command: int = 23
+    digest: tuple[str, str] | None = None
+    prepared: tuple[int, int] | None = None
+    began: int = 0
+    ended: int = 10
+    blocked_ns: int = 0
+    runnable_ns: int = 0
+
+
+def test_prepared_statements_get_the_digest_of_another_execution() -> None:
+    known = ("SELECT ?", "SELECT ?")
+    commands = [
+        Command(command=3, digest=known), Command(prepared=(9, 1)), Command(prepared=(9, 2)), Command(),
+        Command(command=14), Command(command=3), Command(command=99),
+    ]  # fmt: skip
+    digests = Digests({14: "Ping", 23: "Execute"})
+    statements = [digests.statement(cast("SampledStatement", one), {}) for one in commands]
+    statements = digests.resolve(statements, {(9, 1): known}.get)
+    assert [digests.texts.get(one.digest, one.digest) for one in statements] == [
+        "SELECT ?", "SELECT ?", "(Execute)", "(Execute)", "(Ping)", "?", "(command 99)",
+    ]  # fmt: skip
+    assert {one.wall_ns for one in statements} == {10}
+
+
 def test_fewer_statements_are_sampled_if_their_stacks_would_exceed_the_budget() -> None:
     assert affordable_stacks(COST, rate=0, budget=0.01) == pytest.approx(1_000)
     assert affordable_stacks(COST, rate=1_500, budget=0.01) == pytest.approx(250)
@@ -195,6 +223,8 @@ def test_the_catalog_knows_the_arguments(
     found = default_catalog().command(flavor, version)
     assert found is not None
     assert (found.command.arg, found.text.at) == (command, text_at)
+    assert (found.thd.arg == 0) == (command == 2)
+    assert found.prepared.at == 0
 
 
 @pytest.mark.parametrize("arguments", [["0.1s"], ["2h"], ["soon"], ["--budget", "2"], ["--limit", "0"]])

@@ -60,11 +60,17 @@ class ArgumentPlace(Entry, frozen=True):
 
 
 class Command(ServerEntry, frozen=True, kw_only=True):
-    """Where the function of the probe ``statement`` receives a command's number, and the text of a query."""
+    """Where the function of the probe ``statement`` receives a command.
+
+    ``text`` and ``length`` are those of a query, and ``prepared`` is the number of the prepared statement to
+    execute.
+    """
 
     command: ArgumentPlace
     text: ArgumentPlace
     length: ArgumentPlace
+    thd: ArgumentPlace
+    prepared: ArgumentPlace
     source: Citation
 
 

@@ -107,6 +107,11 @@ impl Samples {
         taken.into_iter().map(|one| SampledStatement::of(py, one)).collect()
     }
 
+    fn prepared_digest(&self, connection: u32, number: u32) -> Option<(String, String)> {
+        let digest = locked(&self.inner).prepared_digest((connection, number))?;
+        Some((digest.text.clone(), digest.newest.clone()))
+    }
+
     #[getter]
     fn missing_statements(&self) -> (usize, u64) {
         locked(&self.inner).missing_statements()
@@ -146,6 +151,7 @@ struct SampledStatement {
     tid: u32,
     command: u32,
     digest: Option<(String, String)>,
+    prepared: Option<(u32, u32)>,
     began: u64,
     ended: u64,
     blocked_ns: u64,
@@ -155,7 +161,7 @@ struct SampledStatement {
 
 impl SampledStatement {
     fn of(py: Python<'_>, statement: Statement) -> PyResult<Self> {
-        let Statement { tid, command, digest, end, waits } = statement;
+        let Statement { tid, command, digest, prepared, end, waits } = statement;
         let waits = waits.iter().filter(|(_, ns)| ns.blocked > 0).map(|(place, ns)| {
             let place = place.as_ref().map(|place| Py::new(py, PyPlace::from(place))).transpose()?;
             Ok((place, ns.blocked))
@@ -164,6 +170,7 @@ impl SampledStatement {
             tid,
             command,
             digest: digest.map(|digest| (digest.text.clone(), digest.newest.clone())),
+            prepared,
             began: end.began,
             ended: end.ended,
             blocked_ns: end.waited.blocked,
@@ -304,7 +311,7 @@ struct OffCpu {
 #[pymethods]
 impl OffCpu {
     #[new]
-    #[pyo3(signature = (pid, start_time, *, kernel = false, ring_bytes = 4 << 20, most_threads = 16384, commands = None))]
+    #[pyo3(signature = (pid, start_time, *, kernel = false, ring_bytes = 4 << 20, most_threads = 16384, commands = None, members = None))]
     #[allow(clippy::too_many_arguments)] // Python passes them as keywords
     fn new(
         py: Python<'_>,
@@ -313,11 +320,13 @@ impl OffCpu {
         kernel: bool,
         ring_bytes: u32,
         most_threads: u32,
-        commands: Option<[(u32, Option<u64>); 3]>,
+        commands: Option<[(u32, Option<u64>); 5]>,
+        members: Option<[u64; 3]>,
     ) -> PyResult<Self> {
         let commands = commands.map(|places| {
-            let [command, text, length] = places.map(|(number, offset)| ArgumentPlace { number, offset });
-            CommandPlaces { command, text, length }
+            let places = places.map(|(number, offset)| ArgumentPlace { number, offset });
+            let [command, text, length, thd, prepared] = places;
+            CommandPlaces { command, text, length, thd, prepared, members }
         });
         let target = Target { pid, start_time, kernel, ring_bytes };
         let (inner, source) = py.detach(|| -> Result<_> {

@@ -12,7 +12,7 @@ from innoscope.cli.common import target_options
 from innoscope.cli.open_server import How, debug_options, fetched
 from innoscope.cli.parameters import Duration
 from innoscope.common import console
-from innoscope.memory.statements.layout import installed
+from innoscope.memory.statements.layout import installed, text_members
 from innoscope.probes.governor import DEFAULT_BUDGET
 from innoscope.probes.latency import document, text
 from innoscope.probes.latency.model import LatencyOptions
@@ -71,10 +71,11 @@ def command(
     target = find_one(pid, socket, port)
     how = How(debug_dirs=debug_dirs, fetch=not no_debuginfod)
     naming = Naming(debug_dirs=tuple(map(str, debug_dirs)), fetch=partial(fetched, how=how))
-    options = LatencyOptions(duration, budget, installed().commands)
     progress = _Progress()
     with open_sink(None) as sink:
         try:
+            progress.show("looking for prepared statements")
+            options = LatencyOptions(duration, budget, installed().commands, text_members(target))
             result = run(target, options, naming, progress.show)
         finally:
             console.clear_progress()

@@ -26,11 +26,16 @@ UNKNOWN: Final = "?"
 
 @dataclass(frozen=True, slots=True)
 class LatencyOptions:
-    """The duration in seconds, the budget as a share of the server's CPUs, and the names of commands."""
+    """The duration in seconds, and the budget as a share of the server's CPUs.
+
+    ``commands`` are the names of commands. ``members`` are the offsets in a THD of the connection's id, and
+    of the address and the length of its statement's text. Without them, prepared statements have no digests.
+    """
 
     seconds: float = SECONDS
     budget: float = DEFAULT_BUDGET
     commands: Mapping[int, str] = field(default_factory=dict)
+    members: tuple[int, int, int] | None = None
 
 
 @dataclass

@@ -66,7 +66,7 @@ def run(target: Target, options: LatencyOptions, naming: Naming, progress: Progr
         chosen, command = _find(target)
         progress("measuring the cost of a statement")
         cost = _cost(target, chosen)
-        with closing(Sampler(target, chosen, command, naming)) as sampler:
+        with closing(Sampler(target, chosen, command, naming, options.members)) as sampler:
             return _in_process(sampler, options, cost, progress)
     except (NoRights, KernelUnable) as error:
         raise type(error)(
@@ -162,6 +162,7 @@ class _Run:
         result.hits, result.stacks, result.lost = sampler.hits, sampler.stacks, sampler.lost
         result.total = result.hits - self._hits_before
         result.unfinished = sampler.unfinished
+        result.statements = self._digests.resolve(result.statements, sampler.prepared_digest)
         result.texts = self._digests.texts
         result.notes += sampler.notes
         return result

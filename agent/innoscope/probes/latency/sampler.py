@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
@@ -18,17 +19,18 @@ from innoscope.sampling.profile.wait_events import StackLimit
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from innoscope.probes.catalog import ArgumentPlace, Command
+    from innoscope.probes.catalog import Command
     from innoscope.probes.trace.model import TracedFunction
     from innoscope.sampling.profile.setup import Naming
     from innoscope.target.model import Target
 
 _RING_BYTES: Final = 32 << 20
 _MIN_THREADS: Final = 16384
-#: The number of COM_QUERY.
+#: The numbers of COM_QUERY and COM_STMT_EXECUTE.
 _QUERY: Final = 3
+_EXECUTE: Final = 23
 #: Initial maximum number of stacks per thread in one window of 134 ms. It is higher than in a profile,
 #: because statements are sampled instead of waits: all waits of a sampled statement should have a stack.
 _INITIAL_LIMIT: Final = 64
@@ -44,7 +46,14 @@ class Sampler:
     Raises NoRights, KernelUnable or NoSuchProcess.
     """
 
-    def __init__(self, target: Target, chosen: TracedFunction, command: Command, naming: Naming) -> None:
+    def __init__(
+        self,
+        target: Target,
+        chosen: TracedFunction,
+        command: Command,
+        naming: Naming,
+        members: tuple[int, int, int] | None = None,
+    ) -> None:
         self.target = target
         self._chosen = chosen
         with translating(target.pid):
@@ -53,7 +62,8 @@ class Sampler:
                 target.start_time,
                 ring_bytes=_RING_BYTES,
                 most_threads=max(_MIN_THREADS, 4 * target.threads),
-                commands=[_place(each) for each in (command.command, command.text, command.length)],
+                commands=_places(command),
+                members=members,
             )
         self._samples, notes = open_samples(target, self._program.ring, naming)
         server = rules(target.flavour, target.version)
@@ -168,6 +178,10 @@ class Sampler:
             stack = self._stacks[place] = Stack(thread.wait, tuple(frame.label for frame in frames))
         return stack
 
+    def prepared_digest(self, prepared: tuple[int, int]) -> tuple[str, str] | None:
+        """Return the texts of a prepared statement's digest, or None if they are unknown."""
+        return self._samples.prepared_digest(*prepared)
+
     def close(self) -> None:
         """Detach the probes."""
         self._detach()
@@ -178,29 +192,53 @@ class Sampler:
 
 
 class Digests:
-    """Texts of the digests of statements."""
+    """The ids and texts of the digests of statements."""
 
     def __init__(self, commands: Mapping[int, str]) -> None:
         self._commands = commands
         self._shared = SharedDigests()
+        self._prepared: dict[str, tuple[int, int]] = {}
         self.texts: dict[str, str] = {}
-
-    def id(self, statement: _native.SampledStatement) -> str:
-        """Return the id of a statement's digest; for other commands than queries, their name."""
-        if statement.digest is not None:
-            digest = self._shared.digest(statement.digest)
-            self.texts[digest.id] = digest.text
-            return digest.id
-        number = statement.command
-        text = UNKNOWN if number == _QUERY else f"({self._commands.get(number, f'command {number}')})"
-        self.texts[text] = text
-        return text
 
     def statement(self, statement: _native.SampledStatement, waits: dict[Stack, int]) -> Statement:
         """Return the statement with its digest's id, and with its times by class and by stack."""
-        return Statement(
-            self.id(statement), statement.ended - statement.began, times(statement, waits), waits
-        )
+        spent = times(statement, waits)
+        return Statement(self._id(statement), sum(spent.values()), spent, waits)
+
+    def _id(self, statement: _native.SampledStatement) -> str:
+        """Return the id of a statement's digest; for other commands, their name.
+
+        The id of a prepared statement whose text is unknown is provisional, until ``resolve``.
+        """
+        if statement.digest is not None:
+            return self._known(statement.digest)
+        if statement.prepared is not None:
+            provisional = f"prepared {statement.prepared}"
+            self._prepared[provisional] = statement.prepared
+            return provisional
+        number = statement.command
+        return UNKNOWN if number == _QUERY else self._name(number)
+
+    def _known(self, texts: tuple[str, str]) -> str:
+        digest = self._shared.digest(texts)
+        self.texts[digest.id] = digest.text
+        return digest.id
+
+    def _name(self, command: int) -> str:
+        return f"({self._commands.get(command, f'command {command}')})"
+
+    def resolve(
+        self, statements: list[Statement], digest: Callable[[tuple[int, int]], tuple[str, str] | None]
+    ) -> list[Statement]:
+        """Replace the provisional ids of prepared statements by those of the digests that are known now."""
+        ids = {}
+        for provisional, prepared in self._prepared.items():
+            texts = digest(prepared)
+            ids[provisional] = self._name(_EXECUTE) if texts is None else self._known(texts)
+        return [
+            replace(statement, digest=ids[statement.digest]) if statement.digest in ids else statement
+            for statement in statements
+        ]
 
 
 def times(statement: _native.SampledStatement, waits: Mapping[Stack, int]) -> dict[str, int]:
@@ -213,5 +251,6 @@ def times(statement: _native.SampledStatement, waits: Mapping[Stack, int]) -> di
     return {wait: spent for wait, spent in found.items() if spent}
 
 
-def _place(place: ArgumentPlace) -> tuple[int, int | None]:
-    return place.arg, place.at
+def _places(command: Command) -> list[tuple[int, int | None]]:
+    places = (command.command, command.text, command.length, command.thd, command.prepared)
+    return [(place.arg, place.at) for place in places]

@@ -20,10 +20,12 @@ mod waits_by_perf;
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::digest::Normalised;
 use crate::error::{Error, Kind, Result};
 use crate::modules::Modules;
 use crate::names::Frame;
@@ -171,6 +173,11 @@ impl Samples {
         self.aggregator.statements.as_mut().map(SampledStatements::take).unwrap_or_default()
     }
 
+    /// Return the digest of a prepared statement: a connection, and the statement's number in it.
+    pub fn prepared_digest(&self, key: (u32, u32)) -> Option<Arc<Normalised>> {
+        self.aggregator.statements.as_ref()?.prepared(key)
+    }
+
     /// Return the number of sampled statements that have not ended, and of those that were dropped.
     pub fn missing_statements(&self) -> (usize, u64) {
         self.aggregator.statements.as_ref().map_or((0, 0), |found| (found.open(), found.dropped))
@@ -259,6 +266,11 @@ impl Aggregator {
             Some(Record::StatementBegins(tid, begin)) => {
                 if let Some(statements) = &mut self.statements {
                     statements.begins(tid, begin, &mut self.waits);
+                }
+            }
+            Some(Record::StatementText(tid, text)) => {
+                if let Some(statements) = &mut self.statements {
+                    statements.text(tid, text);
                 }
             }
             Some(Record::StatementEnds(tid, end)) => {

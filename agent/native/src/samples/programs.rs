@@ -90,7 +90,7 @@ const AHEAD_NS: u64 = 2_000_000;
 /// The value of `DIRECT` in statements.h.
 const DIRECT: u64 = u64::MAX;
 /// Number of words in `struct config` of offcpu.bpf.c, and the positions of some of them.
-const CONFIG_WORDS: usize = 10;
+const CONFIG_WORDS: usize = 17;
 const MAX_STACKS: usize = 2;
 const STATEMENTS: usize = 3;
 
@@ -112,6 +112,12 @@ pub struct CommandPlaces {
     pub text: ArgumentPlace,
     /// The length of the text.
     pub length: ArgumentPlace,
+    /// The connection's THD.
+    pub thd: ArgumentPlace,
+    /// The number of the prepared statement that the command executes.
+    pub prepared: ArgumentPlace,
+    /// The offsets in a THD of the connection's id, and of the address and length of the statement's text, if known.
+    pub members: Option<[u64; 3]>,
 }
 
 /// Measures the waits of a process's threads by scheduler events.
@@ -139,9 +145,11 @@ impl OffCpu {
             })
             .collect::<Result<Vec<_>>>()?;
         let mut config = [0; CONFIG_WORDS];
-        if let Some(CommandPlaces { command, text, length }) = commands {
-            let words = [command, text, length].map(|one| [one.number.into(), one.offset.unwrap_or(DIRECT)]);
-            config[STATEMENTS + 1..].copy_from_slice(words.as_flattened());
+        if let Some(CommandPlaces { command, text, length, thd, prepared, members }) = commands {
+            let words = [command, text, length, thd, prepared]
+                .map(|one| [one.number.into(), one.offset.unwrap_or(DIRECT)]);
+            let words = [words.as_flattened(), &members.unwrap_or([DIRECT; 3])].concat();
+            config[STATEMENTS + 1..].copy_from_slice(&words);
         }
         Ok(Self { links, object, pid: target.pid, config })
     }

@@ -16,6 +16,7 @@ const THREAD_ENDS: u32 = 258;
 /// Values of `enum statement_kind` in statements.h.
 const STATEMENT_BEGINS: u32 = 259;
 const STATEMENT_ENDS: u32 = 260;
+const STATEMENT_TEXT: u32 = 261;
 
 /// A captured stack. Its bytes are still in the ring.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ pub struct Account {
 
 impl Account {
     /// Number of 64-bit words in the struct.
-    pub const WORDS: usize = 18;
+    pub const WORDS: usize = 19;
 
     /// Parse the words of a value in the map `threads`; return None if the thread's state is unknown.
     pub fn of(words: &[u64]) -> Option<Self> {
@@ -136,6 +137,8 @@ impl Account {
 pub struct StatementBegin<'ring> {
     /// The number of the command.
     pub command: u32,
+    /// The connection of a prepared statement, and the statement's number in it.
+    pub prepared: Option<(u32, u32)>,
     /// The text, which may be truncated; empty if it is unknown.
     pub text: &'ring [u8],
 }
@@ -164,6 +167,8 @@ pub enum Record<'ring> {
     ThreadEnds(u32, u64, Account, String),
     /// The begin of a sampled statement of a thread.
     StatementBegins(u32, StatementBegin<'ring>),
+    /// The text of the prepared statement that a thread executes.
+    StatementText(u32, &'ring [u8]),
     /// The end of the sampled statement of a thread.
     StatementEnds(u32, StatementEnd),
 }
@@ -182,9 +187,12 @@ pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
             Some(Record::ThreadEnds(tid, long(bytes, 8)?, Account::of(&words)?, comm))
         }
         STATEMENT_BEGINS => {
-            let text = bytes.get(24..24_usize.checked_add(word(bytes, 20)? as usize)?)?;
-            Some(Record::StatementBegins(tid, StatementBegin { command: word(bytes, 16)?, text }))
+            let connection = word(bytes, 8)?;
+            let prepared = (connection != 0).then_some((connection, word(bytes, 12)?));
+            let begin = StatementBegin { command: word(bytes, 16)?, prepared, text: statement_text(bytes)? };
+            Some(Record::StatementBegins(tid, begin))
         }
+        STATEMENT_TEXT => Some(Record::StatementText(tid, statement_text(bytes)?)),
         STATEMENT_ENDS => {
             let waited = WaitTime { blocked: long(bytes, 24)?, runnable: long(bytes, 32)? };
             let end = StatementEnd { began: long(bytes, 8)?, ended: long(bytes, 16)?, waited };
@@ -193,6 +201,11 @@ pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
         WAIT_BEGINS => capture(bytes).map(Record::WaitBegins),
         _ => capture(bytes).map(Record::Sample),
     }
+}
+
+/// Return the text at the end of a `struct statement_begin`.
+fn statement_text(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.get(24..24_usize.checked_add(word(bytes, 20)? as usize)?)
 }
 
 fn capture(bytes: &[u8]) -> Option<Capture<'_>> {
@@ -310,13 +323,18 @@ mod tests {
         let mut begin = Vec::new();
         begin.extend(7_u32.to_le_bytes());
         begin.extend(STATEMENT_BEGINS.to_le_bytes());
-        begin.extend(100_u64.to_le_bytes());
-        begin.extend(3_u32.to_le_bytes());
-        begin.extend(8_u32.to_le_bytes());
+        for value in [0_u32, 0, 3, 8] {
+            begin.extend(value.to_le_bytes());
+        }
         begin.extend(b"SELECT 1 and bytes of an earlier record");
         let Some(Record::StatementBegins(7, found)) = parse(&begin) else { panic!("no begin") };
-        assert_eq!(found, StatementBegin { command: 3, text: b"SELECT 1" });
+        assert_eq!(found, StatementBegin { command: 3, prepared: None, text: b"SELECT 1" });
         assert!(parse(&begin[..31]).is_none());
+        begin[8..16].copy_from_slice(&[9, 0, 0, 0, 2, 0, 0, 0]);
+        let Some(Record::StatementBegins(7, found)) = parse(&begin) else { panic!("no begin") };
+        assert_eq!(found.prepared, Some((9, 2)));
+        begin[4..8].copy_from_slice(&STATEMENT_TEXT.to_le_bytes());
+        let Some(Record::StatementText(7, b"SELECT 1")) = parse(&begin) else { panic!("no text") };
         begin[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(parse(&begin).is_none());
 

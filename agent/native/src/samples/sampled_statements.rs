@@ -10,6 +10,10 @@ use super::waits::Waits;
 use crate::digest::{Context, Normalised};
 use crate::statements::Digests;
 
+/// Number of the last prepared statement in MariaDB (LAST_STMT_ID in sql_prepare.h), whatever it is.
+const LAST_PREPARED: u32 = u32::MAX;
+/// Maximum number of prepared statements whose digests are stored.
+const MAX_PREPARED: usize = 100_000;
 /// Maximum number of completed statements that wait to be taken. Beyond that, statements are dropped and counted.
 const MAX_COMPLETE: usize = 100_000;
 
@@ -22,6 +26,8 @@ pub struct Statement {
     pub command: u32,
     /// The digest of its text; None if the text is unknown.
     pub digest: Option<Arc<Normalised>>,
+    /// The connection of a prepared statement, and the statement's number in it.
+    pub prepared: Option<(u32, u32)>,
     /// Its begin, end and time off the CPU.
     pub end: StatementEnd,
     /// The time off the CPU by place; its sum is `end.waited`.
@@ -32,12 +38,15 @@ pub struct Statement {
 struct Open {
     command: u32,
     digest: Option<Arc<Normalised>>,
+    prepared: Option<(u32, u32)>,
 }
 
 /// Collects statements. The texts are normalized as soon as they are read.
 pub struct SampledStatements {
     digests: Digests,
     open: FxHashMap<u32, Open>,
+    /// The digests of prepared statements; None for one with different digests.
+    prepared: FxHashMap<(u32, u32), Option<Arc<Normalised>>>,
     complete: Vec<Statement>,
     /// Number of statements that were dropped.
     pub dropped: u64,
@@ -47,23 +56,49 @@ impl SampledStatements {
     /// Create an empty collection. Digests have at most `max_chars` characters.
     pub fn new(context: Context, max_chars: usize) -> Self {
         let digests = Digests::new(context, max_chars);
-        Self { digests, open: FxHashMap::default(), complete: Vec::new(), dropped: 0 }
+        let (open, prepared) = (FxHashMap::default(), FxHashMap::default());
+        Self { digests, open, prepared, complete: Vec::new(), dropped: 0 }
     }
 
     /// Record the begin of a statement.
     pub fn begins(&mut self, tid: u32, begin: StatementBegin<'_>, waits: &mut Waits) {
         waits.statement_begins(tid);
-        let text = trimmed(begin.text);
-        let digest = (!text.is_empty()).then(|| self.digests.of(text));
-        self.open.insert(tid, Open { command: begin.command, digest });
+        let digest = self.digest(begin.text);
+        let prepared = begin.prepared.filter(|(_, number)| *number != LAST_PREPARED);
+        self.open.insert(tid, Open { command: begin.command, digest, prepared });
+    }
+
+    fn digest(&mut self, text: &[u8]) -> Option<Arc<Normalised>> {
+        let text = trimmed(text);
+        (!text.is_empty()).then(|| self.digests.of(text))
+    }
+
+    /// Record the text of the prepared statement that a thread executes.
+    pub fn text(&mut self, tid: u32, text: &[u8]) {
+        let Some(digest) = self.digest(text) else { return };
+        let Some(open) = self.open.get_mut(&tid) else { return };
+        open.digest = Some(Arc::clone(&digest));
+        if let Some(key) = open.prepared
+            && (self.prepared.len() < MAX_PREPARED || self.prepared.contains_key(&key))
+        {
+            let known = self.prepared.entry(key).or_insert_with(|| Some(Arc::clone(&digest)));
+            if known.as_ref().is_some_and(|known| known.newest != digest.newest) {
+                *known = None;
+            }
+        }
+    }
+
+    /// Return the digest of a prepared statement, if one of its executions had a text.
+    pub fn prepared(&self, key: (u32, u32)) -> Option<Arc<Normalised>> {
+        self.prepared.get(&key).cloned().flatten()
     }
 
     /// Record the end of a statement.
     pub fn ends(&mut self, tid: u32, end: StatementEnd, waits: &mut Waits) {
         let by_place = waits.statement_ends(tid, end.waited);
-        let Some(Open { command, digest }) = self.open.remove(&tid) else { return };
+        let Some(Open { command, digest, prepared }) = self.open.remove(&tid) else { return };
         if self.complete.len() < MAX_COMPLETE {
-            self.complete.push(Statement { tid, command, digest, end, waits: by_place });
+            self.complete.push(Statement { tid, command, digest, prepared, end, waits: by_place });
         } else {
             self.dropped += 1;
         }
@@ -128,7 +163,7 @@ mod tests {
     fn a_statement_has_the_waits_since_its_begin() {
         let (mut found, mut waits) = (statements(), Waits::default());
         wait(&mut waits, 1, 9, 90, 1);
-        found.begins(7, StatementBegin { command: 3, text: b"  SELECT 1 ; \n" }, &mut waits);
+        found.begins(7, StatementBegin { command: 3, prepared: None, text: b"  SELECT 1 ; \n" }, &mut waits);
         wait(&mut waits, 2, 1, 50, 1);
         wait(&mut waits, 3, 2, 4, 2);
         wait(&mut waits, 4, 3, 2, 2);
@@ -144,9 +179,32 @@ mod tests {
     }
 
     #[test]
+    fn the_text_of_one_execution_is_that_of_all_executions() {
+        let (mut found, mut waits) = (statements(), Waits::default());
+        let mut execute = |number: u32, text: &[u8]| {
+            let prepared = Some((9, number));
+            found.begins(7, StatementBegin { command: 23, prepared, text: b"" }, &mut waits);
+            found.text(7, text);
+            found.ends(7, end(0), &mut waits);
+        };
+        execute(1, b"");
+        execute(1, b"SELECT 1");
+        execute(1, b"SELECT 2");
+        execute(2, b"SELECT 1");
+        execute(2, b"DELETE FROM t");
+        execute(LAST_PREPARED, b"DELETE FROM t");
+        let digests: Vec<_> =
+            found.take().into_iter().map(|one| one.digest.map(|one| one.text.clone())).collect();
+        assert_eq!(digests[..2], [None, Some("SELECT ?".to_owned())]);
+        let known = |number| found.prepared((9, number)).map(|one| one.text.clone());
+        assert_eq!(known(1).as_deref(), Some("SELECT ?"));
+        assert_eq!((known(2), known(LAST_PREPARED)), (None, None));
+    }
+
+    #[test]
     fn time_without_a_stack_is_not_attributed() {
         let (mut found, mut waits) = (statements(), Waits::default());
-        found.begins(7, StatementBegin { command: 23, text: b"" }, &mut waits);
+        found.begins(7, StatementBegin { command: 23, prepared: None, text: b"" }, &mut waits);
         found.ends(7, end(30), &mut waits);
         let [one] = &found.take()[..] else { panic!("no statement") };
         assert_eq!((one.command, &one.digest), (23, &None));
@@ -157,7 +215,7 @@ mod tests {
     fn an_end_without_a_begin_is_ignored() {
         let (mut found, mut waits) = (statements(), Waits::default());
         found.ends(7, end(30), &mut waits);
-        found.begins(7, StatementBegin { command: 3, text: b"SELECT 1" }, &mut waits);
+        found.begins(7, StatementBegin { command: 3, prepared: None, text: b"SELECT 1" }, &mut waits);
         assert_eq!(found.open(), 1);
         found.thread_ends(7);
         assert_eq!((found.open(), found.take().len()), (0, 0));
