@@ -777,9 +777,33 @@ class Samples:
         Stacks with the same functions share one id. The offsets are those of the first of these stacks.
         """
 
+    def collect_statements(self, version: int, mysql_9: bool, max_chars: int) -> None:
+        """Collect the statements that ``OffCpu`` samples. The arguments are those of ``normalize``."""
+
+    def take_statements(self) -> list[SampledStatement]:
+        """Return the sampled statements that have ended since the last call."""
+
+    def prepared_digest(self, connection: int, number: int) -> tuple[str, str] | None:
+        """Return the digest of ``SampledStatement.prepared``, or None if it is unknown."""
+
+    missing_statements: tuple[int, int]  # sampled statements that have not ended, and those that were dropped
     def comms(self) -> dict[int, str]: ...
     def modules(self) -> list[ModuleInfo]: ...
     taken: Taken  # totals so far
+
+@final
+class SampledStatement:
+    """A statement that has ended. Times are in ns, ``began`` and ``ended`` of CLOCK_MONOTONIC."""
+
+    tid: int
+    command: int  # enum_server_command
+    digest: tuple[str, str] | None  # the result of ``normalize``; None if the text is unknown
+    prepared: tuple[int, int] | None  # the connection of a prepared statement, and its number there; if known
+    began: int
+    ended: int
+    blocked_ns: int
+    runnable_ns: int
+    waits: list[tuple[Place | None, int]]  # blocked time by place; the place is None for time without a stack
 
 @final
 class OnCpu:
@@ -861,6 +885,13 @@ class OffCpu:
     Times are exact, in ns of CLOCK_MONOTONIC. Stacks are captured for a random sample of the waits. Their
     records are for ``settle``; ``Samples.counts`` does not contain them. Profiling stops when the object is
     dropped or this process exits. Raises NativeError: rights or bpf.
+
+    With ``commands``, the programs ``statement_enter`` and ``statement_leave`` sample statements.
+    ``commands`` are the places of the command's number, of the address and the length of its text, of the
+    connection's THD, and of the number of the prepared statement: the number of an argument, and an offset
+    if the argument is a pointer to a structure. ``members`` are the offsets in a THD of the connection's id,
+    and of the address and the length of its statement's text. After ``set_statements``, one statement in
+    ``every`` is sampled, and only the waits of these statements.
     """
 
     def __init__(
@@ -871,9 +902,14 @@ class OffCpu:
         kernel: bool = False,
         ring_bytes: int = 4194304,
         most_threads: int = 16384,
+        commands: Sequence[tuple[int, int | None]] | None = None,
+        members: tuple[int, int, int] | None = None,
     ) -> None: ...
     ring: int
     lost: int  # number of records and threads lost because the ring or a map was full
+    hits: int  # number of commands since ``statement_enter`` was attached
+    def statement_program(self, name: str) -> int: ...
+    def set_statements(self, every: int) -> None: ...
     snapshot_problem: str | None  # why there are no stacks of threads that do not switch; None if there are
     def follow(self, most: int) -> None:
         """Follow the threads without counting yet. ``most`` limits the stacks per thread in 134 ms."""

@@ -57,6 +57,12 @@ struct thread {
 	__u64 count; /* waits in this window */
 	__u64 cpu_ns; /* se.sum_exec_runtime at the last event */
 	__u64 voluntary; /* nvcsw at the last event */
+	__u64 statement; /* start of the sampled statement, ns of CLOCK_MONOTONIC; 0 if there is none */
+	__u64 statement_sp; /* the stack pointer when it began */
+	__u64 statement_blocked; /* blocked_ns when it began */
+	__u64 statement_runnable;
+	__u64 statement_thd; /* the connection's THD until the text of its prepared statement is known, else 0
+			      */
 };
 
 struct thread_end {
@@ -67,10 +73,21 @@ struct thread_end {
 	char comm[16];
 };
 
+/* Where a function receives a value: the number of the argument, and an offset if it is a pointer to the
+ * structure that contains the value, otherwise DIRECT. */
+struct argument_place {
+	__u64 number;
+	__u64 offset;
+};
+
 struct config {
 	__u64 began; /* 0: ignore all events; in the future: follow the threads, but do not count yet */
 	__u64 ended; /* 0: not set yet */
 	__u64 most; /* approximate maximum number of stacks per thread and window */
+	__u64 statements; /* sample one statement in `statements`, and only its waits; 0: sample all waits */
+	struct argument_place command, text, length, thd,
+		prepared; /* of the function that executes a command */
+	__u64 thd_connection, thd_text, thd_length; /* offsets in a THD; DIRECT if they are unknown */
 };
 
 struct {
@@ -159,12 +176,19 @@ static __always_inline void find_missing_wait(struct thread *thread, struct task
 		wait_begins(thread, task->nvcsw != thread->voluntary ? BLOCKED : RUNNABLE, switches);
 }
 
-static __always_inline void wait_ends(struct thread *thread, struct task_struct *task)
+/* Return 1 if the thread's waits are sampled. */
+static __always_inline int is_followed(struct thread *thread, struct config *wanted)
+{
+	return !wanted->statements || thread->statement;
+}
+
+static __always_inline void wait_ends(struct thread *thread, struct task_struct *task, struct config *wanted)
 {
 	struct wait_end *end;
 
 	thread->mode = RUNNING;
-	if (!thread->taken && thread->wait_blocked_ns + thread->wait_runnable_ns < LONG_NS)
+	if (!thread->taken &&
+	    (thread->wait_blocked_ns + thread->wait_runnable_ns < LONG_NS || !is_followed(thread, wanted)))
 		return;
 	end = bpf_ringbuf_reserve(&samples, sizeof(*end), 0);
 	if (!end) {
@@ -221,6 +245,9 @@ static __always_inline void thread_ends(struct task_struct *task, struct thread 
 	bpf_map_delete_elem(&threads, &tid);
 }
 
+static __always_inline void send_prepared_text(struct thread *thread, struct task_struct *task,
+					       struct config *wanted);
+
 static __always_inline void leaves(void *ctx, struct task_struct *task, struct config *wanted, int preempted,
 				   __u64 now)
 {
@@ -232,13 +259,15 @@ static __always_inline void leaves(void *ctx, struct task_struct *task, struct c
 	find_missing_wait(thread, task, 1);
 	account(thread, task, wanted, now, 0);
 	if (thread->mode != RUNNING)
-		wait_ends(thread, task);
+		wait_ends(thread, task, wanted);
 	if (state & TASK_DEAD) {
 		thread_ends(task, thread, wanted, now);
 		return;
 	}
 	wait_begins(thread, preempted || !state ? RUNNABLE : BLOCKED, context_switches(task));
-	if (!is_chosen(thread, wanted->most, now))
+	if (thread->statement && thread->statement_thd)
+		send_prepared_text(thread, task, wanted);
+	if (!is_followed(thread, wanted) || !is_chosen(thread, wanted->most, now))
 		return;
 	if (sample_take(ctx, &samples, task, saved_registers(task), WAIT_BEGINS, thread->switches,
 			server.with_kernel_stack))
@@ -268,7 +297,7 @@ static __always_inline void arrives(struct task_struct *task, struct config *wan
 		return;
 	find_missing_wait(thread, task, 0);
 	account(thread, task, wanted, now, 0);
-	wait_ends(thread, task);
+	wait_ends(thread, task, wanted);
 }
 
 static __always_inline struct config *active(__u64 now)
@@ -280,6 +309,8 @@ static __always_inline struct config *active(__u64 now)
 		return 0;
 	return wanted;
 }
+
+#include "statements.h"
 
 SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)

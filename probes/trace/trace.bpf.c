@@ -7,6 +7,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "arguments.h"
 #include "bits.h"
 #include "sample.h"
 
@@ -150,40 +151,6 @@ static __always_inline struct control *here(void)
 	return found && bpf_get_current_pid_tgid() >> 32 == found->tgid ? found : 0;
 }
 
-#ifdef __TARGET_ARCH_x86
-struct pt_regs___arguments {
-	unsigned long di, si, dx, cx, r8, r9;
-} __attribute__((preserve_access_index));
-
-static __always_inline __u64 argument(struct pt_regs *ctx)
-{
-	struct pt_regs___arguments *regs = (void *)ctx;
-
-	switch (wanted.argument) {
-	case 0:
-		return BPF_CORE_READ(regs, di);
-	case 1:
-		return BPF_CORE_READ(regs, si);
-	case 2:
-		return BPF_CORE_READ(regs, dx);
-	case 3:
-		return BPF_CORE_READ(regs, cx);
-	case 4:
-		return BPF_CORE_READ(regs, r8);
-	default:
-		return BPF_CORE_READ(regs, r9);
-	}
-}
-#else
-static __always_inline __u64 argument(struct pt_regs *ctx)
-{
-	__u64 value = 0;
-
-	bpf_probe_read_kernel(&value, sizeof(value), (__u64 *)ctx + wanted.argument);
-	return value;
-}
-#endif
-
 /* Count a value. The upper bits of a narrow argument are undefined, so they are masked. */
 static __always_inline void note(__u64 value)
 {
@@ -270,7 +237,7 @@ int trace_enter(struct pt_regs *ctx)
 		return 0;
 	add(&counters, CALLS);
 	if (wanted.argument != NO_ARGUMENT)
-		note(argument(ctx));
+		note(argument(ctx, wanted.argument));
 	if (wanted.callers)
 		take_stack(ctx, control);
 	if (wanted.timed) { /* last, so that the time spent above is not added to the function's duration */

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: The names of the programs in probes/snapshot, probes/profile and probes/trace.
-_OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave")
+_OURS: Final = (
+    "snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave",
+    "statement_enter", "statement_leave",
+)  # fmt: skip
 #: Maximum length of a program's name in bytes; the kernel truncates longer names.
 _NAME_LENGTH: Final = 15
 #: Kernel functions that detach a perf event or a link.

@@ -245,6 +245,7 @@ RUNS: dict[str, list[Run]] = {
             )
         ),
     ],
+    "latency": [run("1s", *_P), run("1s", *_P, "--json"), run(evil, *_P)],
     "trace": [
         run("do_command", *_P, "--seconds", "2"),
         run(evil, *_P),

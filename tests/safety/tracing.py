@@ -1,4 +1,4 @@
-"""Run ``innoscope trace`` until it ends, or in the background."""
+"""Run ``innoscope trace`` until it ends, or it or ``innoscope latency`` in the background."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ def trace(server: Server, *arguments: object) -> dict[str, Any]:
 
 
 class Tracing:
-    """A trace in the background. Its probes are attached while the block runs."""
+    """A trace, or another command with probes, in the background.
 
-    def __init__(self, server: Server, *arguments: object, under: Sequence[str] = ()) -> None:
+    The probes are attached while the block runs.
+    """
+
+    def __init__(
+        self, server: Server, *arguments: object, under: Sequence[str] = (), command: str = "trace"
+    ) -> None:
         self._server = server
-        self._command = [*under, INNOSCOPE, "trace", "--pid", str(server.pid), *map(str, arguments)]
+        self._command = [*under, INNOSCOPE, command, "--pid", str(server.pid), *map(str, arguments)]
         self._keeper = Keeper()
         self.out = self.err = ""
 

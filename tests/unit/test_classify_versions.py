@@ -82,6 +82,7 @@ WAITS = [
     ("8.0.30", (*EVENT, "log_files_wait_for_next_file_available", "log_writer", *THREAD), "redo_space"),
     ("8.0", (*SLEEP, "log_writer_wait_on_archiver", "log_writer", *THREAD), "redo_space"),
     ("8.0", (*EVENT, "log_writer_wait_on_checkpoint", "log_writer", *THREAD), "redo_space"),
+    ("MariaDB 11.4", (*SLEEP, "std::this_thread::__sleep_for", "log_free_check", *WRITER), "redo_space"),
     ("8.0", (*EVENT, "Log_thread_waiting::wait", "log_writer", *THREAD), "background_idle"),
     # locks
     ("5.7", (*EVENT, "lock_wait_suspend_thread", "row_mysql_handle_errors", *WRITER), "row_lock"),

@@ -69,7 +69,7 @@ def test_every_time_has_the_same_type() -> None:
         for parameter in command.params
         if isinstance(parameter.type, click.types.FloatParamType | click.types.FloatRange)
     }
-    assert plain == {"probes measure --budget", "trace --budget", "sensor --budget"}
+    assert plain == {"probes measure --budget", "trace --budget", "latency --budget", "sensor --budget"}
 
 
 def test_seconds_and_duration_are_one_option() -> None:

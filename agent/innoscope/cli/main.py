@@ -34,6 +34,7 @@ COMMANDS = {
     "top": "Show the stacks live, once a second; --record saves them.",
     "watch": "Wait for a stall, and write it to an incident file.",
     "profile": "Profile CPU time, or with --off-cpu waiting time.",
+    "latency": "Explain why the p99 of statements is slow, by wait class.",
     "trace": "Trace one function: call rate, latency, callers, arguments.",
     "history": "Show what busy threads did in the last hours, from files.",
     "diff": "Compare two dumps, recordings or incident files.",

@@ -49,6 +49,31 @@ class Value(Entry, frozen=True):
         return self.result or self.bits or 64
 
 
+class ArgumentPlace(Entry, frozen=True):
+    """An argument of a function, counted from 0.
+
+    With ``at``, the argument is a pointer, and the value is at this offset.
+    """
+
+    arg: Annotated[int, Meta(ge=0, le=5)]
+    at: Annotated[int, Meta(ge=0, le=4095)] | None = None
+
+
+class Command(ServerEntry, frozen=True, kw_only=True):
+    """Where the function of the probe ``statement`` receives a command.
+
+    ``text`` and ``length`` are those of a query, and ``prepared`` is the number of the prepared statement to
+    execute.
+    """
+
+    command: ArgumentPlace
+    text: ArgumentPlace
+    length: ArgumentPlace
+    thd: ArgumentPlace
+    prepared: ArgumentPlace
+    source: Citation
+
+
 class Site(ServerEntry, frozen=True):
     """The functions to probe on some servers. ``at`` and ``returns`` default to the values of the probe."""
 
@@ -128,6 +153,7 @@ class Catalog(Entry, frozen=True):
     families: dict[str, Family]
     probes: dict[str, Probe]
     safe: dict[str, str]
+    commands: tuple[Command, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError if a probe refers to an unknown family or probe, or lacks a reason in ``safe``."""
@@ -145,6 +171,10 @@ class Catalog(Entry, frozen=True):
     def knows(self, flavour: str, version: tuple[int, ...]) -> bool:
         """Return whether the catalog describes this version's functions; True if the version is unknown."""
         return not version or version in self.known[flavour]
+
+    def command(self, flavour: str, version: tuple[int, ...]) -> Command | None:
+        """Return where a server's commands are received, or None if it is unknown."""
+        return next((command for command in self.commands if command.fits(flavour, version)), None)
 
     def of(self, families: frozenset[str] | None = None) -> list[Probe]:
         """Return the probes of ``families``; None selects the families that are on by default."""

@@ -12,11 +12,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
+use crate::digest::{Context, Words};
 use crate::error::{Error, Result};
 use crate::python::{ModuleInfo, module_info, reader};
 use crate::python_frames::Frames;
 use crate::samples::events;
-use crate::samples::programs::{self, Target};
+use crate::samples::programs::{self, ArgumentPlace, CommandPlaces, Target};
+use crate::samples::sampled_statements::{SampledStatements, Statement};
 use crate::samples::switch_events;
 use crate::samples::waits;
 use crate::samples::{self, Place, SymbolOptions};
@@ -94,6 +96,27 @@ impl Samples {
         })?)
     }
 
+    fn collect_statements(&self, version: u32, mysql_9: bool, max_chars: usize) {
+        let words = if mysql_9 { Words::Mysql9 } else { Words::Mysql8 };
+        let context = Context { version, words, certain: false };
+        locked(&self.inner).collect_statements(SampledStatements::new(context, max_chars));
+    }
+
+    fn take_statements(&self, py: Python<'_>) -> PyResult<Vec<SampledStatement>> {
+        let taken = locked(&self.inner).take_statements();
+        taken.into_iter().map(|one| SampledStatement::of(py, one)).collect()
+    }
+
+    fn prepared_digest(&self, connection: u32, number: u32) -> Option<(String, String)> {
+        let digest = locked(&self.inner).prepared_digest((connection, number))?;
+        Some((digest.text.clone(), digest.newest.clone()))
+    }
+
+    #[getter]
+    fn missing_statements(&self) -> (usize, u64) {
+        locked(&self.inner).missing_statements()
+    }
+
     fn counts(&self, py: Python<'_>) -> PyResult<Vec<Count>> {
         let inner = locked(&self.inner);
         let counts = inner.counts().iter().map(|((kind, tid, place), count)| {
@@ -120,6 +143,40 @@ impl Samples {
     fn taken(&self) -> Taken {
         let (records, bytes) = locked(&self.inner).taken();
         Taken { records, bytes }
+    }
+}
+
+#[pyclass(frozen, get_all)]
+struct SampledStatement {
+    tid: u32,
+    command: u32,
+    digest: Option<(String, String)>,
+    prepared: Option<(u32, u32)>,
+    began: u64,
+    ended: u64,
+    blocked_ns: u64,
+    runnable_ns: u64,
+    waits: Vec<(Option<Py<PyPlace>>, u64)>,
+}
+
+impl SampledStatement {
+    fn of(py: Python<'_>, statement: Statement) -> PyResult<Self> {
+        let Statement { tid, command, digest, prepared, end, waits } = statement;
+        let waits = waits.iter().filter(|(_, ns)| ns.blocked > 0).map(|(place, ns)| {
+            let place = place.as_ref().map(|place| Py::new(py, PyPlace::from(place))).transpose()?;
+            Ok((place, ns.blocked))
+        });
+        Ok(Self {
+            tid,
+            command,
+            digest: digest.map(|digest| (digest.text.clone(), digest.newest.clone())),
+            prepared,
+            began: end.began,
+            ended: end.ended,
+            blocked_ns: end.waited.blocked,
+            runnable_ns: end.waited.runnable,
+            waits: waits.collect::<PyResult<_>>()?,
+        })
     }
 }
 
@@ -254,7 +311,8 @@ struct OffCpu {
 #[pymethods]
 impl OffCpu {
     #[new]
-    #[pyo3(signature = (pid, start_time, *, kernel = false, ring_bytes = 4 << 20, most_threads = 16384))]
+    #[pyo3(signature = (pid, start_time, *, kernel = false, ring_bytes = 4 << 20, most_threads = 16384, commands = None, members = None))]
+    #[allow(clippy::too_many_arguments)] // Python passes them as keywords
     fn new(
         py: Python<'_>,
         pid: u32,
@@ -262,10 +320,17 @@ impl OffCpu {
         kernel: bool,
         ring_bytes: u32,
         most_threads: u32,
+        commands: Option<[(u32, Option<u64>); 5]>,
+        members: Option<[u64; 3]>,
     ) -> PyResult<Self> {
+        let commands = commands.map(|places| {
+            let places = places.map(|(number, offset)| ArgumentPlace { number, offset });
+            let [command, text, length, thd, prepared] = places;
+            CommandPlaces { command, text, length, thd, prepared, members }
+        });
         let target = Target { pid, start_time, kernel, ring_bytes };
         let (inner, source) = py.detach(|| -> Result<_> {
-            Ok((programs::OffCpu::new(target, most_threads)?, BpfSource::best(pid, kernel)))
+            Ok((programs::OffCpu::new(target, most_threads, commands)?, BpfSource::best(pid, kernel)))
         })?;
         let snapshot_problem = source.as_ref().err().map(|error: &Error| error.detail.clone());
         Ok(Self { inner: Mutex::new(inner), source: Mutex::new(source.ok()), snapshot_problem })
@@ -291,6 +356,19 @@ impl OffCpu {
 
     fn set_most(&self, most: u64) -> PyResult<()> {
         Ok(locked(&self.inner).set_max_stacks(most)?)
+    }
+
+    fn set_statements(&self, every: u32) -> PyResult<()> {
+        Ok(locked(&self.inner).set_statements(every)?)
+    }
+
+    fn statement_program(&self, name: &str) -> PyResult<RawFd> {
+        Ok(locked(&self.inner).statement_program(name)?)
+    }
+
+    #[getter]
+    fn hits(&self) -> PyResult<u64> {
+        Ok(locked(&self.inner).hits()?)
     }
 
     fn take_snapshot(&self, py: Python<'_>, samples: &Samples) -> PyResult<()> {
@@ -419,6 +497,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyPlace>()?;
     module.add_class::<Count>()?;
     module.add_class::<Taken>()?;
+    module.add_class::<SampledStatement>()?;
     module.add_class::<ThreadTimes>()?;
     module.add_class::<Waits>()?;
     module.add_class::<Settled>()?;

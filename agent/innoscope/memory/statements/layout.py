@@ -98,6 +98,12 @@ class StatementLayout:
         )
 
 
+def text_members(target: Target) -> tuple[int, int, int] | None:
+    """Return the offsets in a THD of the connection's id, and of its text's address and length, if known."""
+    part = learn(target).part
+    return None if part is None else (part.offset("connection"), part.offset("text"), part.offset("length"))
+
+
 def learn(target: Target) -> StatementLayout:
     """Return the layout of a running server. For a large build, the first call takes one or two seconds."""
     owners = next((one for one in locks.servers() if one.fits(target.flavour, target.version)), None)

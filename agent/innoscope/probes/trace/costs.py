@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Maximum stacks per second: few enough to be read in time, but enough for shares that are accurate to
 #: 3 percentage points after 4 s.
 MAX_STACKS_PER_S: Final = 250.0
-_MIN_STACKS_PER_S: Final = 10.0
+MIN_STACKS_PER_S: Final = 10.0
 #: The share of the budget that stacks may use.
 _STACKS_SHARE: Final = 0.5
 _S: Final = 1e9
@@ -57,7 +57,7 @@ class Cost:
         if not self.stack_s:
             return MAX_STACKS_PER_S
         affordable = _STACKS_SHARE * budget * self.cpus / self.stack_s
-        return min(MAX_STACKS_PER_S, max(_MIN_STACKS_PER_S, affordable))
+        return min(MAX_STACKS_PER_S, max(MIN_STACKS_PER_S, affordable))
 
 
 def measure(session: Session, chosen: TracedFunction, *, timed: bool) -> Cost:

@@ -51,7 +51,7 @@ def run(
     NoSuchProcess if the server is not running at the start.
     """
     alive, ended = True, None
-    process = _open(target)
+    process = open_process(target)
     began = time.monotonic()
     try:
         profiler.begin()
@@ -90,8 +90,11 @@ def _poll_until(
     return True
 
 
-def _open(target: Target) -> int:
-    """Return a pidfd of the target's process, which becomes readable when the process exits."""
+def open_process(target: Target) -> int:
+    """Return a pidfd of the target's process, which becomes readable when the process exits.
+
+    Raise NoSuchProcess.
+    """
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:

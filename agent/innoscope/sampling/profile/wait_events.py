@@ -215,10 +215,11 @@ class PerfEvents:
 
 
 class StackLimit:
-    """Limits the stacks per thread so that the total rate stays near MAX_STACKS_PER_S."""
+    """Limits the stacks per thread so that the total rate stays near ``stacks_per_s``."""
 
-    def __init__(self) -> None:
-        self.value = _INITIAL_LIMIT
+    def __init__(self, stacks_per_s: float = MAX_STACKS_PER_S, initial: int = _INITIAL_LIMIT) -> None:
+        self._stacks_per_s, self._initial = stacks_per_s, initial
+        self.value = initial
         self.since = 0.0
         self._records = 0
 
@@ -230,8 +231,8 @@ class StackLimit:
         rate = (records - self._records) / 2 / seconds
         self.since, self._records = now, records
         before = self.value
-        if rate > MAX_STACKS_PER_S:
-            self.value = max(1, int(self.value * MAX_STACKS_PER_S / rate))
-        elif rate < MAX_STACKS_PER_S / 2:
-            self.value = min(_INITIAL_LIMIT, self.value + 1)
+        if rate > self._stacks_per_s:
+            self.value = max(1, int(self.value * self._stacks_per_s / rate))
+        elif rate < self._stacks_per_s / 2:
+            self.value = min(self._initial, self.value + 1)
         return self.value != before

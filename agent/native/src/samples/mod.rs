@@ -9,6 +9,7 @@ pub mod events;
 pub mod programs;
 pub mod record;
 mod ring;
+pub mod sampled_statements;
 mod sampling_period;
 mod stacks;
 pub mod switch_events;
@@ -19,10 +20,12 @@ mod waits_by_perf;
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::digest::Normalised;
 use crate::error::{Error, Kind, Result};
 use crate::modules::Modules;
 use crate::names::Frame;
@@ -34,6 +37,7 @@ use crate::unwind::{End, Unwinder};
 use events::PerfOnCpu;
 use record::{Account, Capture, Record, parse};
 use ring::Ring;
+use sampled_statements::{SampledStatements, Statement};
 use stacks::Stacks;
 use waits::Waits;
 
@@ -97,6 +101,8 @@ struct Aggregator {
     counts: FxHashMap<(u32, u32, Place), Count>,
     comms: FxHashMap<u32, String>,
     waits: Waits,
+    /// The sampled statements of a latency profile.
+    statements: Option<SampledStatements>,
     /// Number of records read from the ring.
     records: u64,
     bytes: u64,
@@ -126,6 +132,7 @@ impl Samples {
             counts: FxHashMap::default(),
             comms: FxHashMap::default(),
             waits: Waits::default(),
+            statements: None,
             records: 0,
             bytes: 0,
         };
@@ -154,6 +161,26 @@ impl Samples {
             aggregator.count(capture);
             pacer.yield_if_due();
         })
+    }
+
+    /// Collect sampled statements.
+    pub fn collect_statements(&mut self, statements: SampledStatements) {
+        self.aggregator.statements = Some(statements);
+    }
+
+    /// Return the sampled statements that have ended since the last call.
+    pub fn take_statements(&mut self) -> Vec<Statement> {
+        self.aggregator.statements.as_mut().map(SampledStatements::take).unwrap_or_default()
+    }
+
+    /// Return the digest of a prepared statement: a connection, and the statement's number in it.
+    pub fn prepared_digest(&self, key: (u32, u32)) -> Option<Arc<Normalised>> {
+        self.aggregator.statements.as_ref()?.prepared(key)
+    }
+
+    /// Return the number of sampled statements that have not ended, and of those that were dropped.
+    pub fn missing_statements(&self) -> (usize, u64) {
+        self.aggregator.statements.as_ref().map_or((0, 0), |found| (found.open(), found.dropped))
     }
 
     /// Return the counts so far by (kind, thread id, place).
@@ -232,6 +259,24 @@ impl Aggregator {
             Some(Record::ThreadEnds(tid, at, account, comm)) => {
                 self.comms.remove(&tid);
                 self.waits.settle(tid, comm, &account, at);
+                if let Some(statements) = &mut self.statements {
+                    statements.thread_ends(tid);
+                }
+            }
+            Some(Record::StatementBegins(tid, begin)) => {
+                if let Some(statements) = &mut self.statements {
+                    statements.begins(tid, begin, &mut self.waits);
+                }
+            }
+            Some(Record::StatementText(tid, text)) => {
+                if let Some(statements) = &mut self.statements {
+                    statements.text(tid, text);
+                }
+            }
+            Some(Record::StatementEnds(tid, end)) => {
+                if let Some(statements) = &mut self.statements {
+                    statements.ends(tid, end, &mut self.waits);
+                }
             }
             None => {}
         }

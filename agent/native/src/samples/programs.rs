@@ -7,12 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::Duration;
 
-use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder, ProgramAttachType};
 use perf_event_open_sys as sys;
 
 use super::record::Account;
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
+use crate::multi;
 use crate::perf_event;
 use crate::snapshot::iterator_link::visit;
 
@@ -46,7 +47,7 @@ impl OnCpu {
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf`.
     pub fn new(target: Target, period_ns: u64) -> Result<Self> {
-        Ok(Self { events: Vec::new(), object: load(ON_CPU, target, None)?, period_ns })
+        Ok(Self { events: Vec::new(), object: load(ON_CPU, target, Options::default())?, period_ns })
     }
 
     /// Start sampling.
@@ -86,12 +87,45 @@ const NOT_STARTED: u64 = u64::MAX;
 /// How far in the future start and end times are set, so that every CPU sees them in time.
 const AHEAD_NS: u64 = 2_000_000;
 
+/// The value of `DIRECT` in statements.h.
+const DIRECT: u64 = u64::MAX;
+/// Number of words in `struct config` of offcpu.bpf.c, and the positions of some of them.
+const CONFIG_WORDS: usize = 17;
+const MAX_STACKS: usize = 2;
+const STATEMENTS: usize = 3;
+
+/// Where a function receives a value.
+#[derive(Debug, Clone, Copy)]
+pub struct ArgumentPlace {
+    /// The number of the argument, from 0.
+    pub number: u32,
+    /// The argument is a pointer, and the value is at this offset.
+    pub offset: Option<u64>,
+}
+
+/// Where the function that executes a command receives its number, and the text of a query.
+#[derive(Debug, Clone, Copy)]
+pub struct CommandPlaces {
+    /// The number of the command.
+    pub command: ArgumentPlace,
+    /// The address of the text.
+    pub text: ArgumentPlace,
+    /// The length of the text.
+    pub length: ArgumentPlace,
+    /// The connection's THD.
+    pub thd: ArgumentPlace,
+    /// The number of the prepared statement that the command executes.
+    pub prepared: ArgumentPlace,
+    /// The offsets in a THD of the connection's id, and of the address and length of the statement's text, if known.
+    pub members: Option<[u64; 3]>,
+}
+
 /// Measures the waits of a process's threads by scheduler events.
 pub struct OffCpu {
     links: Vec<Link>,
     object: libbpf_rs::Object,
     pid: u32,
-    config: [u64; 3],
+    config: [u64; CONFIG_WORDS],
 }
 
 impl OffCpu {
@@ -100,8 +134,9 @@ impl OffCpu {
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or lacks
     /// the scheduler's tracepoints.
-    pub fn new(target: Target, max_threads: u32) -> Result<Self> {
-        let object = load(OFF_CPU, target, Some(max_threads))?;
+    pub fn new(target: Target, max_threads: u32, commands: Option<CommandPlaces>) -> Result<Self> {
+        let options = Options { max_threads, statements: commands.is_some() };
+        let object = load(OFF_CPU, target, options)?;
         let links = ["on_switch", "on_wakeup"]
             .into_iter()
             .map(|name| {
@@ -109,7 +144,14 @@ impl OffCpu {
                 attached.map_err(|error| bpf_error(&error, "attaching to the scheduler's events"))
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { links, object, pid: target.pid, config: [0; 3] })
+        let mut config = [0; CONFIG_WORDS];
+        if let Some(CommandPlaces { command, text, length, thd, prepared, members }) = commands {
+            let words = [command, text, length, thd, prepared]
+                .map(|one| [one.number.into(), one.offset.unwrap_or(DIRECT)]);
+            let words = [words.as_flattened(), &members.unwrap_or([DIRECT; 3])].concat();
+            config[STATEMENTS + 1..].copy_from_slice(&words);
+        }
+        Ok(Self { links, object, pid: target.pid, config })
     }
 
     /// Return the descriptor of the ring buffer.
@@ -120,7 +162,7 @@ impl OffCpu {
     /// Register all threads and follow them, without counting yet. Each thread sends at most about
     /// `max_stacks` stacks per window of 134 ms.
     pub fn follow(&mut self, max_stacks: u64) -> Result<()> {
-        self.config = [NOT_STARTED, 0, max_stacks.max(1)];
+        self.config[..=MAX_STACKS].copy_from_slice(&[NOT_STARTED, 0, max_stacks.max(1)]);
         self.configure()?;
         finish_running_programs();
         self.visit_threads()
@@ -133,8 +175,28 @@ impl OffCpu {
 
     /// Change the approximate maximum number of stacks per thread and window of 134 ms.
     pub fn set_max_stacks(&mut self, max_stacks: u64) -> Result<()> {
-        self.config[2] = max_stacks.max(1);
+        self.config[MAX_STACKS] = max_stacks.max(1);
         self.configure()
+    }
+
+    /// Sample one statement in `every`, and only the waits of these statements.
+    pub fn set_statements(&mut self, every: u32) -> Result<()> {
+        self.config[STATEMENTS] = every.max(1).into();
+        self.configure()
+    }
+
+    /// Return the descriptor of the program for the entry of the function that executes a command, or for its
+    /// return: `statement_enter` or `statement_leave`.
+    pub fn statement_program(&self, name: &str) -> Result<RawFd> {
+        Ok(program(&self.object, name)?.as_fd().as_raw_fd())
+    }
+
+    /// Return the number of commands since the programs were attached.
+    pub fn hits(&self) -> Result<u64> {
+        let map =
+            Map { descriptor: descriptor(&self.object, "hits")?, key_bytes: 4, words: 1, per_cpu: true };
+        let value = map.array(1).map_err(|error| Error::from_os(&error, "reading a map", Kind::Internal))?;
+        Ok(value[0][0])
     }
 
     /// Stop counting, bring each thread's account up to the end, and return the end time in ns of
@@ -213,7 +275,15 @@ pub(super) fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn load(object: &[u8], target: Target, max_threads: Option<u32>) -> Result<libbpf_rs::Object> {
+/// Options of offcpu.bpf.c.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    max_threads: u32,
+    /// Load the programs that sample statements.
+    statements: bool,
+}
+
+fn load(object: &[u8], target: Target, options: Options) -> Result<libbpf_rs::Object> {
     // libbpf prints to stderr by default. The returned error contains everything that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| bpf_error(&error, "loading the profiling program");
@@ -222,9 +292,17 @@ fn load(object: &[u8], target: Target, max_threads: Option<u32>) -> Result<libbp
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
             "samples" => map.set_max_entries(target.ring_bytes).map_err(failed)?,
-            "threads" => map.set_max_entries(max_threads.unwrap_or(1)).map_err(failed)?,
+            "threads" => map.set_max_entries(options.max_threads).map_err(failed)?,
             name if name.ends_with(".rodata") => map.set_initial_value(&constants(target)).map_err(failed)?,
             _ => {}
+        }
+    }
+    for mut program in open.progs_mut() {
+        if program.name().to_string_lossy().starts_with("statement_") {
+            program.set_autoload(options.statements);
+            if multi::is_supported() {
+                program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
+            }
         }
     }
     open.load().map_err(failed)

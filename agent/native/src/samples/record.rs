@@ -1,4 +1,4 @@
-//! Parses the records defined in probes/include/sample.h and probes/profile/offcpu.bpf.c.
+//! Parses the records defined in probes/include/sample.h, probes/profile/offcpu.bpf.c and probes/profile/statements.h.
 
 use crate::arch::NATIVE;
 use crate::snapshot::Registers;
@@ -13,6 +13,10 @@ const KERNEL_AT: usize = 96;
 const WAIT_BEGINS: u32 = 256;
 const WAIT_ENDS: u32 = 257;
 const THREAD_ENDS: u32 = 258;
+/// Values of `enum statement_kind` in statements.h.
+const STATEMENT_BEGINS: u32 = 259;
+const STATEMENT_ENDS: u32 = 260;
+const STATEMENT_TEXT: u32 = 261;
 
 /// A captured stack. Its bytes are still in the ring.
 #[derive(Debug)]
@@ -89,7 +93,7 @@ pub struct Account {
 
 impl Account {
     /// Number of 64-bit words in the struct.
-    pub const WORDS: usize = 14;
+    pub const WORDS: usize = 19;
 
     /// Parse the words of a value in the map `threads`; return None if the thread's state is unknown.
     pub fn of(words: &[u64]) -> Option<Self> {
@@ -128,6 +132,28 @@ impl Account {
     }
 }
 
+/// The begin of a sampled statement. Its text is still in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatementBegin<'ring> {
+    /// The number of the command.
+    pub command: u32,
+    /// The connection of a prepared statement, and the statement's number in it.
+    pub prepared: Option<(u32, u32)>,
+    /// The text, which may be truncated; empty if it is unknown.
+    pub text: &'ring [u8],
+}
+
+/// The end of a sampled statement. Times are in ns of CLOCK_MONOTONIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatementEnd {
+    /// When it began.
+    pub began: u64,
+    /// When it ended.
+    pub ended: u64,
+    /// Its time off the CPU.
+    pub waited: WaitTime,
+}
+
 /// A record from the ring buffer.
 #[derive(Debug)]
 pub enum Record<'ring> {
@@ -139,6 +165,12 @@ pub enum Record<'ring> {
     WaitEnds(u32, WaitEnd),
     /// The exit of a thread: its id, time of exit, `Account` and name.
     ThreadEnds(u32, u64, Account, String),
+    /// The begin of a sampled statement of a thread.
+    StatementBegins(u32, StatementBegin<'ring>),
+    /// The text of the prepared statement that a thread executes.
+    StatementText(u32, &'ring [u8]),
+    /// The end of the sampled statement of a thread.
+    StatementEnds(u32, StatementEnd),
 }
 
 /// Parse a record; None if it is truncated.
@@ -154,9 +186,26 @@ pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
             let comm = text(bytes.get(16 + 8 * Account::WORDS..)?.get(..16)?);
             Some(Record::ThreadEnds(tid, long(bytes, 8)?, Account::of(&words)?, comm))
         }
+        STATEMENT_BEGINS => {
+            let connection = word(bytes, 8)?;
+            let prepared = (connection != 0).then_some((connection, word(bytes, 12)?));
+            let begin = StatementBegin { command: word(bytes, 16)?, prepared, text: statement_text(bytes)? };
+            Some(Record::StatementBegins(tid, begin))
+        }
+        STATEMENT_TEXT => Some(Record::StatementText(tid, statement_text(bytes)?)),
+        STATEMENT_ENDS => {
+            let waited = WaitTime { blocked: long(bytes, 24)?, runnable: long(bytes, 32)? };
+            let end = StatementEnd { began: long(bytes, 8)?, ended: long(bytes, 16)?, waited };
+            Some(Record::StatementEnds(tid, end))
+        }
         WAIT_BEGINS => capture(bytes).map(Record::WaitBegins),
         _ => capture(bytes).map(Record::Sample),
     }
+}
+
+/// Return the text at the end of a `struct statement_begin`.
+fn statement_text(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.get(24..24_usize.checked_add(word(bytes, 20)? as usize)?)
 }
 
 fn capture(bytes: &[u8]) -> Option<Capture<'_>> {
@@ -267,5 +316,37 @@ mod tests {
         }
         let Some(Record::WaitEnds(7, end)) = parse(&bytes) else { panic!("no end") };
         assert_eq!(end, WaitEnd { switches: 40, ns: WaitTime { blocked: 10, runnable: 20 }, every: 1 });
+    }
+
+    #[test]
+    fn parses_the_boundaries_of_a_statement() {
+        let mut begin = Vec::new();
+        begin.extend(7_u32.to_le_bytes());
+        begin.extend(STATEMENT_BEGINS.to_le_bytes());
+        for value in [0_u32, 0, 3, 8] {
+            begin.extend(value.to_le_bytes());
+        }
+        begin.extend(b"SELECT 1 and bytes of an earlier record");
+        let Some(Record::StatementBegins(7, found)) = parse(&begin) else { panic!("no begin") };
+        assert_eq!(found, StatementBegin { command: 3, prepared: None, text: b"SELECT 1" });
+        assert!(parse(&begin[..31]).is_none());
+        begin[8..16].copy_from_slice(&[9, 0, 0, 0, 2, 0, 0, 0]);
+        let Some(Record::StatementBegins(7, found)) = parse(&begin) else { panic!("no begin") };
+        assert_eq!(found.prepared, Some((9, 2)));
+        begin[4..8].copy_from_slice(&STATEMENT_TEXT.to_le_bytes());
+        let Some(Record::StatementText(7, b"SELECT 1")) = parse(&begin) else { panic!("no text") };
+        begin[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(parse(&begin).is_none());
+
+        let mut end = Vec::new();
+        end.extend(7_u32.to_le_bytes());
+        end.extend(STATEMENT_ENDS.to_le_bytes());
+        for value in [100_u64, 160, 40, 5] {
+            end.extend(value.to_le_bytes());
+        }
+        let Some(Record::StatementEnds(7, found)) = parse(&end) else { panic!("no end") };
+        let waited = WaitTime { blocked: 40, runnable: 5 };
+        assert_eq!(found, StatementEnd { began: 100, ended: 160, waited });
+        assert!(parse(&end[..39]).is_none());
     }
 }

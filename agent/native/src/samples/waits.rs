@@ -97,6 +97,18 @@ impl Waits {
         self.count(tid, known.map(|known| known.place), end, long);
     }
 
+    /// Forget the waits of a thread, because a sampled statement begins.
+    pub fn statement_begins(&mut self, tid: u32) {
+        self.threads.remove(&tid);
+    }
+
+    /// Return the time off the CPU of the thread's statement that ends, by place; its sum is `waited`. The place is
+    /// `None` for time without a stack.
+    pub fn statement_ends(&mut self, tid: u32, waited: WaitTime) -> Vec<(Option<Place>, WaitTime)> {
+        let thread = self.threads.remove(&tid).unwrap_or_default();
+        thread.distribute(waited).into_iter().map(|(place, share)| (place, share.ns)).collect()
+    }
+
     /// Use the stack of a wait that was not chosen at random, with little weight: it matters only if few of the
     /// thread's waits were chosen.
     pub fn hint(&mut self, tid: u32, place: Place, ns: WaitTime) {
@@ -136,7 +148,12 @@ impl Waits {
         }
         let thread = self.threads.remove(&tid).unwrap_or_default();
         let tid = if self.rows.len() < MAX_ROWS { tid } else { 0 };
-        self.distribute(tid, &thread, waited);
+        for sums in thread.places.values() {
+            self.seen = self.seen.plus(sums.long).plus(sums.short);
+        }
+        for (place, share) in thread.distribute(waited) {
+            self.add(tid, place, share);
+        }
         self.add_times(ThreadTimes { tid, comm, running, waited });
     }
 
@@ -150,28 +167,32 @@ impl Waits {
         }
     }
 
-    fn distribute(&mut self, tid: u32, thread: &Thread, total: WaitTime) {
-        let blocked = Split::of(thread, total.blocked, |ns| ns.blocked);
-        let runnable = Split::of(thread, total.runnable, |ns| ns.runnable);
+    fn add(&mut self, tid: u32, place: Option<Place>, share: PlaceWaits) {
+        let row = self.rows.entry((tid, place)).or_default();
+        row.waits += share.waits;
+        row.ns = row.ns.plus(share.ns);
+    }
+}
+
+impl Thread {
+    /// Distribute the time off the CPU among the places of the waits.
+    fn distribute(&self, total: WaitTime) -> Vec<(Option<Place>, PlaceWaits)> {
+        let blocked = Split::of(self, total.blocked, |ns| ns.blocked);
+        let runnable = Split::of(self, total.runnable, |ns| ns.runnable);
         let mut left = total;
-        for (place, sums) in &thread.places {
+        let mut shares = Vec::with_capacity(self.places.len() + 1);
+        for (place, sums) in &self.places {
             let ns = WaitTime {
                 blocked: blocked.part(sums, |ns| ns.blocked).min(left.blocked),
                 runnable: runnable.part(sums, |ns| ns.runnable).min(left.runnable),
             };
             left = WaitTime { blocked: left.blocked - ns.blocked, runnable: left.runnable - ns.runnable };
-            self.seen = self.seen.plus(sums.long).plus(sums.short);
-            self.add(tid, Some(*place), PlaceWaits { waits: sums.waits, ns });
+            shares.push((Some(*place), PlaceWaits { waits: sums.waits, ns }));
         }
         if left != WaitTime::default() {
-            self.add(tid, None, PlaceWaits { waits: 0, ns: left });
+            shares.push((None, PlaceWaits { waits: 0, ns: left }));
         }
-    }
-
-    fn add(&mut self, tid: u32, place: Option<Place>, share: PlaceWaits) {
-        let row = self.rows.entry((tid, place)).or_default();
-        row.waits += share.waits;
-        row.ns = row.ns.plus(share.ns);
+        shares
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use connections::{Arrays, Connections, Walk};
-use digests::Digests;
+pub(crate) use digests::Digests;
 
 use crate::arch::NATIVE;
 use crate::digest::{Context, Normalized};

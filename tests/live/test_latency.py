@@ -1,0 +1,168 @@
+"""The latency profile finds the wait class that makes p99 slow, in incidents whose cause is known."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from incidents.device import slow
+from innoscope.memory.statements.layout import installed, text_members
+from innoscope.probes.latency import text
+from innoscope.probes.latency.model import LatencyOptions
+from innoscope.probes.latency.run import run
+from innoscope.sampling.profile.setup import Naming
+from innoscope.target.discover import find_one
+from safety.leftovers import breakpoints
+from safety.well import assert_well
+from scale import few
+from servers import Server
+from workloads import Fsync, Oltp, Readers, UpdateStorm, Writers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.probes.latency.model import LatencyResult
+    from innoscope.probes.latency.shares import Breakdown
+
+SERVERS: Final = ("mysql-5.6.24", "mysql-8.0.31", "mariadb-11.4.5")
+SECONDS: Final = 8.0
+#: The tests' servers execute more statements per second than the default budget of two CPUs allows.
+BUDGET: Final = 0.25
+#: Statements per second that do not wait, so that the mean is low.
+FAST: Final = 300
+#: The least share of the p99 excess of the class that is to be found.
+SHARE: Final = 0.8
+LAZY: Final = ("--innodb-flush-log-at-trx-commit=0",)
+#: Wait classes of a commit: a client flushes the redo log, and others wait for it or for a log thread.
+COMMIT: Final = ("fsync_redo", "redo_write_wait", "group_commit")
+#: Wait classes of a stall by a checkpoint. On MariaDB, writers also wait for the latches of pages that the
+#: page cleaner is writing.
+CHECKPOINT: Final = {
+    "mysql-5.6.24": ("redo_space",),
+    "mysql-8.0.31": ("redo_space",),
+    "mariadb-11.4.5": ("redo_space", "mutex_wait"),
+}
+REDO_LOG: Final = {
+    "mysql-5.6.24": ("--innodb-log-file-size=2M",),
+    "mysql-8.0.31": ("--innodb-redo-log-capacity=8M",),
+    "mariadb-11.4.5": ("--innodb-log-file-size=4M",),
+}
+
+
+def profile(server: Server, seconds: float = SECONDS, budget: float = BUDGET) -> LatencyResult:
+    target = find_one(server.pid)
+    options = LatencyOptions(seconds, budget, installed().commands, text_members(target))
+    result = run(target, options, Naming(), lambda _: None)
+    print("\n".join(text.lines(result, target)))
+    assert not breakpoints(server.pid)
+    assert_well(server)
+    return result
+
+
+def excess(result: LatencyResult, *waits: str) -> float:
+    """Return the share of these classes in the p99 excess, without the time in which the host had no CPU."""
+    assert result.overall is not None
+    shares = {share.wait: share.excess or 0 for share in result.overall.shares}
+    return sum(shares.get(wait, 0) for wait in waits) / (1 - shares.get("runnable", 0))
+
+
+def check(result: LatencyResult) -> Breakdown:
+    """Check what holds for every profile, and return its breakdown."""
+    found = result.overall
+    assert found is not None
+    assert result.error is None
+    assert result.ended is None
+    assert 0 < len(result.statements) <= result.total
+    assert sum(share.mean for share in found.shares) == pytest.approx(1)
+    assert sum(share.variance or 0 for share in found.shares) == pytest.approx(1)
+    assert sum(share.excess or 0 for share in found.shares) == pytest.approx(1)
+    return found
+
+
+def worst(result: LatencyResult) -> str:
+    return result.texts[result.digests[0].digest].upper().replace("`", "")
+
+
+@pytest.mark.parametrize("name", few(SERVERS, "mysql-8.0.31", reason="commits on mysql-8.0.31"))
+def test_slow_commits(name: str) -> None:
+    with Server(name) as server, Readers(server, 4, megabytes=1, rate=FAST), Fsync(server, 4):
+        with slow(server, writes=60):
+            result = profile(server)
+        check(result)
+        assert excess(result, *COMMIT) >= SHARE
+        assert worst(result).startswith("INSERT INTO T1")
+
+
+@contextmanager
+def holding_a_row(server: Server, database: str) -> Iterator[None]:
+    """Lock the row for 50 ms, again and again, while the block runs."""
+    stop = threading.Event()
+
+    def hold() -> None:
+        with closing(server.connect(database=database, autocommit=False)) as connection:
+            while not stop.is_set():
+                with connection.cursor() as cursor:
+                    cursor.execute("UPDATE t1 SET b = b + 1 WHERE a = 1")
+                stop.wait(0.05)
+                connection.commit()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", few(SERVERS, "mariadb-11.4.5", reason="row locks on mariadb-11.4.5"))
+def test_row_lock_convoy(name: str) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(name, options=LAZY))
+        stack.enter_context(Readers(server, 4, megabytes=1, rate=FAST))
+        storm = stack.enter_context(UpdateStorm(server, 3))
+        stack.enter_context(holding_a_row(server, storm.database))
+        result = profile(server)
+        check(result)
+        assert excess(result, "row_lock") >= SHARE
+        assert worst(result).startswith("UPDATE T1 SET B = B + ?")
+
+
+@pytest.mark.parametrize("name", few(SERVERS, "mysql-5.6.24", reason="checkpoints on mysql-5.6.24"))
+def test_checkpoint_stall(name: str) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(name, options=(*LAZY, *REDO_LOG[name])))
+        stack.enter_context(Readers(server, 4, megabytes=1, rate=FAST))
+        stack.enter_context(Writers(server, 4, megabytes=32, rewrite=True))
+        stack.enter_context(slow(server, writes=300))
+        result = profile(server)
+        check(result)
+        assert excess(result, *CHECKPOINT[name]) >= SHARE
+        assert worst(result).startswith("UPDATE T1 SET B = B + ?")
+
+
+@pytest.mark.parametrize("name", few(SERVERS, "mysql-8.0.31", reason="prepared statements on mysql-8.0.31"))
+def test_prepared_statements_have_digests(name: str) -> None:
+    """sysbench prepares its statements. Half of those in a transaction select a row by its primary key."""
+    with Server(name, options=LAZY) as server, Oltp(server, 2):
+        result = profile(server, seconds=4, budget=1)
+        check(result)
+    total = len(result.statements)
+    counts = {
+        result.texts.get(one.digest, one.digest).replace("`", ""): one.breakdown.count
+        for one in result.digests
+    }
+    unknown = sum(count for digest, count in counts.items() if digest.startswith("("))
+    by_key = [
+        count
+        for digest, count in counts.items()
+        if re.fullmatch(r"SELECT c FROM sbtest[1-4] WHERE id = \?", digest)
+    ]
+    print(f"{unknown} of {total} unknown, {sum(by_key)} by key")
+    assert unknown <= 0.05 * total
+    assert len(by_key) == 4
+    assert sum(by_key) / (total - unknown) == pytest.approx(0.5, abs=0.05)
