@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::digest::Normalised;
+use crate::digest::Normalized;
 use crate::error::{Error, Kind, Result};
 use crate::modules::Modules;
 use crate::names::Frame;
@@ -174,7 +174,7 @@ impl Samples {
     }
 
     /// Return the digest of a prepared statement: a connection, and the statement's number in it.
-    pub fn prepared_digest(&self, key: (u32, u32)) -> Option<Arc<Normalised>> {
+    pub fn prepared_digest(&self, key: (u32, u32)) -> Option<Arc<Normalized>> {
         self.aggregator.statements.as_ref()?.prepared(key)
     }
 

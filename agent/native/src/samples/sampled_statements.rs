@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::Place;
 use super::record::{StatementBegin, StatementEnd, WaitTime};
 use super::waits::Waits;
-use crate::digest::{Context, Normalised};
+use crate::digest::{Context, Normalized};
 use crate::statements::Digests;
 
 /// Number of the last prepared statement in MariaDB (LAST_STMT_ID in sql_prepare.h), whatever it is.
@@ -25,7 +25,7 @@ pub struct Statement {
     /// The number of the command.
     pub command: u32,
     /// The digest of its text; None if the text is unknown.
-    pub digest: Option<Arc<Normalised>>,
+    pub digest: Option<Arc<Normalized>>,
     /// The connection of a prepared statement, and the statement's number in it.
     pub prepared: Option<(u32, u32)>,
     /// Its begin, end and time off the CPU.
@@ -37,7 +37,7 @@ pub struct Statement {
 /// A statement that has begun.
 struct Open {
     command: u32,
-    digest: Option<Arc<Normalised>>,
+    digest: Option<Arc<Normalized>>,
     prepared: Option<(u32, u32)>,
 }
 
@@ -46,7 +46,7 @@ pub struct SampledStatements {
     digests: Digests,
     open: FxHashMap<u32, Open>,
     /// The digests of prepared statements; None for one with different digests.
-    prepared: FxHashMap<(u32, u32), Option<Arc<Normalised>>>,
+    prepared: FxHashMap<(u32, u32), Option<Arc<Normalized>>>,
     complete: Vec<Statement>,
     /// Number of statements that were dropped.
     pub dropped: u64,
@@ -68,7 +68,7 @@ impl SampledStatements {
         self.open.insert(tid, Open { command: begin.command, digest, prepared });
     }
 
-    fn digest(&mut self, text: &[u8]) -> Option<Arc<Normalised>> {
+    fn digest(&mut self, text: &[u8]) -> Option<Arc<Normalized>> {
         let text = trimmed(text);
         (!text.is_empty()).then(|| self.digests.of(text))
     }
@@ -89,7 +89,7 @@ impl SampledStatements {
     }
 
     /// Return the digest of a prepared statement, if one of its executions had a text.
-    pub fn prepared(&self, key: (u32, u32)) -> Option<Arc<Normalised>> {
+    pub fn prepared(&self, key: (u32, u32)) -> Option<Arc<Normalized>> {
         self.prepared.get(&key).cloned().flatten()
     }
 
