@@ -28,7 +28,9 @@ from innoscope.daemon.agent.page import Page
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
 from innoscope.daemon.agent.servers import Servers
+from innoscope.daemon.agent.session_hour import SessionHour
 from innoscope.daemon.agent.session_recorder import SessionRecorder
+from innoscope.daemon.agent.sessions_api import SessionsApi
 from innoscope.daemon.agent.stack_history import ProfileStore
 from innoscope.daemon.http import auth
 from innoscope.daemon.http.server import Address, WebServer
@@ -39,10 +41,12 @@ from innoscope.daemon.push.pusher import Pusher
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import Pushes, cpu_seconds
 from innoscope.sampling.profile_history import CHUNK_S
+from innoscope.sampling.sessions.store import Bounds, HistoryStore
 from innoscope.target import credentials
 
 if TYPE_CHECKING:
     from innoscope.common.supervision import Beat
+    from innoscope.daemon.agent import config as configuration
     from innoscope.daemon.agent.config import Config
     from innoscope.sampling.profile_history import Chunk
     from innoscope.target.model import Target
@@ -92,13 +96,21 @@ class Agent:
         if rules.triggers:
             self._gatherer.incidents = self._incident_watch.samples
         self._pusher = self._make_pusher(config)
+        self.sessions = SessionHour(config.stacks.keep_seconds)
         self._store = ProfileStore(
-            profiles_client, servers.own_name, config.stacks.keep_seconds, on_new=self._add_chunks
+            profiles_client,
+            servers.own_name,
+            config.stacks.keep_seconds,
+            on_new=self._add_chunks,
+            sessions=self.sessions,
         )
-        self._sessions = SessionRecorder(
-            config.history, profiles_client, servers.own_name, config.stacks.poll_seconds
+        self._session_recorder = SessionRecorder(
+            profiles_client,
+            servers.own_name,
+            config.stacks.poll_seconds,
+            self.sessions,
+            _history_store(config.history),
         )
-        self._records_sessions = False
         page = Page(
             self._gatherer,
             self._store,
@@ -111,7 +123,8 @@ class Agent:
             self._gatherer, self._store, page, sensor, servers.own_name_of, config.web.telemetry_path
         )
         more = {
-            "/api/findings": Findings(self._gatherer, self._recorders).answer,
+            "/api/findings": Findings(self._gatherer, self._recorders, self._store).answer,
+            "/api/sessions": SessionsApi(self.sessions, self._gatherer).answer,
             "/api/incidents": self.incidents.answer,
         }
         self._budget = CpuBudget(config.own)
@@ -147,8 +160,7 @@ class Agent:
         start("poll", self._poll, self._config.stacks.poll_seconds + _POLL_HANGS_S)
         if self._config.watch.triggers:
             self._start_incident_watch()
-        if self._config.history.enabled:
-            self._start_history()
+        self._start_history()
         if self._pusher is not None:
             start("push", self._pusher.run, self._pusher.hangs_s)
         self._supervisor.watch(self.ended)
@@ -156,8 +168,7 @@ class Agent:
         if self._pusher is not None:
             self._pusher.end()
             self._supervisor.join("push", _LAST_PUSH_S)
-        if self._records_sessions:
-            self._supervisor.join("history", _LAST_WRITE_S)
+        self._supervisor.join("history", _LAST_WRITE_S)
         self._servers.workers.close()
         self._supervisor.join_all(_END_S)
 
@@ -175,15 +186,13 @@ class Agent:
 
     def _start_history(self) -> None:
         try:
-            self._sessions.prepare()
-        except InnoscopeError as error:  # the agent can run without a history
+            self._session_recorder.prepare()
+            self._gatherer.history = self._session_recorder.samples
+        except InnoscopeError as error:  # samples are then only kept in memory
             _log.error("no history", extra={"error": error.what, "remedy": error.remedy})
             self._gatherer.history = lambda: [Sample("history_up", 0)]
-            return
-        self._records_sessions = True
-        self._gatherer.history = self._sessions.samples
         hangs_s = self._config.stacks.poll_seconds + _POLL_HANGS_S
-        self._supervisor.start("history", partial(self._sessions.run, self.ended), hangs_s)
+        self._supervisor.start("history", partial(self._session_recorder.run, self.ended), hangs_s)
 
     def _poll(self, beat: Beat) -> None:
         """Fetch profiles, record metrics and search for servers every ``stacks.poll_seconds``."""
@@ -228,6 +237,13 @@ class Agent:
             self._gatherer.maintain()
         except Exception:  # continue to collect from known servers
             _log.exception("cannot search for servers")
+
+
+def _history_store(history: configuration.History) -> HistoryStore | None:
+    """Return the writer of the history on disk; None if it is disabled."""
+    if not history.enabled:
+        return None
+    return HistoryStore(Path(history.directory), Bounds(history.keep_seconds, history.max_bytes))
 
 
 def run(config: Config) -> None:

@@ -32,5 +32,5 @@ export const status = () => request("/api/status");
 export const history = (server, since) => request("/api/history", { server, since });
 export const flame = (server, from, to) => request("/api/flame", { server, from, to });
 export const probes = () => request("/api/probes");
-export const findings = (server) => request("/api/findings", { server });
+export const findings = (server, from, to) => request("/api/findings", { server, from, to });
 export const incidents = (server) => request("/api/incidents", { server });

@@ -4,10 +4,12 @@ import * as api from "./api.js";
 import { Charts } from "./charts.js";
 import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
+import { downloads } from "./downloads.js";
 import * as found from "./findings.js";
 import { Flame, buildTree } from "./flame.js";
 import { clock, number, span } from "./format.js";
 import { Hour, STEP } from "./hour.js";
+import { remember, wanted } from "./link.js";
 import { Spans } from "./spans.js";
 import * as tables from "./tables.js";
 import * as words from "./words.js";
@@ -15,7 +17,6 @@ import * as words from "./words.js";
 const FIRST_WAIT = 2; // seconds until the next attempt if the agent does not respond; doubled up to MAX_WAIT
 const MAX_WAIT = 30;
 const STACKS_EVERY = 3; // steps between two requests for stacks
-const FORMATS = ["text", "tree", "folded", "json", "speedscope", "pprof", "html"];
 
 const page = {
   status: null,
@@ -31,6 +32,7 @@ const page = {
   timer: 0,
   again: 0,
   stacksRequests: 0,
+  findingsRequests: 0,
   lead: wanted().show === "findings", // alerts link directly to the findings
 };
 
@@ -129,19 +131,20 @@ async function fetchProbes() {
 }
 
 async function fetchFindings() {
-  const { stacks } = page.status;
+  const { stacks, now } = page.status;
   const name = page.server;
   if (!server()) return;
+  const id = ++page.findingsRequests;
   let [verdict, why, files] = [null, `Not shown: ${stacks.why}.`, []];
   if (stacks.served) {
     try {
-      verdict = await api.findings(name);
+      verdict = await api.findings(name, ...(spans.times ? spans.bounds(now) : []));
       files = (await api.incidents(name)).incidents;
     } catch (error) {
       why = error.message;
     }
   }
-  if (name !== page.server) return;
+  if (id !== page.findingsRequests) return; // another server or time was selected meanwhile
   found.findings(by("findings-list"), by("findings-about"), verdict, why);
   found.incidents(by("incidents"), files);
   by("incidents").hidden = !files.length;
@@ -180,18 +183,9 @@ function failed(error) {
 
 // ── selection ───────────────────────────────────────────────────────
 
-function wanted() {
-  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-}
-
-function remember() {
-  const chosen = new URLSearchParams({ server: page.server, time: spans.text });
-  history.replaceState(null, "", `#${chosen}`);
-}
-
 function choose(name, fetch = true) {
   Object.assign(page, { server: name, hour: new Hour(), profile: null, cursorRow: -1, steps: 0 });
-  found.findings(by("findings-list"), by("findings-about"), null);
+  forgetFindings();
   if (fetch) {
     spans.follow(spans.last);
     round();
@@ -211,9 +205,17 @@ function classesChanged() {
 }
 
 function stacksChanged() {
-  remember();
+  remember({ server: page.server, time: spans.text });
   showSpan();
   fetchStacks();
+  forgetFindings();
+  if (page.status) fetchFindings();
+}
+
+/** Remove the findings, which are not about the selected server and time. */
+function forgetFindings() {
+  page.findingsRequests++;
+  found.findings(by("findings-list"), by("findings-about"), null);
 }
 
 function pointed(unix) {
@@ -332,17 +334,9 @@ function showStacks(why = "") {
 function showSpan() {
   const { status, profile } = page;
   const served = status?.stacks.served;
-  fill(by("raw"), ...(served ? ["Download: ", ...links()] : []));
+  fill(by("raw"), ...(served ? ["Download: ", ...downloads(page.server, spans)] : []));
   const snapshots = profile?.range === spans.text ? ` · ${number(profile.looks)} snapshots` : " · …";
   say(by("stacks-about"), served ? spans.words() + snapshots : "");
-}
-
-function links() {
-  const [from, to] = spans.times ? spans.bounds(0) : [`-${spans.last}s`, "now"];
-  return FORMATS.flatMap((format, index) => {
-    const query = new URLSearchParams({ server: page.server, from, to, format });
-    return [index ? " · " : "", el("a", { href: `/api/stacks?${query}` }, format)];
-  });
 }
 
 function showOwn() {
