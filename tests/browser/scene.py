@@ -155,7 +155,9 @@ def evaluated(page: Page, script: str) -> Any:
 
 def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "threads") -> None:
     """Select a time span on a chart by dragging; ``before`` is in seconds before the synthetic hour's end."""
-    box = page.locator(f"#{chart}-chart .u-over").bounding_box()
+    over = page.locator(f"#{chart}-chart .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
     assert box is not None
     shown = page.evaluate(
         "[uPlot.sync('hour').plots[0].scales.x.min, uPlot.sync('hour').plots[0].scales.x.max]"

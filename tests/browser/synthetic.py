@@ -143,10 +143,11 @@ def probes() -> list[dict[str, Any]]:
     return [asdict(one) for one in (report, spin, redo)]
 
 
+INSERT_STOCK: Final = "INSERT INTO `stock` VALUES (...) ON DUPLICATE KEY UPDATE `quantity` = ?"
 #: The statements that client threads execute, by wait class. Of several, threads take turns.
 STATEMENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "row_lock": ("UPDATE `stock` SET `quantity` = `quantity` - ? WHERE `item` = ?",),
-    "deadlock_search": ("UPDATE `stock` SET `quantity` = `quantity` - ? WHERE `item` = ?",),
+    "row_lock": (INSERT_STOCK,),
+    "deadlock_search": (INSERT_STOCK,),
     "page_read": (
         "SELECT `o` . * FROM `orders` `o` JOIN `lines` `l` ON `l` . `order_id` = `o` . `id` "
         "WHERE `o` . `day` BETWEEN ? AND ? ORDER BY `o` . `id` LIMIT ?",

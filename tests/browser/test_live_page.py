@@ -200,12 +200,8 @@ def test_keyboard_can_do_what_the_mouse_can(page: Page) -> None:
 
 
 @long("the quick suite has a smoke test of the page")
-def test_wait_classes_can_be_hidden_and_shown(page: Page) -> None:
-    reads = page.get_by_role("button", name="page read")
-    assert reads.get_attribute("aria-pressed") == "true"
-    reads.click()
-    assert reads.get_attribute("aria-pressed") == "false"
-    assert page.locator("#flame g.frame[name='page read']").count() == 0
+def test_idle_threads_are_hidden_until_they_are_selected(page: Page) -> None:
+    assert page.locator("#flame g.frame[name='idle']").count() == 0
     page.check("#idle")
     assert page.locator("#flame g.frame[name='idle']").count() == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from http import HTTPStatus
@@ -34,7 +35,7 @@ class SessionsApi:
     def answer(self, request: Request) -> Response:
         """Serve ``/api/sessions?server=&from=&to=&digest=``.
 
-        With ``digest=``, the response also has the sessions of this statement over time.
+        With ``digest=``, the response also has the sessions of this statement in the whole hour.
         """
         if not request.trusted:
             return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
@@ -55,7 +56,7 @@ class SessionsApi:
             **_statements(self._hour.between(server, begin, end), self._hour.texts(server)),
         }
         if digest is not None:
-            document["rows"] = _rows(self._hour.between(server, 0, end), digest)
+            document["rows"] = _rows(self._hour.between(server, 0, math.inf), digest)
             document["text"] = self._hour.texts(server).get(digest)
         return compressed(request, as_json(document))
 
