@@ -24,6 +24,7 @@ from innoscope.daemon.agent.findings import Findings
 from innoscope.daemon.agent.history import History
 from innoscope.daemon.agent.incident_watch import IncidentWatch
 from innoscope.daemon.agent.incidents import Incidents
+from innoscope.daemon.agent.marks import Marks
 from innoscope.daemon.agent.page import Page
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
@@ -88,6 +89,7 @@ class Agent:
         self._gatherer = Gatherer(sensor, servers, registry.default())
         self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
         self.history = History(config.stacks.keep_seconds)
+        self.marks = Marks(config.stacks.keep_seconds)
         self._recorded_at = 0.0
         rules = incident_watch.settings(config.watch)
         self._recorders = Recorders(servers, snapshots_client, rules.span_s)
@@ -118,6 +120,7 @@ class Agent:
             telemetry_path=config.web.telemetry_path,
             step_s=self._step_s,
             keep_s=config.stacks.keep_seconds,
+            marks=self.marks,
         )
         routes = Routes(
             self._gatherer, self._store, page, sensor, servers.own_name_of, config.web.telemetry_path
@@ -229,6 +232,7 @@ class Agent:
                 at = time.time() - (time.monotonic() - scrape.at)
                 self.history.add_scrape(at, scrape.series)
                 self._recorders.add_scrape(at, scrape)
+                self.marks.add_scrape(at, scrape)
         except Exception:
             _log.exception("cannot record metrics")
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Gatherer, Scrape
     from innoscope.daemon.agent.history import History
+    from innoscope.daemon.agent.marks import Marks
     from innoscope.daemon.agent.stack_history import ProfileStore
 
 #: Version of the documents described in docs/live-page.md.
@@ -52,8 +53,10 @@ class Page:
         telemetry_path: str,
         step_s: float,
         keep_s: float,
+        marks: Marks,
     ) -> None:
         self._gatherer, self._store, self._history = gatherer, store, history
+        self._marks = marks
         self._telemetry_path, self._step_s, self._keep_s = telemetry_path, step_s, keep_s
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
@@ -93,7 +96,9 @@ class Page:
             "sensor": {"up": sensor.up, "words": sensor.words, "restarts": sensor.restarts},
             "stacks": {"served": request.trusted, "why": None if request.trusted else NOT_TRUSTED},
             "own": state.own(scrape),
-            "servers": state.servers(scrape),
+            "servers": [
+                {**server, "marks": self._marks.of(server["name"])} for server in state.servers(scrape)
+            ],
         }
         return compressed(request, as_json(document))
 
