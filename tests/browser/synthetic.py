@@ -196,6 +196,7 @@ class FakeSensor:
             name: target(name, process.pid) for name, process in zip(servers, self._processes, strict=True)
         }
         self.statements = STATEMENTS
+        self.started = time.time() - 9 * 86_400
         self.failing: dict[str, str] = {}
         self.convoy = False  # whether the latest snapshots show the convoy
         self.all_sent = threading.Event()  # set once a client has all chunks and requests more
@@ -288,13 +289,12 @@ class FakeSensor:
         }
 
     def _outcomes(self) -> tuple[Outcome, ...]:
-        started = time.time() - 9 * 86_400
         attached = [Sample("probe_attached", int(one["duty"] > 0), (one["probe"],)) for one in probes()]
         samples_by_collector = {
             "process": [
                 Sample("mysqld_up", 1),
                 Sample("mysqld_os_threads", THREADS),
-                Sample("mysqld_start_time_seconds", started),
+                Sample("mysqld_start_time_seconds", self.started),
             ],
             "memory": [Sample(name, value) for name, value in gauges(0).items()],
             "waits": [Sample("threads", count, (wait, "client")) for wait, count in threads(0).items()],

@@ -82,7 +82,7 @@ def page(browser: Browser, agent: scene.Running) -> Iterator[Page]:
 
 def until(page: Page, condition: str) -> None:
     """Poll until the script ``condition`` is true: the CSP forbids eval, which wait_for_function needs."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         page.wait_for_timeout(20)

@@ -5,9 +5,10 @@ import { Charts } from "./charts.js";
 import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
 import { downloads } from "./downloads.js";
+import { events } from "./events.js";
 import { Filter } from "./filter.js";
 import * as found from "./findings.js";
-import { Flame, buildTree } from "./flame.js";
+import { Flame, buildTree, shared } from "./flame.js";
 import { clock, number } from "./format.js";
 import * as header from "./header.js";
 import { Hour, STEP } from "./hour.js";
@@ -19,6 +20,7 @@ import * as words from "./words.js";
 
 const FIRST_WAIT = 2; // seconds until the next attempt if the agent does not respond; doubled up to MAX_WAIT
 const MAX_WAIT = 30;
+const AROUND = 60; // seconds selected before and after a mark on the time axis
 const STACKS_EVERY = 3; // steps between two requests for stacks
 
 const page = {
@@ -37,14 +39,20 @@ const page = {
   stacksRequests: 0,
   findingsRequests: 0,
   sessions: null,
+  incidents: [],
+  shared: [], // the frames that are folded; those of all statements' stacks
   sessionsRequests: 0,
   lead: wanted().show === "findings", // alerts link directly to the findings
 };
 
-const flame = new Flame(by("flame"), by("details"), by("found"));
+const flame = new Flame(by("flame"), by("details"), by("found"), unfold);
 const charts = new Charts(
   { threads: by("threads-chart"), dirty: by("dirty-chart"), age: by("age-chart") },
-  { cursor: pointed, selected: (from, to) => spans.select(from, to) },
+  {
+    cursor: pointed,
+    selected: (from, to) => spans.select(from, to),
+    event: (from, to) => spans.select(from - AROUND, Math.min(to + AROUND, page.status.now)),
+  },
 );
 const spans = new Spans(by("spans"), { changed: stacksChanged, marked: (times) => charts.mark(times) });
 
@@ -131,6 +139,7 @@ async function fetchStacks() {
   }
   if (id !== page.stacksRequests) return undefined;
   page.profile = profile && { ...profile, range };
+  if (profile && (!filter.digest || !page.shared.length)) page.shared = shared(profile, page.hidden);
   return showStacks(why);
 }
 
@@ -168,6 +177,7 @@ async function fetchFindings() {
   }
   if (id !== page.findingsRequests) return; // another server or time was selected meanwhile
   found.findings(by("findings-list"), by("findings-about"), verdict, why);
+  page.incidents = files;
   found.incidents(by("incidents"), files);
   by("incidents").hidden = !files.length;
   if (page.lead) {
@@ -188,7 +198,7 @@ function failed(error) {
 // ── selection ───────────────────────────────────────────────────────
 
 function choose(name, fetch = true) {
-  Object.assign(page, { server: name, hour: new Hour(), profile: null, sessions: null });
+  Object.assign(page, { server: name, hour: new Hour(), profile: null, sessions: null, shared: [], incidents: [] });
   Object.assign(page, { cursorRow: -1, steps: 0 });
   forgetFindings();
   if (fetch) {
@@ -200,6 +210,11 @@ function choose(name, fetch = true) {
 
 function idleChanged() {
   showHour();
+  showStacks();
+}
+
+function unfold() {
+  by("shared").checked = true;
   showStacks();
 }
 
@@ -288,6 +303,7 @@ function showHour() {
   const { hidden, status } = page;
   const hour = shownHour();
   const omitted = filter.hidden(hidden);
+  charts.show(events(server(), page.incidents));
   charts.draw(
     hour,
     hour.seen().filter((wait) => !omitted.has(wait)),
@@ -338,7 +354,7 @@ function showStacks(why = "") {
   by("with-stacks").hidden = Boolean(refused) || !profile;
   showSpan();
   if (refused || !profile) return;
-  const tree = buildTree(profile, hidden, label);
+  const tree = buildTree(profile, hidden, label, by("shared").checked ? [] : page.shared);
   by("drawn").hidden = !tree.value;
   if (tree.value) flame.draw(tree, profile.looks);
   tables.stacks(by("top"), profile, hidden, label);
@@ -369,6 +385,7 @@ by("idle").addEventListener("change", (event) => {
   for (const wait of IDLE) page.hidden[event.target.checked ? "delete" : "add"](wait);
   idleChanged();
 });
+by("shared").addEventListener("change", () => showStacks());
 by("find").addEventListener("input", (event) => flame.search(event.target.value));
 by("probes").addEventListener("toggle", fetchProbes);
 document.addEventListener("visibilitychange", () => {
