@@ -270,4 +270,10 @@ def test_page_shows_a_real_server(browser: Browser, server: Callable[[str], Serv
             page.locator("#flame g.frame[name='row lock']").wait_for()
             assert "pages" in page.inner_text("#dirty-about")
             assert "calm" in page.inner_text("#age-about")
+            statement = page.locator("button.statement", has_text="UPDATE")
+            statement.click()
+            page.locator("#filter", has_text="UPDATE").wait_for()
+            page.locator("#flame g.frame[name='row lock']").wait_for()
+            assert page.locator("#top", has_text="lock_wait_suspend_thread").count() == 1
+            assert page.locator("#flame g.frame[name='[rare stacks]']").count() == 0
             seen.require_silence(address)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.daemon.agent.session_hour import total
 from innoscope.diagnose.evidence import Evidence, Missing, described
 from innoscope.diagnose.rules import default_rules
 from innoscope.diagnose.verdict import CannotTell, judge
@@ -81,7 +80,7 @@ def _summaries(steps: Sequence[Step]) -> Iterator[SnapshotSummary]:
             continue
         count = step.snapshots if len(steps) <= _MAX_DIVIDED else 1
         threads: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for row, seconds in step.seconds.items():
+        for row, seconds in step.rows():
             threads[row.kind, row.wait] += seconds
         sums = {key: round(seconds / step.weight * count) for key, seconds in threads.items()}
         for number in range(count):
@@ -93,8 +92,9 @@ def _stacks(steps: Sequence[Step], functions: Mapping[int, tuple[str, ...]]) -> 
     weight = sum(step.weight for step in steps) or 1.0
     snapshots = sum(step.snapshots for step in steps)
     seconds: defaultdict[tuple[str, str, tuple[str, ...]], float] = defaultdict(float)
-    for row, found in total(steps).items():
-        if row.stack in functions:
-            seconds[row.kind, row.wait, functions[row.stack]] += found
+    for step in steps:
+        for row, found in step.rows():
+            if row.stack in functions:
+                seconds[row.kind, row.wait, functions[row.stack]] += found
     ranked = sorted(seconds.items(), key=lambda one: -one[1])[:MAX_STACKS]
     return tuple(ObservedStack(*key, round(found / weight * snapshots)) for key, found in ranked)

@@ -14,7 +14,7 @@ from innoscope.sampling.profile_history import CHUNK_S, SPAN_S
 from innoscope.sampling.sessions.model import stack_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from innoscope.sampling.sessions.model import Batch, Shape
 
@@ -74,15 +74,31 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The samples of ten seconds that begin at Unix time ``at``.
+    """The samples of ten seconds. ``names`` has the kind and the wait class of each number in ``classes``."""
 
-    ``weight`` is the time observed, in seconds; ``seconds`` is the database time of each row.
-    """
+    columns: _Step
+    names: Sequence[tuple[str, str]]
 
-    at: float
-    weight: float
-    snapshots: int
-    seconds: Mapping[Row, float]
+    @property
+    def at(self) -> float:
+        """Return the Unix time at which the step begins."""
+        return self.columns.at
+
+    @property
+    def weight(self) -> float:
+        """Return the time observed, in seconds."""
+        return self.columns.weight
+
+    @property
+    def snapshots(self) -> int:
+        """Return the number of snapshots."""
+        return self.columns.snapshots
+
+    def rows(self) -> Iterator[tuple[Row, float]]:
+        """Yield each row and its database time in seconds. A list of an hour's rows would take megabytes."""
+        of = self.columns
+        for number, digest, stack, seconds in zip(of.classes, of.digests, of.stacks, of.seconds, strict=True):
+            yield Row(*self.names[number], digest, stack), seconds
 
 
 class _Open:
@@ -151,11 +167,11 @@ class SessionHour:
     def between(self, server: str, begin: float, end: float) -> list[Step]:
         """Return the server's steps that overlap the period, oldest first."""
         with self._lock:
-            names = {number: name for name, number in self._classes.items()}
+            names = list(self._classes)
             current = self._open.get(server)
             stored = [*self._steps, *([_sealed(server, current)] if current else [])]
             found = [
-                Step(one.at, one.weight, one.snapshots, dict(_named(one, names)))
+                Step(one, names)
                 for one in stored
                 if one.server == server and one.at + CHUNK_S > begin and one.at <= end
             ]
@@ -242,15 +258,6 @@ def digest_text(number: int) -> str:
     return f"{number:0{_DIGITS}x}"
 
 
-def total(steps: Iterable[Step]) -> dict[Row, float]:
-    """Return the database time of each row in all steps, in seconds."""
-    found: defaultdict[Row, float] = defaultdict(float)
-    for step in steps:
-        for row, seconds in step.seconds.items():
-            found[row] += seconds
-    return found
-
-
 def _ranked(rows: Mapping[_Key, float]) -> list[tuple[_Key, float]]:
     return sorted(rows.items(), key=lambda one: -one[1])
 
@@ -275,12 +282,6 @@ def _sealed(server: str, step: _Open) -> _Step:
         array("q", (row[2] for row, _ in rows)),
         array("f", (seconds for _, seconds in rows)),
     )
-
-
-def _named(step: _Step, names: Mapping[int, tuple[str, str]]) -> Iterator[tuple[Row, float]]:
-    columns = zip(step.classes, step.digests, step.stacks, step.seconds, strict=True)
-    for number, digest, stack, seconds in columns:
-        yield Row(*names[number], digest, stack), seconds
 
 
 def _size(step: _Step) -> int:

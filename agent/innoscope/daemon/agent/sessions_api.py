@@ -66,7 +66,7 @@ def _statements(steps: Sequence[Step], texts: dict[int, str]) -> dict[str, Any]:
     observed = sum(step.weight for step in steps)
     by_digest: defaultdict[int, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for step in steps:
-        for row, seconds in step.seconds.items():
+        for row, seconds in step.rows():
             if row.kind == CLIENT:
                 by_digest[row.digest][row.wait] += seconds / observed
     ranked = sorted(by_digest.items(), key=lambda one: -sum(one[1].values()))
@@ -94,10 +94,10 @@ def _statements(steps: Sequence[Step], texts: dict[int, str]) -> dict[str, Any]:
 
 def _rows(steps: Sequence[Step], digest: int) -> dict[str, Any]:
     """Return the sessions of a statement over time, as ``/api/history`` returns threads."""
-    waits = sorted({row.wait for step in steps for row in step.seconds if row.digest == digest})
+    waits = sorted({row.wait for step in steps for row, _ in step.rows() if row.digest == digest})
     columns: dict[str, list[float]] = {wait: [0.0] * len(steps) for wait in waits}
     for place, step in enumerate(steps):
-        for row, seconds in step.seconds.items():
+        for row, seconds in step.rows():
             if row.digest == digest and row.kind == CLIENT:
                 columns[row.wait][place] += seconds / step.weight if step.weight else 0.0
     return {

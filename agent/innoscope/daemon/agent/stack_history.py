@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
-from innoscope.daemon.agent.session_hour import SessionHour, digest_number, total
+from innoscope.daemon.agent.session_hour import SessionHour, digest_number
 from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import HTML, TEXT, Request, Response, plain
 from innoscope.sampling.profile_history import ProfileHistory, rare_stack, report
@@ -174,8 +174,10 @@ def _of_statement(chunk: Chunk, steps: Sequence[Step], text: str) -> Chunk:
     stacks = {stack_id(stack.labels): stack for stack in chunk.counts}
     weight = sum(step.weight for step in steps) or 1.0
     counts: defaultdict[Stack, float] = defaultdict(float)
-    for row, seconds in total(steps).items():
-        if row.digest == digest:
+    for step in steps:
+        for row, seconds in step.rows():
+            if row.digest != digest:
+                continue
             stack = stacks.get(row.stack)
             if stack is None or stack.wait != row.wait:
                 stack = rare_stack(row.wait)
