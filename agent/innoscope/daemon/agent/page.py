@@ -28,7 +28,11 @@ SCHEMA: Final = 1
 _SCRAPE_S: Final = 0.8
 _LINKS: Final = (
     ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),
-    ("/api/findings", "findings of a server's last minute; ?server=&format=text"),
+    (
+        "/api/findings",
+        "findings of a server's last minute, or of a past time; ?server=&from=&to=&format=text",
+    ),
+    ("/api/sessions", "statements of the last hour; ?server=&from=-15m&to=now"),
     ("/api/incidents", "incident files of captured stalls; ?server=, ?file="),
     ("/api/probes", "the probes of each server"),
     ("/api/status", "state of the sensor, the servers and their collectors"),
