@@ -33,7 +33,7 @@ _NO_DATA: Final = "no data yet, or the server is on another host, where its thre
 
 
 class Findings:
-    """Diagnoses servers on request, each at most once per ``_CACHE_S`` seconds."""
+    """Diagnoses servers on request: the last minute of each at most once per ``_CACHE_S`` seconds."""
 
     def __init__(self, gatherer: Gatherer, recorders: Recorders, store: ProfileStore) -> None:
         self._gatherer, self._recorders, self._store = gatherer, recorders, store
