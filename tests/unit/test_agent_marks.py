@@ -79,7 +79,16 @@ def test_marks_are_bounded_by_time_and_number() -> None:
     assert marks_of((200, scrape()), now=100 + 3_601) == []
     restarts = [(float(at), scrape(at)) for at in range(1_000, 3_000, 10)]
     assert len(marks_of(*restarts, now=3_000)) == MOST
-    marks = Marks(3_600, lambda: 300)
+
+
+def test_server_that_is_absent_for_a_while_keeps_its_marks() -> None:
+    gone = Scrape(0.0, (), ())
+    found = marks_of((200, scrape()), (210, scrape(up=False)), (220, gone), (240, scrape(235)))
+    assert [kind for _, kind, _ in found] == ["started", "exited", "started"]
+    now = [300.0]
+    marks = Marks(3_600, lambda: now[0])
     marks.add_scrape(200, scrape())
-    marks.add_scrape(210, Scrape(0.0, (), ()))
-    assert marks.of(NAME) == []
+    now[0] = 4_000
+    marks.add_scrape(3_900, gone)
+    now[0] = 300
+    assert marks.of(NAME) == [], "an absent server is forgotten with its last mark"

@@ -55,7 +55,12 @@ class Marks:
         failed = {view.name for view in scrape.servers if dict(view.collectors).get("toggles") is not None}
         with self._lock:
             names = {one["name"] for one in documents}
-            self._servers = {name: one for name, one in self._servers.items() if name in names}
+            since = self._clock() - self._keep_s
+            self._servers = {
+                name: one
+                for name, one in self._servers.items()
+                if name in names or any(mark.at >= since for mark in one.marks)
+            }
             for one in documents:
                 server = self._servers.setdefault(one["name"], _Server())
                 _compare_process(server, at, one)
