@@ -66,7 +66,7 @@ def test_statements_of_the_selected_time_have_sessions_and_shares(page: Page) ->
     cells = page.locator("#statements tbody tr:first-child td").all_inner_texts()
     assert float(cells[0]) == pytest.approx(248, abs=3)
     assert float(cells[1].removesuffix(" %")) == pytest.approx(79, abs=3)
-    assert "average active sessions" in page.inner_text("#statements-about")
+    assert page.inner_text("#statements-about").endswith("average active sessions")
     waits = page.locator("#statements tbody tr:first-child .waits").get_attribute("aria-label") or ""
     assert waits.startswith("row lock 24")
     page.get_by_role("button", name="Last 1 hour").click()
@@ -116,6 +116,21 @@ def test_wait_class_filters_statements_chart_and_flame_graph(page: Page) -> None
     page.get_by_role("button", name="Clear", exact=True).click()
     until(page, f"({CHART})[0] === {drawn}")
     assert page.locator("#filter").is_hidden()
+
+
+def test_time_without_samples_is_not_counted(browser: Browser, tmp_path: Path) -> None:
+    with (
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {NAME: brief(count=6)}) as sensor,
+        scene.agent_of(sensor) as agent,
+        scene.opened(browser, agent.address) as (page, seen),
+    ):
+        about = page.locator("#statements-about", has_text=", observed for 60 s of 5 min")
+        about.wait_for()
+        assert about.inner_text().startswith("4.0 average active sessions")
+        start = int(agent.ends) - 1800
+        page.evaluate(f"location.hash = 'server={NAME}&time={start}-{start + 60}'")
+        page.locator("#statements", has_text="No samples of this time; the first one is of").wait_for()
+        seen.require_silence(agent.address)
 
 
 def test_filters_can_be_used_with_the_keyboard(page: Page) -> None:

@@ -112,15 +112,17 @@ async function fetchHistory() {
 async function fetchSessions() {
   if (!page.status.stacks.served || !server()) return;
   const id = ++page.sessionsRequests;
+  const range = spans.text;
+  const [from, to] = spans.bounds(page.status.now);
   let answer = null;
   let why = "";
   try {
-    answer = await api.sessions(page.server, ...spans.bounds(page.status.now), filter.digest);
+    answer = await api.sessions(page.server, from, to, filter.digest);
   } catch (error) {
     why = words.reason(error.message);
   }
   if (id !== page.sessionsRequests) return; // another server, time or statement was selected meanwhile
-  page.sessions = { answer, why, digest: filter.digest };
+  page.sessions = { answer, why, digest: filter.digest, range, seconds: to - from };
   filter.text ||= answer?.text ?? "";
 }
 
@@ -326,9 +328,9 @@ function showClasses(hour = shownHour()) {
 
 function showStatements() {
   const { stacks } = page.status;
-  const { answer, why } = page.sessions ?? {};
-  const reason = stacks.served ? why : `Not shown: ${stacks.why}.`;
-  statements(by("statements"), by("statements-about"), answer, reason, filter, label);
+  const current = page.sessions?.range === spans.text ? page.sessions : {}; // none of another time
+  const why = stacks.served ? current.why : `Not shown: ${stacks.why}.`;
+  statements(by("statements"), by("statements-about"), { ...current, why }, filter, label);
   say(by("selected"), `Selected: ${spans.words()}`);
 }
 

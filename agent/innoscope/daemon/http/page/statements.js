@@ -8,17 +8,21 @@ import { average, clock, percent, span } from "./format.js";
 const MOST = 20; // number of statements shown initially; a click on the button shows all
 let all = false;
 
-/** Show the response of /api/sessions, or `why` it is missing. Without a class filter, all classes count. */
-export function statements(place, about, answer, why, filter, label) {
+const MOSTLY = 0.9; // the time observed is shown if it is a smaller share of the selected time
+
+/** Show the `answer` of /api/sessions for a time of `seconds`, or `why` it is missing. */
+export function statements(place, about, sessions, filter, label) {
+  const { answer, why, seconds } = sessions;
   if (!answer) {
     say(about, "");
     fill(place, el("p", { class: "dim" }, why || "…"));
     return;
   }
-  const { digests, others, observed_seconds: observed, sessions } = answer;
+  const { digests, others, observed_seconds: observed } = answer;
   const counted = (waits) => (filter.wait ? (waits[filter.wait] ?? 0) : sum(waits));
   const total = sum([...digests.map(({ waits }) => counted(waits)), counted(others)]);
-  say(about, observed ? `${average(filter.wait ? total : sessions)} average active sessions` : "");
+  const part = observed < MOSTLY * seconds ? `, observed for ${span(observed)} of ${span(seconds)}` : "";
+  say(about, observed ? `${average(total)} average active sessions${part}` : "");
   const rows = digests
     .map((one) => ({ ...one, counted: counted(one.waits) }))
     .filter((one) => one.counted > 0)
@@ -33,7 +37,9 @@ export function statements(place, about, answer, why, filter, label) {
     rows.length
       ? table("Statements", ["n:Sessions", "n:Share", "Waits", "Statement"], shown, { class: "statements" })
       : el("p", { class: "dim" }, nothing(answer)),
-    rows.length > shown.length ? more(rows.length, () => statements(place, about, answer, why, filter, label)) : null,
+    rows.length > shown.length
+      ? more(rows.length, () => statements(place, about, sessions, filter, label))
+      : null,
   );
   if (focused) place.querySelector(`[data-digest="${CSS.escape(focused)}"]`)?.focus();
 }
