@@ -79,6 +79,7 @@ def agent_of(
 ) -> Iterator[Running]:
     """Yield a running agent that has fetched all chunks; if ``past``, its history has an hour of gauges."""
     sensor.all_sent.clear()
+    sensor.all_samples_sent.clear()
     agent = Agent(settings(sensor, address, watch))
     ends = time.time() // CHUNK_S * CHUNK_S
     if past:
@@ -86,6 +87,7 @@ def agent_of(
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
+        assert sensor.all_samples_sent.wait(_PATIENCE_S)
         assert sensor.all_sent.wait(_PATIENCE_S)  # by then, the agent has collected once
         yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
@@ -153,7 +155,9 @@ def evaluated(page: Page, script: str) -> Any:
 
 def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "threads") -> None:
     """Select a time span on a chart by dragging; ``before`` is in seconds before the synthetic hour's end."""
-    box = page.locator(f"#{chart}-chart .u-over").bounding_box()
+    over = page.locator(f"#{chart}-chart .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
     assert box is not None
     shown = page.evaluate(
         "[uPlot.sync('hour').plots[0].scales.x.min, uPlot.sync('hour').plots[0].scales.x.max]"

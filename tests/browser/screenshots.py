@@ -26,10 +26,11 @@ def main() -> None:
             scene.agent_of(sensor) as agent,
             scene.chromium() as browser,
         ):
+            sensor.started = time.time() - 2_400  # to show a mark on the time axis
             take(browser, agent, "light", viewport=DESKTOP)
             take(browser, agent, "dark", viewport=DESKTOP, color_scheme="dark")
             take(browser, agent, "phone", viewport={"width": 360, "height": 1500})
-            take(browser, agent, "spike", synthetic.CONVOY, viewport={"width": 1280, "height": 1120})
+            take(browser, agent, "spike", synthetic.CONVOY, viewport={"width": 1280, "height": 1320})
 
 
 def take(
@@ -38,6 +39,8 @@ def take(
     """Take one screenshot. If a span is given, in seconds before the end of the hour, select it first."""
     with scene.opened(browser, agent.address, **options) as (page, _):
         scene.drawn(page)
+        page.locator("#statements tbody tr").first.wait_for()
+        page.locator("#threads-chart .event").first.wait_for()
         if span is not None:
             scene.drag(page, agent, span)
             page.locator("#top li:first-child", has_text="row lock").wait_for()

@@ -22,17 +22,21 @@ from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Supervisor
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
+from innoscope.daemon.protocol.sample_encoding import encode_samples
 from innoscope.daemon.protocol.stack_encoding import encode_chunks, encode_snapshots
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
+from innoscope.sampling.classify import IDLE
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import CHUNK_S, SPAN_S, Chunk, Stack
+from innoscope.sampling.sessions.model import Batch, Sampled, Shape
 from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
+from innoscope.target.digests import digest_id
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 THREADS: Final = 1_000
@@ -140,6 +144,49 @@ def probes() -> list[dict[str, Any]]:
     return [asdict(one) for one in (report, spin, redo)]
 
 
+INSERT_STOCK: Final = "INSERT INTO `stock` VALUES (...) ON DUPLICATE KEY UPDATE `quantity` = ?"
+#: The statements that client threads execute, by wait class. Of several, threads take turns.
+STATEMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "row_lock": (INSERT_STOCK,),
+    "deadlock_search": (INSERT_STOCK,),
+    "page_read": (
+        "SELECT `o` . * FROM `orders` `o` JOIN `lines` `l` ON `l` . `order_id` = `o` . `id` "
+        "WHERE `o` . `day` BETWEEN ? AND ? ORDER BY `o` . `id` LIMIT ?",
+        "SELECT COUNT ( * ) FROM `lines`",
+    ),
+    "on_cpu": ("SELECT COUNT ( * ) FROM `lines`", "SELECT `name` FROM `customers` WHERE `id` = ?"),
+    "network_send": ("SELECT `name` FROM `customers` WHERE `id` = ?",),
+}
+_OTHER_STATEMENTS: Final = ("INSERT INTO `lines` ( `order_id` , `item` ) VALUES (...)", "COMMIT")
+_KINDS: Final = {"purge": "purge", "page_write": "page_cleaner", "doublewrite": "page_cleaner"}
+#: Seconds that each of the synthetic samples stands for.
+_WEIGHT_S: Final = 5.0
+
+
+def samples(chunks: Iterable[Chunk], statements: Mapping[str, tuple[str, ...]] = STATEMENTS) -> Batch:
+    """Return samples of the busy threads in the chunks. Only client threads execute statements."""
+    shapes: dict[Shape, int] = {}
+    taken = []
+    for chunk in chunks:
+        counts = {stack: count for stack, count in chunk.counts.items() if stack.wait not in IDLE}
+        for part in range(int(CHUNK_S / _WEIGHT_S)):
+            numbers: list[int] = []
+            for stack, count in counts.items():
+                for number in range((round(count * 2 / max(chunk.snapshots, 1)) + part) // 2):
+                    shape = _shape(stack, statements.get(stack.wait, _OTHER_STATEMENTS), number)
+                    numbers.append(shapes.setdefault(shape, len(shapes)))
+            at, ids = chunk.start + part * _WEIGHT_S, range(1, len(numbers) + 1)
+            taken.append(Sampled(int(at * 1e6), _WEIGHT_S, [*ids], numbers, [*ids], [None] * len(numbers)))
+    texts = {text for several in (*statements.values(), _OTHER_STATEMENTS) for text in several}
+    return Batch(list(shapes), taken, {digest_id(text): text for text in texts})
+
+
+def _shape(stack: Stack, texts: tuple[str, ...], number: int) -> Shape:
+    kind = _KINDS.get(stack.wait, "connection")
+    digest = digest_id(texts[number % len(texts)]) if kind == "connection" else None
+    return Shape(kind, "app", "shop", digest, "Query", stack.wait, None, None, "exact", "exact", stack.labels)
+
+
 class FakeSensor:
     """A sensor that serves the chunks of each named server. ``failing`` maps collectors to their errors."""
 
@@ -149,9 +196,12 @@ class FakeSensor:
         self.targets = {
             name: target(name, process.pid) for name, process in zip(servers, self._processes, strict=True)
         }
+        self.statements = STATEMENTS
+        self.started = time.time() - 9 * 86_400
         self.failing: dict[str, str] = {}
         self.convoy = False  # whether the latest snapshots show the convoy
         self.all_sent = threading.Event()  # set once a client has all chunks and requests more
+        self.all_samples_sent = threading.Event()
         self._servers = servers
 
     def __enter__(self) -> FakeSensor:
@@ -173,6 +223,8 @@ class FakeSensor:
         answers = {"collect": self._collect, "probes": self._probes, "hello": self._identity}
         if request["call"] == "profiles":
             return self._profiles(request.get("cursor") or {})
+        if request["call"] == "samples":
+            return self._samples(request.get("cursor") or {})
         return answers[request["call"]]()
 
     def _identity(self) -> dict[str, Any]:
@@ -188,8 +240,23 @@ class FakeSensor:
             new = chunks[begun : begun + 60]
             there = messages.encode_target(self.targets[name])
             replies[name] = {"target": there, "cursor": begun + len(new), **encode_chunks(new)}
-        if all(cursor.get(name, 0) >= len(chunks) for name, chunks in self._servers.items()):
+        if self._has_all(cursor):
             self.all_sent.set()
+        return {"servers": replies}
+
+    def _has_all(self, cursor: dict[str, int]) -> bool:
+        return all(cursor.get(name, 0) >= len(chunks) for name, chunks in self._servers.items())
+
+    def _samples(self, cursor: dict[str, int]) -> dict[str, Any]:
+        replies = {}
+        for name, chunks in self._servers.items():
+            begun = cursor.get(name, 0)
+            new = chunks[begun : begun + 60]
+            there = messages.encode_target(self.targets[name])
+            body = encode_samples(samples(new, self.statements))
+            replies[name] = {"target": there, "cursor": begun + len(new), **body}
+        if self._has_all(cursor):
+            self.all_samples_sent.set()
         return {"servers": replies}
 
     def _snapshots(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -223,13 +290,12 @@ class FakeSensor:
         }
 
     def _outcomes(self) -> tuple[Outcome, ...]:
-        started = time.time() - 9 * 86_400
         attached = [Sample("probe_attached", int(one["duty"] > 0), (one["probe"],)) for one in probes()]
         samples_by_collector = {
             "process": [
                 Sample("mysqld_up", 1),
                 Sample("mysqld_os_threads", THREADS),
-                Sample("mysqld_start_time_seconds", started),
+                Sample("mysqld_start_time_seconds", self.started),
             ],
             "memory": [Sample(name, value) for name, value in gauges(0).items()],
             "waits": [Sample("threads", count, (wait, "client")) for wait, count in threads(0).items()],

@@ -65,6 +65,48 @@ def test_latest_finding_is_shown_with_its_reasons_collapsed(browser: Browser, ag
         seen.require_silence(agent.address)
 
 
+def test_findings_are_those_of_the_selected_time(browser: Browser, tmp_path: Path) -> None:
+    """Select the convoy, which ended 19 minutes ago, and then the full redo log."""
+    chunks = list(synthetic.hour(time.time()))
+    with (
+        synthetic.FakeSensor(tmp_path / "sensor.sock", {NAME: chunks}) as sensor,
+        scene.agent_of(sensor) as one,
+        scene.opened(browser, one.address) as (page, seen),
+    ):
+        scene.drawn(page)
+        titles = page.locator(".findings > li > strong")
+        page.locator("#findings-about", has_text="of the last minute").wait_for()
+        assert not titles.filter(has_text="wait for row locks").count()
+        scene.drag(page, one, (synthetic.CONVOY[0] - 15, synthetic.CONVOY[1] + 15))
+        titles.filter(has_text="wait for row locks").wait_for()
+        about = page.inner_text("#findings-about")
+        shown = re.match(r"of (\d\d:\d\d:\d\d) – \d\d:\d\d:\d\d · (\d+) of (\d+) checks", about)
+        assert shown
+        assert page.inner_text("#stacks-about").startswith(shown[1])
+        assert 15 < int(shown[2]) < int(shown[3])
+        page.get_by_text("Not checked", exact=True).click()
+        assert "known only for the last minute, so not checked:" in page.inner_text("#findings-list")
+        scene.drag(page, one, synthetic.FULL)
+        titles.filter(has_text="wait for space in the redo log").wait_for()
+        assert not titles.filter(has_text="wait for row locks").count()
+        page.get_by_role("button", name="Last 5 min").click()
+        page.locator("#findings-about", has_text="of the last minute · ").wait_for()
+        seen.require_silence(one.address)
+
+
+def test_findings_of_another_time_say_so(browser: Browser, agent: scene.Running) -> None:
+    """Ask for a time before the agent's first sample."""
+    start = int(agent.ends) - 7200
+    with scene.opened(browser, agent.address, f"/#server={NAME}&time={start}-{start + 60}") as (page, seen):
+        note = page.locator("#findings-list .note")
+        note.wait_for()
+        assert "no samples of the selected time" in note.inner_text()
+        assert re.match(
+            r"of the last minute \(.*\), not of the selected time", page.inner_text("#findings-about")
+        )
+        seen.require_silence(agent.address)
+
+
 @long("the quick suite has a smoke test of the page")
 def test_captured_stall_can_be_downloaded(browser: Browser, agent: scene.Running, tmp_path: Path) -> None:
     with scene.opened(browser, agent.address) as (page, _):

@@ -99,7 +99,15 @@ def test_passwords_are_not_visible_to_others(
     with Running(server, *arguments, sensor=sensing.path) as agent:
         up = int(password == PASSWORD)
         agent.until(lambda scrape: scrape.value("sql_up") == up)
-        paths = ("/", "/metrics", "/api/probes", "/api/stacks", "/api/findings", "/api/incidents")
+        paths = (
+            "/",
+            "/metrics",
+            "/api/probes",
+            "/api/stacks",
+            "/api/findings",
+            "/api/incidents",
+            "/api/sessions",
+        )
         pages = b"".join(agent.get(path)[1] for path in paths)
         for pid in (agent.pid, sensing.pid):
             for name in ("cmdline", "environ"):

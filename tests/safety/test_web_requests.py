@@ -124,7 +124,13 @@ def test_other_hosts_get_no_stacks(
             status, body, _ = get(host, reachable.port, path, address=address, **DISGUISES[disguise])
             assert status in (200, 400, 403, 404, 503), (path, status)
             assert MARK.encode() not in body, path
-        for path in ("/api/stacks", "/api/findings", "/api/incidents", "/api/incidents?file=x"):
+        for path in (
+            "/api/stacks",
+            "/api/sessions",
+            "/api/findings",
+            "/api/incidents",
+            "/api/incidents?file=x",
+        ):
             assert get(host, reachable.port, path, address=address, **DISGUISES[disguise])[0] == 403, path
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.daemon.agent.config import History
 from innoscope.daemon.agent.main import create_folder
+from innoscope.daemon.agent.session_hour import SessionHour
 from innoscope.daemon.agent.session_recorder import SessionRecorder
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.client import SensorDown, ServerSamples
@@ -209,7 +209,7 @@ class FakeSensor:
 def recorder(folder: Path, sensor: FakeSensor, clock: Clock) -> SessionRecorder:
     (folder / ".lock").unlink(missing_ok=True)  # a killed agent has none
     store = HistoryStore(folder, Bounds(), clock, clock)
-    made = SessionRecorder(History(), sensor, lambda _name, _target: "orders", 10, store)
+    made = SessionRecorder(sensor, lambda _name, _target: "orders", 10, SessionHour(clock=clock), store)
     made.prepare()
     return made
 
@@ -251,9 +251,21 @@ def test_server_that_is_not_configured_is_not_recorded(tmp_path: Path) -> None:
     sensor, clock = FakeSensor(), Clock()
     sensor.buffer.add(START, 1.0, [busy(1)])
     store = HistoryStore(tmp_path, Bounds(), clock, clock)
-    one = SessionRecorder(History(), sensor, lambda _name, _target: None, 10, store)
+    one = SessionRecorder(sensor, lambda _name, _target: None, 10, SessionHour(), store)
     one.prepare()
     one.poll()
     clock.now += 310
     one.poll()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_samples_are_in_memory_also_without_a_store() -> None:
+    sensor, hour = FakeSensor(), SessionHour(clock=Clock(START + 60))
+    for second in range(60):
+        sensor.buffer.add(START + second, 1.0, [busy(1), busy(2, "fsync_redo", None)])
+    one = SessionRecorder(sensor, lambda _name, _target: "orders", 10, hour, None)
+    one.prepare()
+    one.poll()
+    one.poll()
+    assert sum(step.weight for step in hour.between("orders", START, START + 60)) == 60
+    assert one.samples() == []

@@ -42,6 +42,11 @@ class Stack:
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 
+def rare_stack(wait: str, trust: Trust = Trust.EXACT) -> Stack:
+    """Return the stack under which rare stacks of a wait class are counted."""
+    return Stack.of(wait, trust, _RARE)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """The sum of several snapshots: ``counts`` is the number of threads per stack over all snapshots.
@@ -193,7 +198,10 @@ class ProfileHistory:
         """Replace the rarest stacks in all chunks with the ``[rare stacks]`` of their wait class."""
         rare = {number for number, _ in self._totals.most_common()[int(self._most * _REMAINING) :]}
         rare -= {number for number in rare if self._stacks[number].frames == _RARE}
-        replacements = {number: self._id(self._rare(self._stacks[number])) for number in rare}
+        replacements = {
+            number: self._id(rare_stack(self._stacks[number].wait, self._stacks[number].trust))
+            for number in rare
+        }
         for sealed in self._sealed:
             if not rare.isdisjoint(sealed.ids):
                 counts = Counter(dict(sealed.pairs()))
@@ -204,10 +212,6 @@ class ProfileHistory:
         for number, other in replacements.items():
             self._totals[other] += self._totals[number]
             self._remove_stack(number)
-
-    @staticmethod
-    def _rare(stack: Stack) -> Stack:
-        return Stack.of(stack.wait, stack.trust, _RARE)
 
     def _chunk(self, sealed: _Sealed) -> Chunk:
         counts = {self._stacks[number]: count for number, count in sealed.pairs()}

@@ -1,4 +1,4 @@
-"""Serve a server's findings, computed on request from the evidence of the last minute."""
+"""Serve a server's findings, computed on request from the evidence of the last minute or of a past time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.daemon.agent.stack_history import NOT_TRUSTED
+from innoscope.daemon.agent.past_findings import past
+from innoscope.daemon.agent.stack_history import NOT_TRUSTED, moment
 from innoscope.daemon.http.answers import as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
 from innoscope.diagnose.text import record, text
@@ -16,6 +17,7 @@ from innoscope.diagnose.verdict import judge
 if TYPE_CHECKING:
     from innoscope.daemon.agent.collect import Gatherer
     from innoscope.daemon.agent.recorder import Recorders
+    from innoscope.daemon.agent.stack_history import ProfileStore
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.verdict import Verdict
 
@@ -24,19 +26,25 @@ SCHEMA: Final = 1
 _WINDOW_S: Final = 60.0
 #: Seconds for which the result of a diagnosis is cached.
 _CACHE_S: Final = 5.0
+#: A span is reported as observed in part if less than this share of it was.
+_MOSTLY: Final = 0.9
+_NO_SAMPLES: Final = "no samples of the selected time are in the agent's memory: these are the last minute's"
 _NO_DATA: Final = "no data yet, or the server is on another host, where its threads cannot be sampled"
 
 
 class Findings:
-    """Diagnoses servers on request, each at most once per ``_CACHE_S`` seconds."""
+    """Diagnoses servers on request: the last minute of each at most once per ``_CACHE_S`` seconds."""
 
-    def __init__(self, gatherer: Gatherer, recorders: Recorders) -> None:
-        self._gatherer, self._recorders = gatherer, recorders
+    def __init__(self, gatherer: Gatherer, recorders: Recorders, store: ProfileStore) -> None:
+        self._gatherer, self._recorders, self._store = gatherer, recorders, store
         self._lock = threading.Lock()
         self._cache: dict[str, tuple[float, Evidence, Verdict]] = {}
 
     def answer(self, request: Request) -> Response:
-        """Serve ``/api/findings?server=``: the output of ``innoscope diagnose``, as JSON or text."""
+        """Serve ``/api/findings?server=&from=&to=``: what ``innoscope diagnose`` prints, as JSON or text.
+
+        Without ``from`` and ``to``, the time is the last minute.
+        """
         if not request.trusted:
             return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
         scrape = self._gatherer.latest
@@ -47,16 +55,41 @@ class Findings:
             return plain(f"server= must be one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
         if output_format not in ("json", "text"):
             return plain("format= must be one of: json, text", HTTPStatus.BAD_REQUEST)
-        diagnosis = self._diagnose(name)
+        try:
+            span = _span(request)
+        except ValueError as error:
+            return plain(str(error), HTTPStatus.BAD_REQUEST)
+        diagnosis, about = self._diagnose_span(name, *span) if span else (self._diagnose(name), {})
         if diagnosis is None:
             if output_format == "text":
                 return plain(_NO_DATA)
             return as_json({"schema": SCHEMA, "name": name, "why": _NO_DATA})
         evidence, verdict = diagnosis
         if output_format == "text":
-            return compressed(request, plain("\n".join(text(evidence, verdict))))
-        document: dict[str, Any] = {"schema": SCHEMA, "name": name, **record(evidence, verdict)}
+            note = [f"note: {about['note']}"] if about.get("note") else []
+            return compressed(request, plain("\n".join([*note, *text(evidence, verdict)])))
+        document: dict[str, Any] = {"schema": SCHEMA, "name": name, **record(evidence, verdict), **about}
         return compressed(request, as_json(document))
+
+    def _diagnose_span(
+        self, name: str, begin: float, end: float
+    ) -> tuple[tuple[Evidence, Verdict] | None, dict[str, Any]]:
+        """Return the diagnosis of a past time, or that of the last minute if there are no samples of it.
+
+        The second value has the keys that say which of the two it is.
+        """
+        steps = [step for step in self._store.sessions.between(name, begin, end) if step.weight > 0]
+        recorder = self._recorders.of(name)
+        if recorder is None or not steps:
+            return self._diagnose(name), {"of": "last_minute", "note": _NO_SAMPLES}
+        asked, observed = end - begin, sum(step.weight for step in steps)
+        note = (
+            f"only {observed:.0f} s of the selected {asked:.0f} s were observed"
+            if observed < _MOSTLY * asked
+            else None
+        )
+        functions = self._store.functions(name, begin, end)
+        return past(recorder.target, steps, functions), {"of": "span", "note": note}
 
     def _diagnose(self, name: str) -> tuple[Evidence, Verdict] | None:
         with self._lock:
@@ -73,3 +106,14 @@ class Findings:
             self._cache = {server: entry for server, entry in self._cache.items() if server in current}
             self._cache[name] = (time.time(), evidence, verdict)
             return evidence, verdict
+
+
+def _span(request: Request) -> tuple[float, float] | None:
+    """Return the requested time range; None if none is requested. Raise ValueError if it is malformed."""
+    if "from" not in request.query and "to" not in request.query:
+        return None
+    now = time.time()
+    begin, end = (moment(request.query.get(key) or "now", now) for key in ("from", "to"))
+    if begin >= end:
+        raise ValueError("from= must be before to=")
+    return begin, end

@@ -25,13 +25,16 @@ from innoscope.daemon.agent.findings import Findings
 from innoscope.daemon.agent.history import History
 from innoscope.daemon.agent.incident_watch import IncidentWatch
 from innoscope.daemon.agent.incidents import Incidents
+from innoscope.daemon.agent.marks import Marks
 from innoscope.daemon.agent.notifier import HANGS_S as NOTIFIER_HANGS_S
 from innoscope.daemon.agent.notifier import Notifier
 from innoscope.daemon.agent.page import Page
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
 from innoscope.daemon.agent.servers import Servers
+from innoscope.daemon.agent.session_hour import SessionHour
 from innoscope.daemon.agent.session_recorder import SessionRecorder
+from innoscope.daemon.agent.sessions_api import SessionsApi
 from innoscope.daemon.agent.stack_history import ProfileStore
 from innoscope.daemon.http import auth
 from innoscope.daemon.http.server import Address, WebServer
@@ -42,10 +45,12 @@ from innoscope.daemon.push.pusher import Pusher
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import Pushes, cpu_seconds
 from innoscope.sampling.profile_history import CHUNK_S
+from innoscope.sampling.sessions.store import Bounds, HistoryStore
 from innoscope.target import credentials
 
 if TYPE_CHECKING:
     from innoscope.common.supervision import Beat
+    from innoscope.daemon.agent import config as configuration
     from innoscope.daemon.agent.config import Config
     from innoscope.daemon.push.settings import Notify
     from innoscope.sampling.profile_history import Chunk
@@ -88,6 +93,7 @@ class Agent:
         self._gatherer = Gatherer(sensor, servers, registry.default())
         self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
         self.history = History(config.stacks.keep_seconds)
+        self.marks = Marks(config.stacks.keep_seconds)
         self._recorded_at = 0.0
         rules = incident_watch.settings(config.watch)
         self._recorders = Recorders(servers, snapshots_client, rules.span_s)
@@ -96,13 +102,21 @@ class Agent:
         if rules.triggers:
             self._gatherer.incidents = self._incident_watch.samples
         self._pusher = self._make_pusher(config)
+        self.sessions = SessionHour(config.stacks.keep_seconds)
         self._store = ProfileStore(
-            profiles_client, servers.own_name, config.stacks.keep_seconds, on_new=self._add_chunks
+            profiles_client,
+            servers.own_name,
+            config.stacks.keep_seconds,
+            on_new=self._add_chunks,
+            sessions=self.sessions,
         )
-        self._sessions = SessionRecorder(
-            config.history, profiles_client, servers.own_name, config.stacks.poll_seconds
+        self._session_recorder = SessionRecorder(
+            profiles_client,
+            servers.own_name,
+            config.stacks.poll_seconds,
+            self.sessions,
+            _history_store(config.history),
         )
-        self._records_sessions = False
         page = Page(
             self._gatherer,
             self._store,
@@ -110,12 +124,14 @@ class Agent:
             telemetry_path=config.web.telemetry_path,
             step_s=self._step_s,
             keep_s=config.stacks.keep_seconds,
+            marks=self.marks,
         )
         routes = Routes(
             self._gatherer, self._store, page, sensor, servers.own_name_of, config.web.telemetry_path
         )
         more = {
-            "/api/findings": Findings(self._gatherer, self._recorders).answer,
+            "/api/findings": Findings(self._gatherer, self._recorders, self._store).answer,
+            "/api/sessions": SessionsApi(self.sessions, self._gatherer).answer,
             "/api/incidents": self.incidents.answer,
         }
         self._budget = CpuBudget(config.own)
@@ -160,8 +176,7 @@ class Agent:
         start("poll", self._poll, self._config.stacks.poll_seconds + _POLL_HANGS_S)
         if self._config.watch.triggers:
             self._start_incident_watch()
-        if self._config.history.enabled:
-            self._start_history()
+        self._start_history()
         if self._pusher is not None:
             start("push", self._pusher.run, self._pusher.hangs_s)
         self._supervisor.watch(self.ended)
@@ -169,8 +184,7 @@ class Agent:
         if self._pusher is not None:
             self._pusher.end()
             self._supervisor.join("push", _LAST_PUSH_S)
-        if self._records_sessions:
-            self._supervisor.join("history", _LAST_WRITE_S)
+        self._supervisor.join("history", _LAST_WRITE_S)
         self._servers.workers.close()
         self._supervisor.join_all(_END_S)
 
@@ -191,15 +205,13 @@ class Agent:
 
     def _start_history(self) -> None:
         try:
-            self._sessions.prepare()
-        except InnoscopeError as error:  # the agent can run without a history
+            self._session_recorder.prepare()
+            self._gatherer.history = self._session_recorder.samples
+        except InnoscopeError as error:  # samples are then only kept in memory
             _log.error("no history", extra={"error": error.what, "remedy": error.remedy})
             self._gatherer.history = lambda: [Sample("history_up", 0)]
-            return
-        self._records_sessions = True
-        self._gatherer.history = self._sessions.samples
         hangs_s = self._config.stacks.poll_seconds + _POLL_HANGS_S
-        self._supervisor.start("history", partial(self._sessions.run, self.ended), hangs_s)
+        self._supervisor.start("history", partial(self._session_recorder.run, self.ended), hangs_s)
 
     def _poll(self, beat: Beat) -> None:
         """Fetch profiles, record metrics and search for servers every ``stacks.poll_seconds``."""
@@ -236,6 +248,7 @@ class Agent:
                 at = time.time() - (time.monotonic() - scrape.at)
                 self.history.add_scrape(at, scrape.series)
                 self._recorders.add_scrape(at, scrape)
+                self.marks.add_scrape(at, scrape)
         except Exception:
             _log.exception("cannot record metrics")
 
@@ -244,6 +257,13 @@ class Agent:
             self._gatherer.maintain()
         except Exception:  # continue to collect from known servers
             _log.exception("cannot search for servers")
+
+
+def _history_store(history: configuration.History) -> HistoryStore | None:
+    """Return the writer of the history on disk; None if it is disabled."""
+    if not history.enabled:
+        return None
+    return HistoryStore(Path(history.directory), Bounds(history.keep_seconds, history.max_bytes))
 
 
 def run(config: Config) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Gatherer, Scrape
     from innoscope.daemon.agent.history import History
+    from innoscope.daemon.agent.marks import Marks
     from innoscope.daemon.agent.stack_history import ProfileStore
 
 #: Version of the documents described in docs/live-page.md.
@@ -27,7 +28,11 @@ SCHEMA: Final = 1
 _SCRAPE_S: Final = 0.8
 _LINKS: Final = (
     ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),
-    ("/api/findings", "findings of a server's last minute; ?server=&format=text"),
+    (
+        "/api/findings",
+        "findings of a server's last minute, or of a past time; ?server=&from=&to=&format=text",
+    ),
+    ("/api/sessions", "statements of the last hour; ?server=&from=-15m&to=now"),
     ("/api/incidents", "incident files of captured stalls; ?server=, ?file="),
     ("/api/probes", "the probes of each server"),
     ("/api/status", "state of the sensor, the servers and their collectors"),
@@ -52,8 +57,10 @@ class Page:
         telemetry_path: str,
         step_s: float,
         keep_s: float,
+        marks: Marks,
     ) -> None:
         self._gatherer, self._store, self._history = gatherer, store, history
+        self._marks = marks
         self._telemetry_path, self._step_s, self._keep_s = telemetry_path, step_s, keep_s
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
@@ -93,7 +100,9 @@ class Page:
             "sensor": {"up": sensor.up, "words": sensor.words, "restarts": sensor.restarts},
             "stacks": {"served": request.trusted, "why": None if request.trusted else NOT_TRUSTED},
             "own": state.own(scrape),
-            "servers": state.servers(scrape),
+            "servers": [
+                {**server, "marks": self._marks.of(server["name"])} for server in state.servers(scrape)
+            ],
         }
         return compressed(request, as_json(document))
 

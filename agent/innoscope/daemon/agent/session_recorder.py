@@ -1,22 +1,21 @@
-"""Fetch samples of busy threads from the sensor, and write them to the active session history."""
+"""Fetch samples of busy threads from the sensor. Keep an hour in memory, and write all to the history."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.common.samples import Sample
 from innoscope.daemon.protocol.client import SensorDown
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
 
     from innoscope.common.supervision import Beat
-    from innoscope.daemon.agent.config import History
+    from innoscope.daemon.agent.session_hour import SessionHour
     from innoscope.daemon.protocol.client import Cursor, ServerSamples
+    from innoscope.sampling.sessions.store import HistoryStore
     from innoscope.target.model import Target
 
 _log = logging.getLogger(__name__)
@@ -35,6 +34,8 @@ class SamplesApi(Protocol):
 class SessionRecorder:
     """Records the samples of all servers. ``own_name`` maps a sensor's server name to the configured one.
 
+    ``hour`` keeps them in memory. ``store`` writes them to disk; None disables this.
+
     The sensor numbers its snapshots. The last numbers are stored with the samples, so that a restarted agent
     does not store samples twice. Call ``run`` in a separate thread, because writes wait for the disk. Only
     ``samples`` is thread-safe.
@@ -42,22 +43,26 @@ class SessionRecorder:
 
     def __init__(
         self,
-        history: History,
         sensor: SamplesApi,
         own_name: Callable[[str, Target], str | None],
         poll_s: float,
-        store: HistoryStore | None = None,
+        hour: SessionHour,
+        store: HistoryStore | None,
     ) -> None:
-        bounds = Bounds(keep_s=history.keep_seconds, most_bytes=history.max_bytes)
-        self._store = store or HistoryStore(Path(history.directory), bounds)
         self._sensor = sensor
         self._own_name = own_name
         self._poll_s = poll_s
+        self._hour = hour
+        self._store = store
+        self._cursor: Cursor = {}
         self._why: str | None = None
 
     def prepare(self) -> None:
-        """Create the folder. Raise CannotWrite."""
-        self._store.prepare()
+        """Create the folder of the files. If that fails, write none, and raise CannotWrite."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.prepare()
+            self._store, self._cursor = store, store.cursor
 
     def run(self, ended: threading.Event, beat: Beat) -> None:
         """Record samples until ``ended`` is set, then write the rest."""
@@ -65,7 +70,8 @@ class SessionRecorder:
             beat()
             self.poll(beat)
             ended.wait(self._poll_s)
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
 
     def poll(self, beat: Beat = lambda: None) -> None:
         """Fetch new samples, and write parts that are due. Failures are logged, not raised."""
@@ -82,12 +88,15 @@ class SessionRecorder:
         except Exception:
             _log.exception("cannot record samples")
         try:
-            self._store.tick()
+            if self._store is not None:
+                self._store.tick()
         except Exception:
             _log.exception("cannot write the history")
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of the history."""
+        """Return the metrics of the history on disk."""
+        if self._store is None:
+            return []
         counts = self._store.counts
         return [
             Sample("history_samples", counts.rows),
@@ -99,10 +108,15 @@ class SessionRecorder:
 
     def _fetch(self) -> bool:
         """Fetch and add samples. Return whether there were any."""
-        cursor, new = self._sensor.samples(self._store.cursor)
-        self._store.cursor = self._store.cursor | cursor
+        cursor, new = self._sensor.samples(self._cursor)
+        self._cursor = self._cursor | cursor
+        if self._store is not None:
+            self._store.cursor = self._cursor
         for sensor_name, one in new.items():
             name = self._own_name(sensor_name, one.target)
-            if name is not None and one.batch.snapshots:
+            if name is None or not one.batch.snapshots:
+                continue
+            if self._store is not None:
                 self._store.add(name, one.batch)
+            self._hour.add(name, one.batch)
         return any(one.batch.snapshots for one in new.values())

@@ -6,22 +6,26 @@ import datetime
 import math
 import threading
 import time
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope.daemon.agent.session_hour import SessionHour, digest_number
 from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import HTML, TEXT, Request, Response, plain
-from innoscope.sampling.profile_history import ProfileHistory, report
+from innoscope.sampling.profile_history import ProfileHistory, rare_stack, report
 from innoscope.sampling.render import FORMATS, encode
 from innoscope.sampling.render.live_page import compact
+from innoscope.sampling.sessions.model import stack_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from innoscope.daemon.agent.session_hour import Step
     from innoscope.daemon.protocol.client import Cursor, ServerProfiles
     from innoscope.sampling.fold import Report
-    from innoscope.sampling.profile_history import Chunk
+    from innoscope.sampling.profile_history import Chunk, Stack
     from innoscope.target.model import Target
 
 _TYPES: Final = {
@@ -64,8 +68,8 @@ class ProfileStore:
     """Stores the profiles of all servers for ``keep_s`` seconds.
 
     ``own_name`` maps the sensor's name for a server to the agent's name, or to None to exclude the server.
-    ``on_new`` receives each new chunk exactly once. Only one thread may call ``poll``; the other methods are
-    thread-safe.
+    ``on_new`` receives each new chunk exactly once. ``sessions`` has the threads' statements. Only one thread
+    may call ``poll``; the other methods are thread-safe.
     """
 
     def __init__(
@@ -75,12 +79,14 @@ class ProfileStore:
         keep_s: float,
         clock: Callable[[], float] = time.time,
         on_new: Callable[[str, Target, list[Chunk]], None] = lambda _name, _target, _chunks: None,
+        sessions: SessionHour | None = None,
     ) -> None:
         self._sensor = sensor
         self._own_name = own_name
         self._keep_s = keep_s
         self._clock = clock
         self._on_new = on_new
+        self.sessions = sessions or SessionHour(keep_s, clock=clock)
         self._cursor: Cursor = {}
         self._lock = threading.Lock()
         self._stored: dict[str, _ServerProfiles] = {}
@@ -113,7 +119,7 @@ class ProfileStore:
             self._stored = {name: stored for name, stored in self._stored.items() if stored.newest >= since}
 
     def answer(self, request: Request) -> Response:
-        """Serve ``/api/stacks?server=&from=&to=&format=``: the stacks of a time range."""
+        """Serve ``/api/stacks?server=&from=&to=&digest=&format=``: stacks of a time range."""
         try:
             _require_trust(request)
             output_format = _choice("format", request.query.get("format") or "text", list(FORMATS))
@@ -124,7 +130,7 @@ class ProfileStore:
         return Response(encode(profile, output_format), _TYPES.get(output_format, TEXT), headers=headers)
 
     def flame(self, request: Request) -> Response:
-        """Serve ``/api/flame?server=&from=&to=``: the stacks, with each name sent only once."""
+        """Serve ``/api/flame?server=&from=&to=&digest=``: the stacks, with each name sent only once."""
         try:
             _require_trust(request)
             name, profile = self._requested(request)
@@ -142,11 +148,41 @@ class ProfileStore:
         only = next(iter(stored)) if len(stored) == 1 else ""
         name = _choice("server", request.query.get("server") or only, list(stored))
         try:
-            end = moment(request.query.get("to") or "now", self._clock())
-            start = moment(request.query.get("from") or f"-{self._keep_s:.0f}s", self._clock())
+            start, end = period(request, self._keep_s, self._clock())
         except ValueError as error:
             raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
-        return name, report(stored[name].target, stored[name].profiles.between(start, end))
+        chunk = stored[name].profiles.between(start, end)
+        digest = request.query.get("digest")
+        if digest is not None:
+            chunk = _of_statement(chunk, self.sessions.between(name, start, end), digest)
+        return name, report(stored[name].target, chunk)
+
+    def functions(self, server: str, begin: float, end: float) -> dict[int, tuple[str, ...]]:
+        """Return the functions of all stacks of a period, by ``stack_id``; empty for an unknown server."""
+        with self._lock:
+            stored = self._stored.get(server)
+        stacks = stored.profiles.between(begin, end).counts if stored else {}
+        return {stack_id(stack.labels): stack.labels for stack in stacks}
+
+
+def _of_statement(chunk: Chunk, steps: Sequence[Step], text: str) -> Chunk:
+    """Return the part of the chunk that belongs to the statement with this digest. Raise _Refused."""
+    try:
+        digest = digest_number(text)
+    except ValueError as error:
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"digest={error}") from error
+    stacks = {stack_id(stack.labels): stack for stack in chunk.counts}
+    weight = sum(step.weight for step in steps) or 1.0
+    counts: defaultdict[Stack, float] = defaultdict(float)
+    for step in steps:
+        for row, seconds in step.rows():
+            if row.digest != digest:
+                continue
+            stack = stacks.get(row.stack)
+            if stack is None or stack.wait != row.wait:
+                stack = rare_stack(row.wait)
+            counts[stack] += seconds / weight * chunk.snapshots
+    return replace(chunk, counts={stack: round(count) for stack, count in counts.items()}, dropped=0)
 
 
 def _require_trust(request: Request) -> None:
@@ -158,6 +194,12 @@ def _choice(field: str, value: str, choices: list[str]) -> str:
     if value not in choices:
         raise _Refused(HTTPStatus.BAD_REQUEST, f"{field}= must be one of: {', '.join(choices)}")
     return value
+
+
+def period(request: Request, keep_s: float, now: float) -> tuple[float, float]:
+    """Return the requested time range, by default the last ``keep_s`` seconds. Raise ValueError."""
+    start = moment(request.query.get("from") or f"-{keep_s:.0f}s", now)
+    return start, moment(request.query.get("to") or "now", now)
 
 
 def moment(text: str, now: float) -> float:

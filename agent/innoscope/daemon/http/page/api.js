@@ -30,7 +30,8 @@ async function request(path, query = {}) {
 
 export const status = () => request("/api/status");
 export const history = (server, since) => request("/api/history", { server, since });
-export const flame = (server, from, to) => request("/api/flame", { server, from, to });
+export const flame = (server, from, to, digest) => request("/api/flame", { server, from, to, digest });
+export const sessions = (server, from, to, digest) => request("/api/sessions", { server, from, to, digest });
 export const probes = () => request("/api/probes");
-export const findings = (server) => request("/api/findings", { server });
+export const findings = (server, from, to) => request("/api/findings", { server, from, to });
 export const incidents = (server) => request("/api/incidents", { server });

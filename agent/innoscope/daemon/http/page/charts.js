@@ -1,6 +1,7 @@
 // The three charts of the last hour, with a common time axis, cursor and selection.
 
 import { color, onScheme, styled } from "./colors.js";
+import { placeEvents } from "./events.js";
 import { bytes, clock, number, percent } from "./format.js";
 
 const MIN_SPAN = 600; // minimum length of the time axis in seconds
@@ -11,13 +12,17 @@ const ZONES = [
 ];
 
 export class Charts {
-  /** `places` maps names to elements. Calls `heard.cursor` with the cursor's time, `heard.selected` after a drag. */
+  /**
+   * `places` maps names to elements. Calls `heard.cursor` with the cursor's time, `heard.selected` after a
+   * drag, and `heard.event` with the first and last time of marks that were clicked.
+   */
   constructor(places, heard) {
     this.places = places;
     this.heard = heard;
     this.plots = {};
     this.shape = "";
     this.marked = null;
+    this.events = [];
     this.range = [0, 1];
     onScheme(() => this.redo());
     const watcher = new ResizeObserver(() => this.resize());
@@ -43,6 +48,11 @@ export class Charts {
       else this.plots[name] = this.plot(name, name === "dirty" ? dirtyStyle() : ageStyle(), data[name]);
     }
     this.mark(this.marked);
+  }
+
+  /** Show marks on the time axis of the first chart from the next drawing on. */
+  show(events) {
+    this.events = events;
   }
 
   /** Show the selected time range [from, to], or none (null). */
@@ -101,6 +111,7 @@ export class Charts {
         bands: style.bands,
         hooks: {
           drawAxes: style.under ? [style.under] : [],
+          draw: name === "threads" ? [(one) => placeEvents(one, this.events, this.heard.event)] : [],
           setCursor: name === "threads" ? [(one) => this.heard.cursor(timeAt(one, one.cursor.left))] : [],
           setSelect: [(one) => this.dragged(one)],
         },

@@ -1,7 +1,7 @@
 // The findings of `innoscope diagnose` for a server, and its incident files.
 
 import { el, fill, say, table } from "./dom.js";
-import { bytes, moment } from "./format.js";
+import { bytes, clock, moment } from "./format.js";
 
 const URGENT = 75;
 const FUNCTIONS = 7;
@@ -9,7 +9,7 @@ const FUNCTIONS = 7;
 const unfolded = new Set(); // names of findings that are open; they stay open when the list is redrawn
 let shownServer = ""; // the server whose findings are shown
 
-/** Show the findings of a server's last minute, or `why`, the reason why they are missing. */
+/** Show a server's findings and the time that they are about, or `why`, the reason why they are missing. */
 export function findings(place, about, verdict, why) {
   if (verdict?.name !== shownServer) unfolded.clear();
   shownServer = verdict?.name ?? "";
@@ -18,19 +18,29 @@ export function findings(place, about, verdict, why) {
     fill(place, el("p", { class: "dim" }, why || verdict?.why || "Diagnosing…"));
     return;
   }
-  say(about, `of the last minute · ${verdict.checked} of ${verdict.rules} checks`);
+  say(about, `${time(verdict)} · ${verdict.checked} of ${verdict.rules} checks`);
   fill(
     place,
+    verdict.note ? el("p", { class: "note", role: "status" }, `Note: ${verdict.note}.`) : null,
     verdict.findings.length
       ? el("ol", { class: "findings" }, ...verdict.findings.map(finding))
-      : el("p", { class: verdict.nothing_wrong ? "good" : "dim" }, withoutFindings(verdict)),
+      : el("p", { class: verdict.nothing_wrong && verdict.of !== "span" ? "good" : "dim" }, withoutFindings(verdict)),
     verdict.cannot_tell.length ? notChecked(verdict.cannot_tell) : null,
   );
 }
 
+/** Describe the time that the findings are about. `of` is missing if no time was requested. */
+function time({ of, begun, seconds }) {
+  const times = `${clock(begun)} – ${clock(begun + seconds)}`;
+  if (!of) return "of the last minute";
+  return of === "span" ? `of ${times}` : `of the last minute (${times}), not of the selected time`;
+}
+
 function withoutFindings(verdict) {
   if (!verdict.nothing_wrong) return "No snapshot of the threads was taken, so a stall may have been missed.";
-  return verdict.rules > verdict.checked ? "No problems found." : "No problems.";
+  return verdict.rules > verdict.checked
+    ? `No problems found by ${verdict.checked} of ${verdict.rules} checks.`
+    : "No problems.";
 }
 
 function finding(one) {

@@ -1,40 +1,56 @@
 // Flame graph of the stacks of a time range: roots on top, colored by wait class, with keyboard navigation.
 
-import { shade } from "./colors.js";
+import { color } from "./colors.js";
 import { average, percent } from "./format.js";
+import { sharedPart, sharedPaths } from "./shared.js";
 
 const CELL = 18;
 const MIN_WIDTH = 1.5; // narrower frames (in pixels) are omitted
 
-/** Convert the stacks of /api/flame to a tree of thread counts, without the hidden classes. */
-export function buildTree(profile, hidden, label) {
-  const root = { name: "all threads", wait: "", value: 0, children: new Map() };
+/** Return the frames that the stacks of the shown classes share. */
+export function shared(profile, hidden) {
+  const stacks = profile.stacks.filter(([wait]) => !hidden.has(profile.waits[wait]));
+  return sharedPaths(stacks.map(([, , , ...frames]) => fromRoot(profile, frames)));
+}
+
+const fromRoot = (profile, frames) => frames.map((name) => profile.names[name]).reverse();
+
+/** Convert the stacks of /api/flame to a tree of thread counts, without the hidden classes. `folded` are paths. */
+export function buildTree(profile, hidden, label, folded) {
+  const root = { name: "all threads", wait: "", value: 0, frames: [], children: new Map() };
   for (const [wait, threads, mark, ...frames] of profile.stacks) {
     const id = profile.waits[wait];
     if (hidden.has(id)) continue;
-    const path = frames.map((name) => profile.names[name]).reverse();
+    const path = fromRoot(profile, frames);
     if (!path.length) path.push("[no frames]");
+    const part = sharedPart(path, folded);
+    const rest = part ? path.slice(part.length) : path;
     let node = root;
     node.value += threads;
-    for (const name of [label(id), ...(mark ? [`[${mark}]`] : []), ...path]) {
+    const above = [label(id), ...(mark ? [`[${mark}]`] : []), ...(part ? [`${part[0]} … ${part.at(-1)}`] : [])];
+    [...above, ...rest].forEach((name, index) => {
+      const frames = part && index === above.length - 1 ? part : [];
       if (!node.children.has(name))
-        node.children.set(name, { name, wait: id, value: 0, children: new Map() });
+        node.children.set(name, { name, wait: id, value: 0, frames, children: new Map() });
       node = node.children.get(name);
       node.value += threads;
-    }
+    });
   }
   return listed(root);
 }
 
 function listed(node) {
   const children = [...node.children.values()].sort((a, b) => b.value - a.value).map(listed);
-  return { name: node.name, wait: node.wait, value: node.value, children };
+  return { name: node.name, wait: node.wait, value: node.value, frames: node.frames, children };
 }
 
 export class Flame {
-  /** `details` is the element that shows the frame under the pointer; `found` shows the result of a search. */
-  constructor(place, details, found) {
-    Object.assign(this, { place, details, found, here: null, term: "", zoomed: false });
+  /**
+   * `details` is the element that shows the frame under the pointer; `found` shows the result of a search.
+   * `unfold` is called when the user selects a bar of folded frames.
+   */
+  constructor(place, details, found, unfold) {
+    Object.assign(this, { place, details, found, unfold, here: null, term: "", zoomed: false });
     place.addEventListener("keydown", (event) => this.key(event));
     place.addEventListener("blur", () => this.go(null));
     new ResizeObserver(() => this.fit()).observe(place);
@@ -63,25 +79,27 @@ export class Flame {
         node.highlight
           ? "var(--found)"
           : node.data.wait
-            ? shade(node.data.wait, node.data.name)
+            ? color(node.data.wait)
             : "var(--root)",
       )
       .setLabelHandler((node) => this.words(node))
       .setDetailsHandler((text) => {
         this.details.textContent = text ?? "";
       })
-      .setSearchMatch((node, term) => node.data.name.toLowerCase().includes(term))
+      .setSearchMatch(({ data }, term) => [data.name, ...data.frames].join("\n").toLowerCase().includes(term))
       .setSearchHandler((_, sum) => {
         this.found.textContent = `${this.share(sum)} match`;
       })
-      .onClick((node) => this.zoomedTo(node));
+      .onClick((node) => (node.data.frames.length ? this.unfold() : this.zoomedTo(node)));
     d3.select(this.place).datum(tree).call(this.chart);
     this.place.querySelector("svg")?.setAttribute("aria-hidden", "true");
     this.search(this.term);
   }
 
   words(node) {
-    return `${node.data.name}: ${this.share(node.data.value)}`;
+    const { name, value, frames } = node.data;
+    const count = frames.length ? ` (${frames.length} frames that all stacks share)` : "";
+    return `${name}${count}: ${this.share(value)}`;
   }
 
   share(value) {
@@ -122,7 +140,7 @@ export class Flame {
       ArrowRight: () => this.go(beside(1)),
       ArrowLeft: () => this.go(beside(-1)),
       Home: () => this.go(this.root()),
-      Enter: () => this.chart.zoomTo(here),
+      Enter: () => (here.data.frames.length ? this.unfold() : this.chart.zoomTo(here)),
       Escape: () => this.chart.resetZoom(),
     };
     if (!this.chart || !actions[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;

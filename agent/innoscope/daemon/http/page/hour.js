@@ -19,6 +19,14 @@ export class Hour {
     for (const rows of [this.waits, this.gauges]) cut(rows, end - keep);
   }
 
+  /** Return an hour with the gauges of this one, and with the `rows` of /api/sessions as thread counts. */
+  narrowed(rows) {
+    const found = new Hour();
+    Object.assign(found, { gauges: this.gauges, classes: this.classes });
+    append(found.waits, rows.at, rows.threads, 0);
+    return found;
+  }
+
   /** Unix time of the newest row. */
   get newest() {
     return Math.max(this.waits.at.at(-1) ?? 0, this.gauges.at.at(-1) ?? 0);
@@ -52,12 +60,14 @@ export class Hour {
     return this.classes[wait]?.about ?? "";
   }
 
-  /** Return the number of threads of a wait class as {now, mean, peak}. */
-  summary(wait) {
-    const values = this.waits.columns.get(wait) ?? [];
+  /** Return the number of threads of a wait class as {now, mean, peak}: mean and peak between two Unix times. */
+  summary(wait, from, to) {
+    const column = this.waits.columns.get(wait) ?? [];
+    const inside = (at) => at + STEP > from && at <= to;
+    const values = column.filter((_, index) => inside(this.waits.at[index]));
     const sum = values.reduce((total, value) => total + value, 0);
     return {
-      now: values.at(-1) ?? 0,
+      now: column.at(-1) ?? 0,
       mean: values.length ? sum / values.length : 0,
       peak: values.reduce((most, value) => Math.max(most, value), 0),
     };

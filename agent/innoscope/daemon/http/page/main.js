@@ -4,18 +4,24 @@ import * as api from "./api.js";
 import { Charts } from "./charts.js";
 import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
+import { downloads } from "./downloads.js";
+import { events } from "./events.js";
+import { Filter } from "./filter.js";
 import * as found from "./findings.js";
-import { Flame, buildTree } from "./flame.js";
-import { clock, number, span } from "./format.js";
+import { Flame, buildTree, shared } from "./flame.js";
+import { clock, number } from "./format.js";
+import * as header from "./header.js";
 import { Hour, STEP } from "./hour.js";
+import { remember, wanted } from "./link.js";
 import { Spans } from "./spans.js";
+import { statements } from "./statements.js";
 import * as tables from "./tables.js";
 import * as words from "./words.js";
 
 const FIRST_WAIT = 2; // seconds until the next attempt if the agent does not respond; doubled up to MAX_WAIT
 const MAX_WAIT = 30;
+const AROUND = 60; // seconds selected before and after a mark on the time axis
 const STACKS_EVERY = 3; // steps between two requests for stacks
-const FORMATS = ["text", "tree", "folded", "json", "speedscope", "pprof", "html"];
 
 const page = {
   status: null,
@@ -31,15 +37,26 @@ const page = {
   timer: 0,
   again: 0,
   stacksRequests: 0,
+  findingsRequests: 0,
+  sessions: null,
+  incidents: [],
+  shared: [], // the frames that are folded; those of all statements' stacks
+  sessionsRequests: 0,
   lead: wanted().show === "findings", // alerts link directly to the findings
 };
 
-const flame = new Flame(by("flame"), by("details"), by("found"));
+const flame = new Flame(by("flame"), by("details"), by("found"), unfold);
 const charts = new Charts(
   { threads: by("threads-chart"), dirty: by("dirty-chart"), age: by("age-chart") },
-  { cursor: pointed, selected: (from, to) => spans.select(from, to) },
+  {
+    cursor: pointed,
+    selected: (from, to) => spans.select(from, to),
+    event: (from, to) => spans.select(from - AROUND, Math.min(to + AROUND, page.status.now)),
+  },
 );
 const spans = new Spans(by("spans"), { changed: stacksChanged, marked: (times) => charts.mark(times) });
+
+const filter = new Filter(by("filter"), wanted(), filterChanged);
 
 function server() {
   return page.status?.servers.find((one) => one.name === page.server);
@@ -56,7 +73,7 @@ async function round() {
   try {
     page.status = await api.status();
     arrived();
-    if (server()) await fetchHistory();
+    if (server()) await Promise.all([fetchHistory(), fetchSessions()]);
     show();
     if (page.steps++ % STACKS_EVERY === 0)
       await Promise.all([refreshStacks(), fetchProbes(), fetchFindings()]);
@@ -92,21 +109,39 @@ async function fetchHistory() {
   if (name === page.server) page.hour.add(response, page.status.keep_seconds);
 }
 
+async function fetchSessions() {
+  if (!page.status.stacks.served || !server()) return;
+  const id = ++page.sessionsRequests;
+  const range = spans.text;
+  const [from, to] = spans.bounds(page.status.now);
+  let answer = null;
+  let why = "";
+  try {
+    answer = await api.sessions(page.server, from, to, filter.digest);
+  } catch (error) {
+    why = words.reason(error.message);
+  }
+  if (id !== page.sessionsRequests) return; // another server, time or statement was selected meanwhile
+  page.sessions = { answer, why, digest: filter.digest, range, seconds: to - from };
+  filter.text ||= answer?.text ?? "";
+}
+
 async function fetchStacks() {
   if (!page.status?.stacks.served || !server()) return showStacks();
   if (!page.hour.waits.at.length) return showStacks("No stacks yet: they arrive every ten seconds.");
   const id = ++page.stacksRequests;
-  const range = spans.text;
+  const range = spans.text + filter.digest;
   const [from, to] = spans.bounds(page.status.now);
   let profile = null;
   let why = "";
   try {
-    profile = await api.flame(page.server, from.toFixed(3), to.toFixed(3));
+    profile = await api.flame(page.server, from.toFixed(3), to.toFixed(3), filter.digest);
   } catch (error) {
     why = error.message;
   }
   if (id !== page.stacksRequests) return undefined;
   page.profile = profile && { ...profile, range };
+  if (profile && (!filter.digest || !page.shared.length)) page.shared = shared(profile, page.hidden);
   return showStacks(why);
 }
 
@@ -129,20 +164,22 @@ async function fetchProbes() {
 }
 
 async function fetchFindings() {
-  const { stacks } = page.status;
+  const { stacks, now } = page.status;
   const name = page.server;
   if (!server()) return;
+  const id = ++page.findingsRequests;
   let [verdict, why, files] = [null, `Not shown: ${stacks.why}.`, []];
   if (stacks.served) {
     try {
-      verdict = await api.findings(name);
+      verdict = await api.findings(name, ...(spans.times ? spans.bounds(now) : []));
       files = (await api.incidents(name)).incidents;
     } catch (error) {
       why = error.message;
     }
   }
-  if (name !== page.server) return;
+  if (id !== page.findingsRequests) return; // another server or time was selected meanwhile
   found.findings(by("findings-list"), by("findings-about"), verdict, why);
+  page.incidents = files;
   found.incidents(by("incidents"), files);
   by("incidents").hidden = !files.length;
   if (page.lead) {
@@ -154,70 +191,70 @@ async function fetchFindings() {
 
 function failed(error) {
   if (!(error instanceof api.RequestFailed)) console.error(error);
-  document.body.classList.add("stale");
-  const problem = error.status
-    ? `responds with ${error.status}: ${error.message}`
-    : page.answered
-      ? `has not responded since ${clock(page.answered / 1000)} (${error.message})`
-      : `does not respond (${error.message})`;
-  by("live").hidden = false;
-  by("banners").replaceChildren(
-    el(
-      "p",
-      { class: "banner bad", role: "alert" },
-      `The agent at ${location.host} ${problem}. `,
-      page.answered ? "The data below is not current. " : "",
-      "Next attempt ",
-      el("span", { id: "again" }),
-      " ",
-      el("button", { type: "button", onclick: round }, "Now"),
-    ),
-  );
+  header.problem(error, page.answered, round);
   later(page.wait);
   page.wait = Math.min(MAX_WAIT, page.wait * 2);
-  tick();
+  header.tick(page);
 }
 
 // ── selection ───────────────────────────────────────────────────────
 
-function wanted() {
-  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-}
-
-function remember() {
-  const chosen = new URLSearchParams({ server: page.server, time: spans.text });
-  history.replaceState(null, "", `#${chosen}`);
-}
-
 function choose(name, fetch = true) {
-  Object.assign(page, { server: name, hour: new Hour(), profile: null, cursorRow: -1, steps: 0 });
-  found.findings(by("findings-list"), by("findings-about"), null);
+  Object.assign(page, { server: name, hour: new Hour(), profile: null, sessions: null, shared: [], incidents: [] });
+  Object.assign(page, { cursorRow: -1, steps: 0 });
+  forgetFindings();
   if (fetch) {
+    [filter.wait, filter.digest] = ["", ""];
     spans.follow(spans.last);
     round();
   }
 }
 
-function press(wait) {
-  if (page.hidden.has(wait)) page.hidden.delete(wait);
-  else page.hidden.add(wait);
-  classesChanged();
-}
-
-function classesChanged() {
-  by("idle").checked = ![...IDLE].some((wait) => page.hidden.has(wait));
+function idleChanged() {
   showHour();
   showStacks();
 }
 
+function unfold() {
+  by("shared").checked = true;
+  showStacks();
+}
+
+function selected() {
+  remember({ server: page.server, time: spans.text, wait: filter.wait, digest: filter.digest });
+}
+
 function stacksChanged() {
-  remember();
+  selected();
   showSpan();
   fetchStacks();
+  forgetFindings();
+  if (!page.status) return;
+  fetchFindings();
+  fetchSessions().then(showHour);
+}
+
+/** Show a new filter. Only that of a statement needs new data. */
+function filterChanged(part) {
+  selected();
+  if (!page.status) return;
+  if (part === "digest") {
+    page.profile = null;
+    fetchStacks();
+    fetchSessions().then(showHour);
+  }
+  showHour();
+  showStacks();
+}
+
+/** Remove the findings, which are not about the selected server and time. */
+function forgetFindings() {
+  page.findingsRequests++;
+  found.findings(by("findings-list"), by("findings-about"), null);
 }
 
 function pointed(unix) {
-  const row = unix === null ? -1 : page.hour.rowAt(unix);
+  const row = unix === null ? -1 : shownHour().rowAt(unix);
   if (row === page.cursorRow) return;
   page.cursorRow = row;
   showClasses();
@@ -247,9 +284,9 @@ function show() {
         ),
   );
   by("live").classList.toggle("nothing", !servers.length);
-  showHeader(servers);
-  showOwn();
   const one = server();
+  header.servers(page, one, label, choose);
+  header.cost(page);
   if (!one) return;
   showHour();
   showGauges(one);
@@ -257,48 +294,44 @@ function show() {
   tables.collectors(by("collectors"), one);
 }
 
-function showHeader(servers) {
-  const pick = by("server");
-  fill(pick, ...servers.map((one) => el("option", { value: one.name }, one.name)));
-  pick.value = page.server;
-  pick.parentElement.hidden = servers.length < 2;
-  by("fleet").hidden = servers.length < 2;
-  tables.fleet(by("fleet-table"), servers, page.server, label, choose);
-  const one = server();
-  const started = one?.now.mysqld_start_time_seconds;
-  fill(
-    by("what"),
-    ...(one
-      ? [
-          servers.length < 2 ? el("strong", {}, `${one.name}: `) : null,
-          `${one.what}, `,
-          tables.up(one),
-          started && one.up ? ` for ${span(page.status.now - started)}` : "",
-        ]
-      : []),
-  );
-  document.title = `${page.server || "Innoscope"} – Innoscope`;
-  tick();
+/** Return the hour of the filter's statement, or that of all threads. */
+function shownHour() {
+  const { sessions, hour } = page;
+  const rows = filter.digest && sessions?.digest === filter.digest && sessions.answer?.rows;
+  return rows ? hour.narrowed(rows) : hour;
 }
 
 function showHour() {
-  const { hour, hidden, status } = page;
+  const { hidden, status } = page;
+  const hour = shownHour();
+  const omitted = filter.hidden(hidden);
+  charts.show(events(server(), page.incidents));
   charts.draw(
     hour,
-    hour.seen().filter((wait) => !hidden.has(wait)),
+    hour.seen().filter((wait) => !omitted.has(wait)),
     status.now,
     status.keep_seconds,
   );
   charts.mark(spans.times);
-  showClasses();
+  filter.show(label);
+  showClasses(hour);
+  showStatements();
 }
 
-function showClasses() {
-  const { hour, hidden, cursorRow } = page;
+function showClasses(hour = shownHour()) {
+  const { cursorRow } = page;
   const newest = hour.waits.at.length - 1;
   const old = newest >= 0 && page.status.now - hour.waits.at[newest] > 5 * STEP;
   const heading = cursorRow < 0 && !old ? "Now" : clock(hour.waits.at[cursorRow < 0 ? newest : cursorRow]);
-  tables.classes(by("threads-table"), hour, hidden, cursorRow, heading, press);
+  tables.classes(by("threads-table"), hour, filter, spans.bounds(page.status.now), cursorRow, heading);
+}
+
+function showStatements() {
+  const { stacks } = page.status;
+  const current = page.sessions?.range === spans.text ? page.sessions : {}; // none of another time
+  const why = stacks.served ? current.why : `Not shown: ${stacks.why}.`;
+  statements(by("statements"), by("statements-about"), { ...current, why }, filter, label);
+  say(by("selected"), `Selected: ${spans.words()}`);
 }
 
 function showGauges(one) {
@@ -313,7 +346,8 @@ function showGauges(one) {
 }
 
 function showStacks(why = "") {
-  const { status, profile, hidden } = page;
+  const { status, profile } = page;
+  const hidden = filter.hidden(page.hidden);
   if (!status) return;
   const refused = status.stacks.served ? why : `Not shown: ${status.stacks.why}.`;
   by("no-stacks").hidden = !refused;
@@ -322,7 +356,7 @@ function showStacks(why = "") {
   by("with-stacks").hidden = Boolean(refused) || !profile;
   showSpan();
   if (refused || !profile) return;
-  const tree = buildTree(profile, hidden, label);
+  const tree = buildTree(profile, hidden, label, by("shared").checked ? [] : page.shared);
   by("drawn").hidden = !tree.value;
   if (tree.value) flame.draw(tree, profile.looks);
   tables.stacks(by("top"), profile, hidden, label);
@@ -332,46 +366,9 @@ function showStacks(why = "") {
 function showSpan() {
   const { status, profile } = page;
   const served = status?.stacks.served;
-  fill(by("raw"), ...(served ? ["Download: ", ...links()] : []));
-  const snapshots = profile?.range === spans.text ? ` · ${number(profile.looks)} snapshots` : " · …";
+  fill(by("raw"), ...(served ? ["Download: ", ...downloads(page.server, spans, filter.digest)] : []));
+  const snapshots = profile?.range === spans.text + filter.digest ? ` · ${number(profile.looks)} snapshots` : " · …";
   say(by("stacks-about"), served ? spans.words() + snapshots : "");
-}
-
-function links() {
-  const [from, to] = spans.times ? spans.bounds(0) : [`-${spans.last}s`, "now"];
-  return FORMATS.flatMap((format, index) => {
-    const query = new URLSearchParams({ server: page.server, from, to, format });
-    return [index ? " · " : "", el("a", { href: `/api/stacks?${query}` }, format)];
-  });
-}
-
-function showOwn() {
-  const { own, now, version, telemetry_path: path } = page.status;
-  const before = page.own;
-  for (const [process, one] of Object.entries(own)) {
-    const earlier = before?.own[process];
-    if (earlier && now > before.now && one.cpu_seconds >= earlier.cpu_seconds) {
-      one.cpu = (one.cpu_seconds - earlier.cpu_seconds) / (now - before.now);
-    }
-  }
-  if (!before || now - before.now > 30) page.own = { own, now };
-  say(by("cost"), `Innoscope ${version} · ${words.cost(own)}`);
-  by("links").querySelector("a").setAttribute("href", path);
-}
-
-/** Update the texts that depend on the clock. Called once per second. */
-function tick() {
-  const ago = page.answered ? Math.max(0, Math.round((Date.now() - page.answered) / 1000)) : 0;
-  const stale = document.body.classList.contains("stale");
-  const sensor = page.status?.sensor.up;
-  say(
-    by("state"),
-    stale ? "agent: no response" : sensor === undefined ? "" : sensor ? "sensor: ok" : "no sensor",
-  );
-  by("state").className = stale || sensor === false ? "bad" : "good";
-  by("state").title = page.answered ? `updated ${span(ago)} ago` : "";
-  const again = document.getElementById("again");
-  if (again) say(again, `in ${Math.max(0, Math.ceil((page.again - Date.now()) / 1000))} s.`);
 }
 
 // ── start ───────────────────────────────────────────────────────
@@ -382,19 +379,21 @@ for (const name of ["threads", "dirty", "age"]) {
   chart.setAttribute("role", "application");
   chart.setAttribute("aria-roledescription", "chart");
   chart.setAttribute("aria-describedby", "chart-keys");
-  spans.keys(chart, charts, () => page.hour, by("cursor"));
+  spans.keys(chart, charts, shownHour, by("cursor"));
 }
 spans.text = wanted().time ?? "";
 by("server").addEventListener("change", (event) => choose(event.target.value));
 by("idle").addEventListener("change", (event) => {
   for (const wait of IDLE) page.hidden[event.target.checked ? "delete" : "add"](wait);
-  classesChanged();
+  idleChanged();
 });
+by("shared").addEventListener("change", () => showStacks());
 by("find").addEventListener("input", (event) => flame.search(event.target.value));
 by("probes").addEventListener("toggle", fetchProbes);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && page.again && Date.now() > page.again - 1000) round();
 });
-onScheme(() => page.status && classesChanged());
-setInterval(tick, 1000);
+window.addEventListener("hashchange", () => location.reload()); // a link to another selection was pasted
+onScheme(() => page.status && idleChanged());
+setInterval(() => header.tick(page), 1000);
 round();

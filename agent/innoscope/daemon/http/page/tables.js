@@ -12,11 +12,11 @@ const swatch = (wait) => {
   return made;
 };
 
-/** Show the wait classes of the hour. A click on one hides or shows it. `row` is the row under the cursor, or -1. */
-export function classes(place, hour, hidden, row, heading, press) {
+/** Show the wait classes between two times. A click on one filters by it. `row` is under the cursor, or -1. */
+export function classes(place, hour, filter, [from, to], row, heading) {
   const rows = hour
     .seen()
-    .map((wait) => ({ wait, ...hour.summary(wait) }))
+    .map((wait) => ({ wait, ...hour.summary(wait, from, to) }))
     .sort((a, b) => IDLE.has(a.wait) - IDLE.has(b.wait) || b.mean - a.mean)
     .map(({ wait, now, mean, peak }) => [
       el(
@@ -24,15 +24,15 @@ export function classes(place, hour, hidden, row, heading, press) {
         {
           type: "button",
           class: "class",
-          "aria-pressed": String(!hidden.has(wait)),
+          "aria-pressed": String(filter.wait === wait),
           title: hour.about(wait),
           "data-wait": wait,
-          onclick: () => press(wait),
+          onclick: () => filter.toggleWait(wait),
         },
         swatch(wait),
         hour.label(wait),
       ),
-      average(row < 0 ? now : hour.waits.columns.get(wait)[row]),
+      average(row < 0 ? now : (hour.waits.columns.get(wait)[row] ?? 0)),
       average(mean),
       average(peak),
     ]);
@@ -44,7 +44,9 @@ export function classes(place, hour, hidden, row, heading, press) {
       : el(
           "p",
           { class: "dim" },
-          "No stacks yet. The first ones appear after 10 seconds; failures are listed under Collectors.",
+          filter.digest
+            ? "No samples of this statement."
+            : "No stacks yet. The first ones appear after 10 seconds; failures are listed under Collectors.",
         ),
   );
   if (focused) place.querySelector(`[data-wait="${CSS.escape(focused)}"]`)?.focus();

@@ -1,0 +1,288 @@
+"""Keep an hour of samples of busy threads in bounded memory: seconds by wait class, statement and stack."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from innoscope.common import sanitize
+from innoscope.sampling.profile_history import CHUNK_S, SPAN_S
+from innoscope.sampling.sessions.model import stack_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from innoscope.sampling.sessions.model import Batch, Shape
+
+#: Maximum size of all samples and texts, as estimated by ``used_bytes``. Beyond it, the oldest are dropped.
+MAX_BYTES: Final = 700_000
+#: Approximate maximum rows of a step, and maximum of one to which samples are still added. Beyond it, rare
+#: rows lose their stack first, then their statement, so that sums by wait class stay exact.
+MAX_ROWS: Final = 60
+_MAX_OPEN: Final = 200
+#: Maximum length of a statement in characters.
+_MAX_TEXT: Final = 200
+#: Maximum pairs of a kind and a wait class; the catalogs have fewer than 400.
+_MAX_CLASSES: Final = 1_000
+#: Estimated bytes of a step and of a text, without their contents.
+_STEP_BYTES: Final = 500
+_TEXT_BYTES: Final = 250
+_ROW_BYTES: Final = 22
+_US: Final = 1e6
+#: Stand for a thread without a known statement, and for statements that are too rare to be listed.
+UNKNOWN: Final = 0
+OTHERS: Final = 1
+#: Stands for stacks that are too rare to be listed.
+RARE: Final = 0
+_DIGITS: Final = 16
+
+
+class Row(NamedTuple):
+    """Threads of one kind (threads.yaml) and wait class, with the same statement and stack.
+
+    ``digest`` is the number of the first 16 digits of the digest, or UNKNOWN or OTHERS; ``stack`` is its
+    ``stack_id``, or RARE.
+    """
+
+    kind: str
+    wait: str
+    digest: int
+    stack: int
+
+
+#: Number of the kind and wait class, digest, stack.
+_Key: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The samples of ten seconds, as columns: 22 bytes per row. ``at`` is a Unix time, a multiple of ten."""
+
+    server: str
+    at: float
+    weight: float
+    snapshots: int
+    classes: array[int]
+    digests: array[int]
+    stacks: array[int]
+    seconds: array[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The samples of ten seconds. ``names`` has the kind and the wait class of each number in ``classes``."""
+
+    columns: _Step
+    names: Sequence[tuple[str, str]]
+
+    @property
+    def at(self) -> float:
+        """Return the Unix time at which the step begins."""
+        return self.columns.at
+
+    @property
+    def weight(self) -> float:
+        """Return the time observed, in seconds."""
+        return self.columns.weight
+
+    @property
+    def snapshots(self) -> int:
+        """Return the number of snapshots."""
+        return self.columns.snapshots
+
+    def rows(self) -> Iterator[tuple[Row, float]]:
+        """Yield each row and its database time in seconds. A list of an hour's rows would take megabytes."""
+        of = self.columns
+        for number, digest, stack, seconds in zip(of.classes, of.digests, of.stacks, of.seconds, strict=True):
+            yield Row(*self.names[number], digest, stack), seconds
+
+
+class _Open:
+    """A step to which samples are still added. It has a limited number of rows."""
+
+    def __init__(self, at: float) -> None:
+        self.at, self.weight, self.snapshots = at, 0.0, 0
+        self.seconds: defaultdict[_Key, float] = defaultdict(float)
+        self.texts: dict[int, str] = {}
+
+    def add(self, row: _Key, seconds: float, text: str | None) -> None:
+        if row not in self.seconds and len(self.seconds) >= _MAX_OPEN:
+            self.seconds = defaultdict(float, self.rows())
+            self.texts = {row[1]: self.texts[row[1]] for row in self.seconds if row[1] in self.texts}
+        if text is not None:
+            self.texts[row[1]] = text
+        self.seconds[row] += seconds
+
+    def rows(self) -> list[tuple[_Key, float]]:
+        """Return at most about MAX_ROWS rows, the largest first."""
+        rows = _ranked(self.seconds)
+        for coarser in (_without_stack, _without_statement):
+            if len(rows) <= MAX_ROWS:
+                break
+            fewer = defaultdict(float, rows[: MAX_ROWS // 2])
+            for row, seconds in rows[MAX_ROWS // 2 :]:
+                fewer[coarser(row)] += seconds
+            rows = _ranked(fewer)
+        return rows
+
+
+class SessionHour:
+    """The samples of all servers, for at most ``keep_s`` seconds and ``most_bytes`` bytes. Thread-safe."""
+
+    def __init__(
+        self,
+        keep_s: float = SPAN_S,
+        most_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keep_s, self._most_bytes, self._clock = keep_s, most_bytes, clock
+        self._lock = threading.Lock()
+        self._steps: deque[_Step] = deque()
+        self._open: dict[str, _Open] = {}
+        self._classes: dict[tuple[str, str], int] = {}
+        self._texts: dict[int, str] = {}
+        self._uses: Counter[int] = Counter()  # number of steps that contain a digest
+        self._bytes = 0
+
+    def add(self, server: str, batch: Batch) -> None:
+        """Add samples of a server."""
+        with self._lock:
+            rows = [self._row(shape) for shape in batch.shapes]
+            texts = [
+                self._text(row[1], batch.digests.get(shape.digest or ""))
+                for row, shape in zip(rows, batch.shapes, strict=True)
+            ]
+            for sampled in batch.snapshots:
+                step = self._step_at(server, sampled.at / _US // CHUNK_S * CHUNK_S)
+                step.weight += sampled.weight
+                step.snapshots += 1
+                for number in sampled.shapes:
+                    step.add(rows[number], sampled.weight, texts[number])
+            self._drop_expired()
+
+    def between(self, server: str, begin: float, end: float) -> list[Step]:
+        """Return the server's steps that overlap the period, oldest first."""
+        with self._lock:
+            names = list(self._classes)
+            current = self._open.get(server)
+            stored = [*self._steps, *([_sealed(server, current)] if current else [])]
+            found = [
+                Step(one, names)
+                for one in stored
+                if one.server == server and one.at + CHUNK_S > begin and one.at <= end
+            ]
+        return sorted(found, key=lambda one: one.at)
+
+    def texts(self, server: str) -> dict[int, str]:
+        """Return the normalized statements by digest, shortened and with unprintable characters escaped."""
+        with self._lock:
+            current = self._open.get(server)
+            return self._texts | (current.texts if current else {})
+
+    def oldest(self, server: str) -> float | None:
+        """Return the Unix time of a server's first sample; None if there is none."""
+        with self._lock:
+            times = [one.at for one in self._steps if one.server == server]
+            times += [one.at for name, one in self._open.items() if name == server]
+        return min(times, default=None)
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the estimated size of the steps that are complete, in bytes."""
+        return self._bytes
+
+    def _row(self, shape: Shape) -> _Key:
+        name = shape.kind or "other", shape.wait or "other"
+        if name not in self._classes and len(self._classes) >= _MAX_CLASSES:
+            name = next(iter(self._classes))
+        digest = int(shape.digest[:_DIGITS], 16) if shape.digest else UNKNOWN
+        return self._classes.setdefault(name, len(self._classes)), digest, stack_id(shape.stack)
+
+    def _text(self, digest: int, text: str | None) -> str | None:
+        if text is None:
+            return None
+        return self._texts.get(digest) or sanitize.words(text[: 2 * _MAX_TEXT], _MAX_TEXT)
+
+    def _step_at(self, server: str, at: float) -> _Open:
+        """Return the step that begins at ``at``. The step before is complete."""
+        current = self._open.get(server)
+        if current is None or current.at != at:
+            if current is not None:
+                self._append(_sealed(server, current), current.texts)
+            current = self._open[server] = _Open(at)
+        return current
+
+    def _append(self, step: _Step, texts: Mapping[int, str]) -> None:
+        self._steps.append(step)
+        self._bytes += _size(step)
+        for digest in set(step.digests):
+            self._uses[digest] += 1
+            if digest in texts and digest not in self._texts:
+                self._texts[digest] = texts[digest]
+                self._bytes += _TEXT_BYTES + len(texts[digest].encode())
+        while self._bytes > self._most_bytes:
+            self._drop_oldest()
+
+    def _drop_expired(self) -> None:
+        """Drop old steps, and those from the future, which the clock showed before it was set back."""
+        now = self._clock()
+        while self._steps and abs(now - self._steps[0].at) > self._keep_s:
+            self._drop_oldest()
+        for server in [name for name, one in self._open.items() if abs(now - one.at) > self._keep_s]:
+            del self._open[server]
+
+    def _drop_oldest(self) -> None:
+        step = self._steps.popleft()
+        self._bytes -= _size(step)
+        for digest in set(step.digests):
+            self._uses[digest] -= 1
+            if not self._uses[digest]:
+                del self._uses[digest]
+                if digest in self._texts:
+                    self._bytes -= _TEXT_BYTES + len(self._texts.pop(digest).encode())
+
+
+def digest_number(text: str) -> int:
+    """Return the number of a digest: its first 16 digits, as hexadecimal. Raise ValueError."""
+    if len(text) < _DIGITS:
+        raise ValueError(f"{text[:40]!r} is not a digest of at least {_DIGITS} digits")
+    return int(text[:_DIGITS], 16)
+
+
+def digest_text(number: int) -> str:
+    """Return the first 16 digits of a digest."""
+    return f"{number:0{_DIGITS}x}"
+
+
+def _ranked(rows: Mapping[_Key, float]) -> list[tuple[_Key, float]]:
+    return sorted(rows.items(), key=lambda one: -one[1])
+
+
+def _without_stack(row: _Key) -> _Key:
+    return row[0], row[1], RARE
+
+
+def _without_statement(row: _Key) -> _Key:
+    return row[0], OTHERS, RARE
+
+
+def _sealed(server: str, step: _Open) -> _Step:
+    rows = step.rows()
+    return _Step(
+        server,
+        step.at,
+        step.weight,
+        step.snapshots,
+        array("H", (row[0] for row, _ in rows)),
+        array("Q", (row[1] for row, _ in rows)),
+        array("q", (row[2] for row, _ in rows)),
+        array("f", (seconds for _, seconds in rows)),
+    )
+
+
+def _size(step: _Step) -> int:
+    return _STEP_BYTES + _ROW_BYTES * len(step.seconds)
