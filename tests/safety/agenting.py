@@ -14,7 +14,7 @@ from safety.command import INNOSCOPE
 from safety.daemon_process import DaemonProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from servers import Server
@@ -59,8 +59,10 @@ class Running(DaemonProcess):
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
         by_hand: bool = False, under: Iterable[str] = (), program: Iterable[str] = (INNOSCOPE,),
         own: str = "cpu_budget = 0", ready_s: float = _READY_S, history: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         super().__init__("agent", ready_s, _END_S, by_hand=by_hand)
+        self._environment = dict(environment or {})
         self.sensor = sensor or self.home / "sensor.sock"
         self.history = self.home / "history"
         config = self.home / "agent.toml"

@@ -59,6 +59,9 @@ class Server:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def forget_result(self) -> None:
+        pass
+
     def abandon(self) -> None:
         self.closed += 1
 

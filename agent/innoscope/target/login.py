@@ -14,7 +14,9 @@ from innoscope.common.errors import BadFile, SqlFailed
 from innoscope.target.wire import Budget, tls_context
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
+    from typing import BinaryIO
 
     from innoscope.target.credentials import Credentials, Tls
     from innoscope.target.wire import Wire
@@ -39,6 +41,9 @@ class Connection(Driver):
 
     server_capabilities: int
     _auth_plugin_name: str
+    _result: object
+    _rfile: BinaryIO
+    _sock: socket.socket
 
     def __init__(self, account: Credentials, budget: Budget, *, verified: bool, host: str, tls: Tls | None):
         self._budget = budget
@@ -85,6 +90,12 @@ class Connection(Driver):
             yield
         finally:
             self._budget.seconds = before
+
+    def forget_result(self) -> None:
+        """Release the rows and the bytes of the last result, which PyMySQL keeps until the next statement."""
+        self._result = None
+        self._rfile.close()
+        self._rfile = self._sock.makefile("rb")
 
     def abandon(self) -> None:
         """Close the socket without COM_QUIT: a stalled server might not read it."""

@@ -204,7 +204,9 @@ class _Session:
         return {}
 
     def _monitor(self) -> dict[str, str]:
+        """Return the sections of InnoDB's status. Nothing else is kept, because it contains literals."""
         rows = self._rows("SHOW ENGINE INNODB STATUS")
+        self._connection.forget_result()
         return sections(sql.as_text(rows[0][2])) if rows else {}
 
     def _pairs(self, statement: str) -> dict[str, str]:
