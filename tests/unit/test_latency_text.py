@@ -93,6 +93,11 @@ def test_notes_state_what_is_missing() -> None:
     notes = [line for line in lines if line.startswith("note: ")]
     assert notes[0] == "note: interrupted after 1.0 of 10 s"
     assert [note.split()[1] for note in notes[1:]] == ["with", "3", "7"]
+    lines = shown(seen(*MIX, unfinished=1, lost=1))
+    assert lines[2:4] == [
+        "note: 1 sampled statement had not ended, and is not included",
+        "note: 1 record was lost: the ring buffer was full",
+    ]
     lines = shown(seen())
     assert lines[-1].startswith("note: no sampled statement ended")
 
@@ -111,7 +116,7 @@ def test_the_stacks_of_slow_statements_are_shown_on_request() -> None:
         ["60.000", "row", "lock", "lock_wait,row_upd_step"],
         ["20.000", "redo", "write", "wait", "log_write_up_to"],
     ]
-    assert list(text.lines(made, target(), 1, stacks=True))[-1] == "… 1 more stacks"
+    assert list(text.lines(made, target(), 1, stacks=True))[-1] == "… 1 more stack"
     found = json.loads(document.line(made, target()))["stacks"]
     assert found[0] == {"wait": "row_lock", "ns": 60 * MS, "functions": ["lock_wait", "row_upd_step"]}
 

@@ -145,13 +145,12 @@ class Sampler:
         used = time.thread_time() - used
         self._next_snapshot_at = time.monotonic() + max(_MIN_PAUSE_S, used / _SNAPSHOT_CPU_SHARE)
 
-    def end(self) -> int:
-        """Stop sampling, detach the probes, read the last records, and return the time in ns."""
+    def end(self) -> None:
+        """Stop sampling, detach the probes, and read the last records."""
         with translating(self.target.pid):
-            ended = self._program.end()
+            self._program.end()
             self._detach()
             self._samples.read()
-        return ended
 
     def take(self) -> list[_native.SampledStatement]:
         """Return the statements that have ended since the last call."""

@@ -78,12 +78,14 @@ def notes(result: LatencyResult) -> Iterator[str]:
     elif count < _ENOUGH:
         yield f"with fewer than {_ENOUGH} statements, p99 is the slowest one: use a longer duration"
     if result.unfinished:
+        one = result.unfinished == 1
         yield (
-            f"{result.unfinished:,} sampled statements had not ended, and are not included: "
-            "use a longer duration"
+            f"{result.unfinished:,} sampled {'statement' if one else 'statements'} had not ended, and "
+            f"{'is' if one else 'are'} not included"
         )
     if result.lost:
-        yield f"{result.lost:,} records were lost: they arrived faster than they were read"
+        what = "record was" if result.lost == 1 else "records were"
+        yield f"{result.lost:,} {what} lost: the ring buffer was full"
 
 
 def sentence(found: Breakdown) -> str:
@@ -123,7 +125,7 @@ def _digests(result: LatencyResult, limit: int) -> Iterator[str]:
         yield f"{one.slowest:7,}  {found.count:6,}  {times}  {_why(found.shares)}"
         yield f"         # {text[:_DIGEST_CHARS]}{'…' if len(text) > _DIGEST_CHARS else ''}"
     if (hidden := len(result.digests) - limit) > 0:
-        yield f"… {hidden:,} more digests"
+        yield f"… {hidden:,} more {'digest' if hidden == 1 else 'digests'}"
 
 
 def _stacks(result: LatencyResult, limit: int) -> Iterator[str]:
@@ -132,7 +134,7 @@ def _stacks(result: LatencyResult, limit: int) -> Iterator[str]:
         functions = sanitize.line(",".join(stack.functions)) or "-"
         yield f"{spent / _MS:21,.3f}  {_label(stack.wait)}  {functions}"
     if (hidden := len(result.slow_stacks) - limit) > 0:
-        yield f"… {hidden:,} more stacks"
+        yield f"… {hidden:,} more {'stack' if hidden == 1 else 'stacks'}"
 
 
 def _why(shares: tuple[ClassShare, ...]) -> str:
