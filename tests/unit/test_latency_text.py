@@ -81,6 +81,13 @@ def test_the_digests_with_the_slowest_statements_come_first() -> None:
     assert shown(seen(*MIX), limit=1)[-1] == "… 2 more digests"
 
 
+def test_wait_classes_with_tiny_shares_are_not_shown() -> None:
+    tiny = [statement("d2", on_cpu=1, mutex_wait=0.001, page_read=0.001)] * 10
+    lines = shown(seen(*MIX, *tiny))
+    assert "… 2 more wait classes" in lines
+    assert not any(line.startswith("  0.000") for line in lines)
+
+
 def test_names_in_digests_are_escaped() -> None:
     made = seen(*MIX, texts={"d1": "SELECT `\x1b[31m\n`" + "x" * 200})
     lines = shown(made, limit=1)

@@ -160,19 +160,18 @@ class Sampler:
 
     def waits(self, statement: _native.SampledStatement) -> dict[Stack, int]:
         """Return the blocked time of a statement by stack, in nanoseconds."""
-        comm = self._samples.comms().get(statement.tid, "")
         found: dict[Stack, int] = {}
         for place, blocked_ns in statement.waits:
-            stack = self._stack(statement.tid, comm, place)
+            stack = self._stack(statement.tid, place)
             found[stack] = found.get(stack, 0) + blocked_ns
         return found
 
-    def _stack(self, tid: int, comm: str, place: _native.Place | None) -> Stack:
+    def _stack(self, tid: int, place: _native.Place | None) -> Stack:
         if place is None:
             return _NO_STACK
         stack = self._stacks.get(place)
         if stack is None:
-            thread = self._builder.blocked(tid, comm, place)
+            thread = self._builder.blocked(tid, self._samples.comms().get(tid, ""), place)
             frames = default_classifier().server_frames(thread.frames)
             stack = self._stacks[place] = Stack(thread.wait, tuple(frame.label for frame in frames))
         return stack

@@ -23,6 +23,8 @@ DIGESTS: Final = 10
 #: Number of wait classes in a sentence, and the smallest share that it mentions.
 _NAMED: Final = 3
 _LEAST: Final = 0.05
+#: The smallest share in the table of wait classes.
+_LEAST_SHOWN: Final = 0.005
 #: With fewer statements, p99 is the slowest one.
 _ENOUGH: Final = 100
 _MS: Final = 1e6
@@ -104,14 +106,19 @@ def sentence(found: Breakdown) -> str:
 
 def _classes(found: Breakdown) -> Iterator[str]:
     yield "mean ms  share of mean  of variance  of p99 excess  time"
-    shown = found.shares[:_CLASSES]
+    shown = [share for share in found.shares if _is_visible(share)][:_CLASSES]
     for share in shown:
         yield (
             f"{share.mean * found.mean / _MS:7,.3f}  {_percent(share.mean):>11} %  "
             f"{_percent(share.variance):>9} %  {_percent(share.excess):>11} %  {_label(share.wait)}"
         )
     if hidden := len(found.shares) - len(shown):
-        yield f"… {hidden} more"
+        yield f"… {hidden} more wait {'class' if hidden == 1 else 'classes'}"
+
+
+def _is_visible(share: ClassShare) -> bool:
+    """Return whether one of the shares is at least 0.5 %."""
+    return any(abs(part or 0.0) >= _LEAST_SHOWN for part in (share.mean, share.variance, share.excess))
 
 
 def _digests(result: LatencyResult, limit: int) -> Iterator[str]:
