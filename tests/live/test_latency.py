@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from contextlib import ExitStack, closing, contextmanager
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SERVERS: Final = ("mysql-5.6.24", "mysql-8.0.31", "mariadb-11.4.5")
 SECONDS: Final = 8.0
+MS: Final = 1e6
 #: The tests' servers execute more statements per second than the default budget of two CPUs allows.
 BUDGET: Final = 0.25
 #: Statements per second that do not wait, so that the mean is low.
@@ -39,13 +41,9 @@ SHARE: Final = 0.8
 LAZY: Final = ("--innodb-flush-log-at-trx-commit=0",)
 #: Wait classes of a commit: a client flushes the redo log, and others wait for it or for a log thread.
 COMMIT: Final = ("fsync_redo", "redo_write_wait", "group_commit")
-#: Wait classes of a stall by a checkpoint. On MariaDB, writers also wait for the latches of pages that the
-#: page cleaner is writing.
-CHECKPOINT: Final = {
-    "mysql-5.6.24": ("redo_space",),
-    "mysql-8.0.31": ("redo_space",),
-    "mariadb-11.4.5": ("redo_space", "mutex_wait"),
-}
+#: Clients that write, and the limit on writes per second (0: none), so that statements wait for a checkpoint.
+#: On a slow device, MariaDB's statements wait for the latches of pages that the page cleaner is writing.
+STALL: Final = {"mysql-5.6.24": (4, 300), "mysql-8.0.31": (4, 300), "mariadb-11.4.5": (16, 0)}
 REDO_LOG: Final = {
     "mysql-5.6.24": ("--innodb-log-file-size=2M",),
     "mysql-8.0.31": ("--innodb-redo-log-capacity=8M",),
@@ -85,6 +83,40 @@ def check(result: LatencyResult) -> Breakdown:
 
 def worst(result: LatencyResult) -> str:
     return result.texts[result.digests[0].digest].upper().replace("`", "")
+
+
+@contextmanager
+def sleeping(server: Server, short_s: float, long_s: float) -> Iterator[None]:
+    """Run statements of known durations while the block runs: one in 50 is long."""
+    stop = threading.Event()
+
+    def repeat() -> None:
+        with closing(server.connect()) as connection, connection.cursor() as cursor:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                cursor.execute(f"SELECT SLEEP({short_s if number % 50 else long_s})")
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", few(SERVERS, "mysql-5.6.24", reason="known durations on mysql-5.6.24"))
+def test_known_durations(name: str) -> None:
+    with Server(name) as server, sleeping(server, 0.005, 0.2):
+        result = profile(server)
+        found = check(result)
+    assert 5 <= found.p50 / MS < 10
+    assert 200 <= found.p99 / MS < 230
+    slow = sum(statement.wall_ns >= 200 * MS for statement in result.statements)
+    assert slow == pytest.approx(0.02 * found.count, abs=2)
+    assert excess(result, "user_sleep") >= 0.95
+    assert [result.texts[one.digest] for one in result.digests] == ["SELECT `SLEEP` (?)"]
 
 
 @pytest.mark.parametrize("name", few(SERVERS, "mysql-8.0.31", reason="commits on mysql-8.0.31"))
@@ -137,11 +169,12 @@ def test_checkpoint_stall(name: str) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(Server(name, options=(*LAZY, *REDO_LOG[name])))
         stack.enter_context(Readers(server, 4, megabytes=1, rate=FAST))
-        stack.enter_context(Writers(server, 4, megabytes=32, rewrite=True))
-        stack.enter_context(slow(server, writes=300))
+        clients, writes = STALL[name]
+        stack.enter_context(Writers(server, clients, megabytes=32, rewrite=True))
+        stack.enter_context(slow(server, writes=writes))
         result = profile(server)
         check(result)
-        assert excess(result, *CHECKPOINT[name]) >= SHARE
+        assert excess(result, "redo_space") >= SHARE
         assert worst(result).startswith("UPDATE T1 SET B = B + ?")
 
 

@@ -81,6 +81,13 @@ def test_the_digests_with_the_slowest_statements_come_first() -> None:
     assert shown(seen(*MIX), limit=1)[-1] == "… 2 more digests"
 
 
+def test_wait_classes_with_tiny_shares_are_not_shown() -> None:
+    tiny = [statement("d2", on_cpu=1, mutex_wait=0.001, page_read=0.001)] * 10
+    lines = shown(seen(*MIX, *tiny))
+    assert "… 2 more wait classes" in lines
+    assert not any(line.startswith("  0.000") for line in lines)
+
+
 def test_names_in_digests_are_escaped() -> None:
     made = seen(*MIX, texts={"d1": "SELECT `\x1b[31m\n`" + "x" * 200})
     lines = shown(made, limit=1)
@@ -93,6 +100,11 @@ def test_notes_state_what_is_missing() -> None:
     notes = [line for line in lines if line.startswith("note: ")]
     assert notes[0] == "note: interrupted after 1.0 of 10 s"
     assert [note.split()[1] for note in notes[1:]] == ["with", "3", "7"]
+    lines = shown(seen(*MIX, unfinished=1, lost=1))
+    assert lines[2:4] == [
+        "note: 1 sampled statement had not ended, and is not included",
+        "note: 1 record was lost: the ring buffer was full",
+    ]
     lines = shown(seen())
     assert lines[-1].startswith("note: no sampled statement ended")
 
@@ -111,7 +123,7 @@ def test_the_stacks_of_slow_statements_are_shown_on_request() -> None:
         ["60.000", "row", "lock", "lock_wait,row_upd_step"],
         ["20.000", "redo", "write", "wait", "log_write_up_to"],
     ]
-    assert list(text.lines(made, target(), 1, stacks=True))[-1] == "… 1 more stacks"
+    assert list(text.lines(made, target(), 1, stacks=True))[-1] == "… 1 more stack"
     found = json.loads(document.line(made, target()))["stacks"]
     assert found[0] == {"wait": "row_lock", "ns": 60 * MS, "functions": ["lock_wait", "row_upd_step"]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import select
+import sys
 import time
 from collections import deque
 from contextlib import closing
@@ -131,7 +132,7 @@ class _Run:
         self._history: deque[tuple[float, int, int]] = deque()  # (time, hits, stacks) of the last _BURST_S
         self._digests = Digests(options.commands)
         self._result = LatencyResult(cost)
-        self._began = 0  # statements that began earlier are ignored
+        self._began, self._until = 0, sys.maxsize  # only statements that began in this time are included
         self._hits_before = 0
         self._sampled = 0
 
@@ -154,18 +155,24 @@ class _Run:
                 self._sample_until(began + self._options.seconds)
         except KeyboardInterrupt:
             result.ended = f"interrupted after {time.monotonic() - began:.1f} of {self._options.seconds:g} s"
-        self._progress("detaching the probes")
-        ended = sampler.end()
-        self._take()
-        result.seconds = max(0.0, (ended - self._began) / 1e9)
+        self._finish()
         result.probed_s = time.monotonic() - attached
+        return result
+
+    def _finish(self) -> None:
+        """Detach, and complete the result."""
+        result, sampler = self._result, self._sampler
+        self._progress("detaching the probes")
+        self._until = time.monotonic_ns()
+        result.seconds = (self._until - self._began) / 1e9
+        result.total = sampler.hits - self._hits_before
+        sampler.end()
+        self._take()
         result.hits, result.stacks, result.lost = sampler.hits, sampler.stacks, sampler.lost
-        result.total = result.hits - self._hits_before
         result.unfinished = sampler.unfinished
         result.statements = self._digests.resolve(result.statements, sampler.prepared_digest)
         result.texts = self._digests.texts
         result.notes += sampler.notes
-        return result
 
     def _try(self) -> float:
         """Count commands until their rate can be estimated, and return it. Raise NoSuchProcess."""
@@ -220,7 +227,7 @@ class _Run:
     def _take(self) -> None:
         for taken in self._sampler.take():
             self._sampled += 1
-            if taken.began >= self._began:
+            if self._began <= taken.began < self._until:
                 waits = self._sampler.waits(taken)
                 self._result.statements.append(self._digests.statement(taken, waits))
 

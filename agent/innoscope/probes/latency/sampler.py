@@ -145,13 +145,12 @@ class Sampler:
         used = time.thread_time() - used
         self._next_snapshot_at = time.monotonic() + max(_MIN_PAUSE_S, used / _SNAPSHOT_CPU_SHARE)
 
-    def end(self) -> int:
-        """Stop sampling, detach the probes, read the last records, and return the time in ns."""
+    def end(self) -> None:
+        """Stop sampling, detach the probes, and read the last records."""
         with translating(self.target.pid):
-            ended = self._program.end()
+            self._program.end()
             self._detach()
             self._samples.read()
-        return ended
 
     def take(self) -> list[_native.SampledStatement]:
         """Return the statements that have ended since the last call."""
@@ -161,19 +160,18 @@ class Sampler:
 
     def waits(self, statement: _native.SampledStatement) -> dict[Stack, int]:
         """Return the blocked time of a statement by stack, in nanoseconds."""
-        comm = self._samples.comms().get(statement.tid, "")
         found: dict[Stack, int] = {}
         for place, blocked_ns in statement.waits:
-            stack = self._stack(statement.tid, comm, place)
+            stack = self._stack(statement.tid, place)
             found[stack] = found.get(stack, 0) + blocked_ns
         return found
 
-    def _stack(self, tid: int, comm: str, place: _native.Place | None) -> Stack:
+    def _stack(self, tid: int, place: _native.Place | None) -> Stack:
         if place is None:
             return _NO_STACK
         stack = self._stacks.get(place)
         if stack is None:
-            thread = self._builder.blocked(tid, comm, place)
+            thread = self._builder.blocked(tid, self._samples.comms().get(tid, ""), place)
             frames = default_classifier().server_frames(thread.frames)
             stack = self._stacks[place] = Stack(thread.wait, tuple(frame.label for frame in frames))
         return stack

@@ -23,6 +23,8 @@ DIGESTS: Final = 10
 #: Number of wait classes in a sentence, and the smallest share that it mentions.
 _NAMED: Final = 3
 _LEAST: Final = 0.05
+#: The smallest share in the table of wait classes.
+_LEAST_SHOWN: Final = 0.005
 #: With fewer statements, p99 is the slowest one.
 _ENOUGH: Final = 100
 _MS: Final = 1e6
@@ -78,12 +80,14 @@ def notes(result: LatencyResult) -> Iterator[str]:
     elif count < _ENOUGH:
         yield f"with fewer than {_ENOUGH} statements, p99 is the slowest one: use a longer duration"
     if result.unfinished:
+        one = result.unfinished == 1
         yield (
-            f"{result.unfinished:,} sampled statements had not ended, and are not included: "
-            "use a longer duration"
+            f"{result.unfinished:,} sampled {'statement' if one else 'statements'} had not ended, and "
+            f"{'is' if one else 'are'} not included"
         )
     if result.lost:
-        yield f"{result.lost:,} records were lost: they arrived faster than they were read"
+        what = "record was" if result.lost == 1 else "records were"
+        yield f"{result.lost:,} {what} lost: the ring buffer was full"
 
 
 def sentence(found: Breakdown) -> str:
@@ -102,14 +106,19 @@ def sentence(found: Breakdown) -> str:
 
 def _classes(found: Breakdown) -> Iterator[str]:
     yield "mean ms  share of mean  of variance  of p99 excess  time"
-    shown = found.shares[:_CLASSES]
+    shown = [share for share in found.shares if _is_visible(share)][:_CLASSES]
     for share in shown:
         yield (
             f"{share.mean * found.mean / _MS:7,.3f}  {_percent(share.mean):>11} %  "
             f"{_percent(share.variance):>9} %  {_percent(share.excess):>11} %  {_label(share.wait)}"
         )
     if hidden := len(found.shares) - len(shown):
-        yield f"… {hidden} more"
+        yield f"… {hidden} more wait {'class' if hidden == 1 else 'classes'}"
+
+
+def _is_visible(share: ClassShare) -> bool:
+    """Return whether one of the shares is at least 0.5 %."""
+    return any(abs(part or 0.0) >= _LEAST_SHOWN for part in (share.mean, share.variance, share.excess))
 
 
 def _digests(result: LatencyResult, limit: int) -> Iterator[str]:
@@ -123,7 +132,7 @@ def _digests(result: LatencyResult, limit: int) -> Iterator[str]:
         yield f"{one.slowest:7,}  {found.count:6,}  {times}  {_why(found.shares)}"
         yield f"         # {text[:_DIGEST_CHARS]}{'…' if len(text) > _DIGEST_CHARS else ''}"
     if (hidden := len(result.digests) - limit) > 0:
-        yield f"… {hidden:,} more digests"
+        yield f"… {hidden:,} more {'digest' if hidden == 1 else 'digests'}"
 
 
 def _stacks(result: LatencyResult, limit: int) -> Iterator[str]:
@@ -132,7 +141,7 @@ def _stacks(result: LatencyResult, limit: int) -> Iterator[str]:
         functions = sanitize.line(",".join(stack.functions)) or "-"
         yield f"{spent / _MS:21,.3f}  {_label(stack.wait)}  {functions}"
     if (hidden := len(result.slow_stacks) - limit) > 0:
-        yield f"… {hidden:,} more stacks"
+        yield f"… {hidden:,} more {'stack' if hidden == 1 else 'stacks'}"
 
 
 def _why(shares: tuple[ClassShare, ...]) -> str:
