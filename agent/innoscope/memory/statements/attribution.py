@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope.memory.locks.blockers import BLOCKED, Waiter
 from innoscope.memory.statements.layout import installed, learn
 from innoscope.sampling.classify import IDLE
 from innoscope.sampling.digests import SharedDigests
@@ -23,11 +24,11 @@ from innoscope.target.model import Query
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
     from innoscope._native import Command, StatementDetails
     from innoscope.memory.statements.layout import StatementLayout
-    from innoscope.sampling.model import Snapshot, Thread
+    from innoscope.sampling.model import Blocked, Snapshot, Thread
     from innoscope.target.model import Target
 
 EXACT: Final = "exact"
@@ -67,6 +68,13 @@ class CommandReader(Protocol):
         """Read the digest and the names of each command, and the text if requested."""
 
 
+class BlockerFinder(Protocol):
+    """The parts of ``Blockers`` that attribution needs."""
+
+    def find(self, waiters: Sequence[Waiter], threads: Collection[int]) -> dict[int, Blocked]:
+        """Return what each of the waiting threads waits for, by thread id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """The commands before or after a snapshot, by thread id in the server's pid namespace.
@@ -86,6 +94,7 @@ _NOTHING: Final = Side({}, {}, {})
 class Attribution:
     """Takes snapshots of one server, with each thread's statement as its query. Not thread-safe.
 
+    If ``blockers`` is set, threads that wait for a lock also have what they wait for.
     Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text, and
     no text leaves the core.
     """
@@ -97,12 +106,14 @@ class Attribution:
         most_bytes: int,
         layout: StatementLayout | None = None,
         reader: CommandReader | None = None,
+        blockers: BlockerFinder | None = None,
     ) -> None:
         self._target = target
         self._engine = engine
         self._most_bytes = most_bytes
         self._layout = layout or learn(target)
         self._reader = reader or self._layout.open_reader(target)
+        self._blockers = blockers
         self._digests = SharedDigests()
         self._threads: dict[int, Thread] = {}  # of the last snapshot, by id in the server's pid namespace
         self._queries: dict[Command, Query] = {}  # of the last snapshot
@@ -145,22 +156,39 @@ class Attribution:
         details = {**after.details, **before.details}
         queries: dict[int, Query] = {}
         found: dict[Command, Query] = {}
+        waiters: list[Waiter] = []
         for tid in busy:
             thread = self._threads[tid]
-            command, trust = _chosen(thread, copied.get(thread.tid), before, after)
+            count = copied.get(thread.tid)
+            command, trust = _chosen(thread, count, before, after)
             if command is not None:
                 queries[tid] = found[command] = self._query(command, trust, details)
+                if trust == EXACT and count is not None and thread.wait in BLOCKED:
+                    waiters.append(Waiter(tid, thread.wait, command.thd, command.connection, count))
         self._queries = found
-        return self._attached(snapshot, queries)
+        return self._attached(snapshot, queries, self._blocked(waiters))
 
-    def _attached(self, snapshot: Snapshot, queries: Mapping[int, Query]) -> Snapshot:
+    def _blocked(self, waiters: Sequence[Waiter]) -> dict[int, Blocked]:
+        """Return what the threads wait for, without those that have run since their stack was copied."""
+        if not waiters or self._blockers is None:
+            return {}
+        with translating(self._target.pid):
+            found = self._blockers.find(waiters, self._threads.keys())
+            counts = self._engine.run_counts(self._host_ids(found))
+        steady = {one.tid for one in waiters if counts.get(self._threads[one.tid].tid) == one.runs}
+        return {tid: blocked for tid, blocked in found.items() if tid in steady}
+
+    def _attached(
+        self, snapshot: Snapshot, queries: Mapping[int, Query], waits: Mapping[int, Blocked]
+    ) -> Snapshot:
         """Return the snapshot with the queries. An unchanged thread is the same object as before."""
         last, self._with_query = self._with_query, {}
         for tid, query in queries.items():
             thread = self._threads[tid]
             plain, attached = last.get(tid, (None, thread))
-            if plain is not thread or attached.query is not query:
-                attached = replace(thread, query=query)
+            blocked = waits.get(tid)
+            if plain is not thread or attached.query is not query or attached.blocked != blocked:
+                attached = replace(thread, query=query, blocked=blocked)
             self._with_query[tid] = thread, attached
         if not queries:
             return snapshot
