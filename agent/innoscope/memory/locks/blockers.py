@@ -25,7 +25,9 @@ METADATA: Final = frozenset({"metadata_lock", "user_lock"})
 BLOCKED: Final = METADATA | {ROW}
 #: CPU seconds per snapshot. If a read takes n times as long, the next n snapshots use its results.
 _BUDGET_S: Final = 0.001
+#: Maximum snapshots without a read, and without a search among all connections.
 _MOST_SKIPPED: Final = 9
+_MOST_UNSEARCHED: Final = 60
 
 
 class Waiter(NamedTuple):
@@ -41,8 +43,9 @@ class Waiter(NamedTuple):
 class _Pace:
     """Decides in which snapshots to read, so that reading stays within the budget on average."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], most_skipped: int) -> None:
         self._clock = clock
+        self._most_skipped = most_skipped
         self._skip = 0
         self._began = 0.0
 
@@ -55,13 +58,30 @@ class _Pace:
         return True
 
     def end(self) -> None:
-        self._skip = min(int((self._clock() - self._began) / _BUDGET_S), _MOST_SKIPPED)
+        self._skip = min(int((self._clock() - self._began) / _BUDGET_S), self._most_skipped)
+
+
+class _Results:
+    """The results of the last read, for the snapshots that do not read."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._pace = _Pace(clock, _MOST_SKIPPED)
+        self._found: dict[Waiter, Blocked] = {}
+
+    def of(self, waiters: list[Waiter], read: Callable[[], dict[Waiter, Blocked]]) -> dict[Waiter, Blocked]:
+        """Return the results for these waiters. Without a read, threads that have run since have none."""
+        if not waiters:
+            return {}
+        if self._pace.begin():
+            self._found = read()
+            self._pace.end()
+        return {one: self._found[one] for one in waiters if one in self._found}
 
 
 class Blockers:
     """Finds blockers in a series of snapshots. Not thread-safe.
 
-    Row locks and the search for holders of metadata locks have a budget each. ``clock`` returns CPU seconds.
+    Row locks and metadata locks have a budget each. ``clock`` returns CPU seconds.
     """
 
     def __init__(
@@ -72,9 +92,8 @@ class Blockers:
     ) -> None:
         self._memory, self._layout = memory, layout
         self._rows = RowWaits(memory, layout.rows) if layout.rows and layout.sessions else None
-        self._metadata = _MetadataWaits(memory, layout, _Pace(clock)) if layout.metadata else None
-        self._pace = _Pace(clock)
-        self._found: dict[Waiter, Blocked] = {}
+        self._metadata = _MetadataWaits(memory, layout, clock) if layout.metadata else None
+        self._row_results, self._metadata_results = _Results(clock), _Results(clock)
 
     def find(self, waiters: Collection[Waiter], threads: Collection[int]) -> dict[int, Blocked]:
         """Return what each thread waits for, as far as it is known. Raise OSError or NativeError.
@@ -82,21 +101,14 @@ class Blockers:
         ``threads`` contains the ids of the snapshot's threads, in the server's pid namespace. The caller has
         to check afterwards that the threads have not run.
         """
-        rows = [one for one in waiters if one.wait == ROW]
-        others = [one for one in waiters if one.wait in METADATA]
-        found = self._of_rows(rows)
-        if others and self._metadata is not None:
-            found |= self._metadata.find(others, threads)
+        found: dict[Waiter, Blocked] = {}
+        if (rows := self._rows) is not None:
+            of_rows = [one for one in waiters if one.wait == ROW]
+            found |= self._row_results.of(of_rows, lambda: self._row_locks(of_rows, rows))
+        if (other := self._metadata) is not None:
+            of_others = [one for one in waiters if one.wait in METADATA]
+            found |= self._metadata_results.of(of_others, lambda: other.find(of_others, threads))
         return {waiter.tid: blocked for waiter, blocked in found.items()}
-
-    def _of_rows(self, waiters: list[Waiter]) -> dict[Waiter, Blocked]:
-        if not waiters or self._rows is None:
-            return {}
-        if self._pace.begin():
-            self._found = self._row_locks(waiters, self._rows)
-            self._pace.end()
-            return dict(self._found)
-        return {one: self._found[one] for one in waiters if one in self._found}
 
     def _row_locks(self, waiters: list[Waiter], rows: RowWaits) -> dict[Waiter, Blocked]:
         sessions_ = self._layout.sessions
@@ -116,23 +128,25 @@ class Blockers:
 class _MetadataWaits:
     """Finds the holders of metadata locks.
 
-    To find new holders, the connections of all threads are read, which is expensive. Whether known holders
-    still hold a lock is read in each snapshot.
+    To find new holders, the locks of all connections are read, which is expensive. Otherwise, it is only read
+    whether known holders still hold a lock.
     """
 
-    def __init__(self, memory: ProcessMemory, layout: LockLayout, pace: _Pace) -> None:
-        self._memory, self._layout, self._pace = memory, layout, pace
+    def __init__(self, memory: ProcessMemory, layout: LockLayout, clock: Callable[[], float]) -> None:
+        self._memory, self._layout = memory, layout
+        self._pace = _Pace(clock, _MOST_UNSEARCHED)
         self._holders: dict[int, Session] = {}
 
     def find(self, waiters: list[Waiter], threads: Collection[int]) -> dict[Waiter, Blocked]:
+        """Return what threads wait for. ``threads`` are the ids of all threads."""
         part = self._layout.sessions
         if part is None:
             return {}
         waiting = {one.tid: Session(one.thd, one.tid, one.connection, "") for one in waiters}
-        found = self._read([*({**self._current_holders(part), **waiting}).values()], waiting)
+        found = self._read(waiting, self._current_holders(part))
         if not all(blocked.connection for blocked in found.values()) and self._pace.begin():
             everyone = sessions.read(self._memory, part, set(threads), with_text=False)
-            found = self._read(everyone, waiting)
+            found = self._read(waiting, {one.thread: one for one in everyone})
             self._pace.end()
         by_tid = {one.tid: one for one in waiters}
         return {by_tid[tid]: blocked for tid, blocked in found.items()}
@@ -144,22 +158,19 @@ class _MetadataWaits:
         ids = self._memory.numbers(addresses, part.size("connection"))
         return {one.thread: one for one, id_ in zip(holders, ids, strict=True) if one.connection == id_}
 
-    def _read(self, connections: list[Session], waiting: Mapping[int, Session]) -> dict[int, Blocked]:
-        """Return what the threads in ``waiting`` wait for. Remember the holders.
+    def _read(self, waiting: Mapping[int, Session], holders: Mapping[int, Session]) -> dict[int, Blocked]:
+        """Return what the threads in ``waiting`` wait for. Remember those of ``holders`` that hold a lock.
 
         If several connections hold a lock, the oldest one of those that do not wait themselves is named.
         """
-        by_thread = {one.thread: one for one in connections}
         found = {}
-        holders: dict[int, Session] = {}
-        for wait in metadata.waits(self._memory, self._layout, connections):
-            owners = [by_thread[owner] for owner in wait.owners if owner in by_thread]
+        current: dict[int, Session] = {}
+        for wait in metadata.waits(self._memory, self._layout, [*waiting.values()], [*holders.values()]):
+            owners = [holders[owner] for owner in wait.owners]
             owners.sort(key=lambda one: (one.thread in waiting, one.connection))
-            holders |= {one.thread: one for one in owners[:1]}
-            if wait.waiter in waiting:
-                blocker = owners[0].connection if owners else None
-                found[wait.waiter] = Blocked(blocker, _object(wait.name))
-        self._holders = holders
+            current |= {one.thread: one for one in owners[:1]}
+            found[wait.waiter] = Blocked(owners[0].connection if owners else None, _object(wait.name))
+        self._holders = current
         return found
 
 
