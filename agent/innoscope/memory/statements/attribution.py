@@ -9,12 +9,14 @@ snapshot; it is marked ``running``.
 from __future__ import annotations
 
 import codecs
+import logging
 import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope.common.errors import InnoscopeError
 from innoscope.memory.locks.blockers import BLOCKED, Waiter
 from innoscope.memory.statements.layout import installed, learn
 from innoscope.sampling.classify import IDLE
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from innoscope.memory.statements.layout import StatementLayout
     from innoscope.sampling.model import Blocked, Snapshot, Thread
     from innoscope.target.model import Target
+
+_log = logging.getLogger(__name__)
 
 EXACT: Final = "exact"
 RUNNING: Final = "running"
@@ -169,12 +173,23 @@ class Attribution:
         return self._attached(snapshot, queries, self._blocked(waiters))
 
     def _blocked(self, waiters: Sequence[Waiter]) -> dict[int, Blocked]:
-        """Return what the threads wait for, without those that have run since their stack was copied."""
+        """Return what the threads wait for, without those that have run since their stack was copied.
+
+        If that fails unexpectedly, snapshots continue without it.
+        """
         if not waiters or self._blockers is None:
             return {}
-        with translating(self._target.pid):
-            found = self._blockers.find(waiters, self._threads.keys())
-            counts = self._engine.run_counts(self._host_ids(found))
+        try:
+            with translating(self._target.pid):
+                found = self._blockers.find(waiters, self._threads.keys())
+                counts = self._engine.run_counts(self._host_ids(found))
+        except InnoscopeError:
+            raise
+        except Exception as error:  # the message may quote the server's memory
+            self._blockers = None
+            reason = f"unexpected {type(error).__name__}"
+            _log.warning("snapshots have no blockers", extra={"pid": self._target.pid, "reason": reason})
+            return {}
         steady = {one.tid for one in waiters if counts.get(self._threads[one.tid].tid) == one.runs}
         return {tid: blocked for tid, blocked in found.items() if tid in steady}
 
