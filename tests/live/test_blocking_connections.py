@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Snapshot
 
 SERVERS = few(
-    ["mysql-5.5.9", "mysql-5.6.24", "mysql-8.0.31", "mysql-9.7", "mariadb-11.4.5"],
+    ["mysql-5.5.9", "mysql-5.6.24", "mysql-5.7.22", "mysql-8.0.31", "mysql-9.7", "mariadb-11.4.5"],
     "mysql-5.6.24",
     "mysql-8.0.31",
     "mariadb-11.4.5",
