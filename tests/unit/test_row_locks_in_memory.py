@@ -175,20 +175,35 @@ class Clock:
         return self.now
 
 
-def test_reads_beyond_the_budget_happen_in_every_nth_snapshot() -> None:
-    memory = Server()
+def _blockers(memory: Server) -> Blockers:
+    """Return a finder in a server in which connection 41 blocks threads 21 and 31."""
     memory.transaction(A)
     memory.put(A + 8, 41)
-    memory.transaction(B, memory.lock(0x5000, B, X | REC | WAIT), A + 0x1000)
+    for thd in (B, C):
+        memory.transaction(thd, memory.lock(thd + 0x5000, thd, X | REC | WAIT), A + 0x1000)
     sessions = Part({}, {"connection": Member((8,), 8, "unsigned")}, {})
-    blockers = Blockers(memory, LockLayout(sessions=sessions, rows=STORED), Clock())
-    waiter = Waiter(21, "row_lock", B, 42, 1)
-    blocked = {21: Blocked(41, NAME)}
-    assert blockers.find([waiter], {21}) == blocked
-    memory.put(B + 0x1010, 0)
-    assert blockers.find([waiter], {21}) == blocked, "kept: the thread has not run"
-    assert blockers.find([waiter], {21}) == {}
-    assert blockers.find([waiter._replace(runs=2)], {21}) == {}
+    return Blockers(memory, LockLayout(sessions=sessions, rows=STORED), Clock())
+
+
+WAITERS = (Waiter(21, "row_lock", B, 42, 1), Waiter(31, "row_lock", C, 43, 1))
+
+
+def test_reads_beyond_the_budget_happen_in_every_nth_snapshot() -> None:
+    memory = Server()
+    blockers, blocked = _blockers(memory), Blocked(41, NAME)
+    assert blockers.find(WAITERS, {21, 31}) == {21: blocked, 31: blocked}
+    memory.put(B + 0x1010, 0)  # granted, but 41 still blocks thread 31: the results of the last read are kept
+    assert blockers.find(WAITERS, {21, 31}) == {21: blocked, 31: blocked}
+    assert blockers.find(WAITERS, {21, 31}) == {31: blocked}, "the next read"
+
+
+def test_blocker_that_blocks_no_thread_any_more_is_not_kept() -> None:
+    memory = Server()
+    blockers = _blockers(memory)
+    assert len(blockers.find(WAITERS, {21, 31})) == 2
+    for thd in (B, C):
+        memory.put(thd + 0x1018, 0x99000)  # another transaction blocks them
+    assert blockers.find(WAITERS, {21, 31}) == {}
 
 
 def test_thread_that_has_run_is_unknown_until_the_next_read() -> None:

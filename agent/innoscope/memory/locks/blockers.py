@@ -1,13 +1,13 @@
 """Find the connection that blocks each thread that waits for a row lock or a metadata lock, in each snapshot.
 
 This must cost the sensor little. So what is known of a waiting thread is kept until the thread runs. If
-reading takes n times the budget, only every n-th snapshot reads, and the others use its results.
+reading takes n times the budget, the next n snapshots use its results, and verify the blockers of row locks.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from innoscope.memory.locks import metadata, sessions
 from innoscope.memory.locks.rows import RowWaits
@@ -15,7 +15,7 @@ from innoscope.memory.locks.sessions import Session
 from innoscope.sampling.model import Blocked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Container, Mapping
 
     from innoscope.memory.locks.layout import LockLayout, Part, ProcessMemory
 
@@ -28,6 +28,8 @@ _BUDGET_S: Final = 0.001
 #: Maximum snapshots without a read, and without a search among all connections.
 _MOST_SKIPPED: Final = 9
 _MOST_UNSEARCHED: Final = 60
+#: Maximum blockers that are verified in a snapshot without a read.
+_MOST_VERIFIED: Final = 16
 
 
 class Waiter(NamedTuple):
@@ -38,6 +40,13 @@ class Waiter(NamedTuple):
     thd: int
     connection: int
     runs: int
+
+
+class _Read(Protocol):
+    """A function that reads what threads wait for. ``threads`` are the ids of all threads."""
+
+    def __call__(self, waiters: list[Waiter], threads: Collection[int], /) -> dict[Waiter, Blocked]:
+        """Return the results."""
 
 
 class _Pace:
@@ -62,20 +71,38 @@ class _Pace:
 
 
 class _Results:
-    """The results of the last read, for the snapshots that do not read."""
+    """The results of the last read, for the snapshots that do not read all waiters.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    ``verify`` reads some of the waiters again. Without it, results are used as they are.
+    """
+
+    def __init__(self, clock: Callable[[], float], read: _Read, verify: _Read | None = None) -> None:
         self._pace = _Pace(clock, _MOST_SKIPPED)
+        self._read, self._verify = read, verify
         self._found: dict[Waiter, Blocked] = {}
 
-    def of(self, waiters: list[Waiter], read: Callable[[], dict[Waiter, Blocked]]) -> dict[Waiter, Blocked]:
-        """Return the results for these waiters. Without a read, threads that have run since have none."""
+    def of(self, waiters: list[Waiter], threads: Collection[int]) -> dict[Waiter, Blocked]:
+        """Return the results for these waiters. Between reads, threads that have run since have none."""
         if not waiters:
             return {}
         if self._pace.begin():
-            self._found = read()
+            self._found = self._read(waiters, threads)
             self._pace.end()
-        return {one: self._found[one] for one in waiters if one in self._found}
+            return dict(self._found)
+        kept = {one: self._found[one] for one in waiters if one in self._found}
+        return kept if self._verify is None else self._verified(kept, threads, self._verify)
+
+    def _verified(
+        self, kept: dict[Waiter, Blocked], threads: Collection[int], verify: _Read
+    ) -> dict[Waiter, Blocked]:
+        """Return the results whose blocker still blocks one of its waiters.
+
+        A transaction holds its locks until it ends, and then no thread waits for it any more.
+        """
+        chosen = {blocked.connection: waiter for waiter, blocked in kept.items() if blocked.connection}
+        again = verify(list(chosen.values())[:_MOST_VERIFIED], threads)
+        blocking = {blocked.connection for waiter, blocked in again.items() if kept[waiter] == blocked}
+        return {waiter: blocked for waiter, blocked in kept.items() if blocked.connection in blocking}
 
 
 class Blockers:
@@ -91,9 +118,13 @@ class Blockers:
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._memory, self._layout = memory, layout
-        self._rows = RowWaits(memory, layout.rows) if layout.rows and layout.sessions else None
-        self._metadata = _MetadataWaits(memory, layout, clock) if layout.metadata else None
-        self._row_results, self._metadata_results = _Results(clock), _Results(clock)
+        self._results: list[tuple[Container[str], _Results]] = []
+        if layout.sessions and layout.rows:
+            rows = _RowLocks(memory, layout.sessions, RowWaits(memory, layout.rows))
+            self._results.append(({ROW}, _Results(clock, rows.read, rows.verify)))
+        if layout.sessions and layout.metadata:
+            metadata_waits = _MetadataWaits(memory, layout, layout.sessions, clock)
+            self._results.append((METADATA, _Results(clock, metadata_waits.read)))
 
     def find(self, waiters: Collection[Waiter], threads: Collection[int]) -> dict[int, Blocked]:
         """Return what each thread waits for, as far as it is known. Raise OSError or NativeError.
@@ -102,20 +133,29 @@ class Blockers:
         to check afterwards that the threads have not run.
         """
         found: dict[Waiter, Blocked] = {}
-        if (rows := self._rows) is not None:
-            of_rows = [one for one in waiters if one.wait == ROW]
-            found |= self._row_results.of(of_rows, lambda: self._row_locks(of_rows, rows))
-        if (other := self._metadata) is not None:
-            of_others = [one for one in waiters if one.wait in METADATA]
-            found |= self._metadata_results.of(of_others, lambda: other.find(of_others, threads))
+        for waits, results in self._results:
+            found |= results.of([one for one in waiters if one.wait in waits], threads)
         return {waiter.tid: blocked for waiter, blocked in found.items()}
 
-    def _row_locks(self, waiters: list[Waiter], rows: RowWaits) -> dict[Waiter, Blocked]:
-        sessions_ = self._layout.sessions
-        assert sessions_ is not None  # noqa: S101
-        found = rows.read({one.thd: one.runs for one in waiters})
+
+class _RowLocks:
+    """Finds the holders of row locks."""
+
+    def __init__(self, memory: ProcessMemory, part: Part, rows: RowWaits) -> None:
+        self._memory, self._part, self._rows = memory, part, rows
+
+    def read(self, waiters: list[Waiter], _: Collection[int]) -> dict[Waiter, Blocked]:
+        """Return what threads wait for."""
+        return self._of(waiters, partial=False)
+
+    def verify(self, waiters: list[Waiter], _: Collection[int]) -> dict[Waiter, Blocked]:
+        """Return what some of the waiting threads wait for."""
+        return self._of(waiters, partial=True)
+
+    def _of(self, waiters: list[Waiter], *, partial: bool) -> dict[Waiter, Blocked]:
+        found = self._rows.read({one.thd: one.runs for one in waiters}, partial=partial)
         thds = list({one.blocker for one in found.values() if one.blocker})
-        offset, size = sessions_.offset("connection"), sessions_.size("connection")
+        offset, size = self._part.offset("connection"), self._part.size("connection")
         numbers = self._memory.numbers([thd + offset for thd in thds], size)
         ids = dict(zip(thds, numbers, strict=True))
         return {
@@ -132,28 +172,27 @@ class _MetadataWaits:
     whether known holders still hold a lock.
     """
 
-    def __init__(self, memory: ProcessMemory, layout: LockLayout, clock: Callable[[], float]) -> None:
-        self._memory, self._layout = memory, layout
+    def __init__(
+        self, memory: ProcessMemory, layout: LockLayout, part: Part, clock: Callable[[], float]
+    ) -> None:
+        self._memory, self._layout, self._part = memory, layout, part
         self._pace = _Pace(clock, _MOST_UNSEARCHED)
         self._holders: dict[int, Session] = {}
 
-    def find(self, waiters: list[Waiter], threads: Collection[int]) -> dict[Waiter, Blocked]:
-        """Return what threads wait for. ``threads`` are the ids of all threads."""
-        part = self._layout.sessions
-        if part is None:
-            return {}
+    def read(self, waiters: list[Waiter], threads: Collection[int]) -> dict[Waiter, Blocked]:
+        """Return what threads wait for."""
         waiting = {one.tid: Session(one.thd, one.tid, one.connection, "") for one in waiters}
-        found = self._read(waiting, self._current_holders(part))
+        found = self._read(waiting, self._current_holders())
         if not all(blocked.connection for blocked in found.values()) and self._pace.begin():
-            everyone = sessions.read(self._memory, part, set(threads), with_text=False)
+            everyone = sessions.read(self._memory, self._part, set(threads), with_text=False)
             found = self._read(waiting, {one.thread: one for one in everyone})
             self._pace.end()
         by_tid = {one.tid: one for one in waiters}
         return {by_tid[tid]: blocked for tid, blocked in found.items()}
 
-    def _current_holders(self, part: Part) -> dict[int, Session]:
+    def _current_holders(self) -> dict[int, Session]:
         """Return the known holders, except those whose connection has ended."""
-        holders = self._holders.values()
+        part, holders = self._part, self._holders.values()
         addresses = [one.address + part.offset("connection") for one in holders]
         ids = self._memory.numbers(addresses, part.size("connection"))
         return {one.thread: one for one, id_ in zip(holders, ids, strict=True) if one.connection == id_}

@@ -64,11 +64,13 @@ class RowWaits:
         self._stored = "blocker" in part.members
         self._kept: dict[int, _Kept] = {}
 
-    def read(self, counts: Mapping[int, int]) -> dict[int, RowWait]:
+    def read(self, counts: Mapping[int, int], *, partial: bool = False) -> dict[int, RowWait]:
         """Return what connections wait for. Those that do not wait for a lock are omitted.
 
-        ``counts`` has the run count of the thread of each connection.
+        ``counts`` has the run count of the thread of each connection. Unless ``partial`` is set, what is
+        known of other connections is forgotten.
         """
+        others = {thd: one for thd, one in self._kept.items() if thd not in counts} if partial else {}
         kept = {thd: one for thd, one in self._kept.items() if counts.get(thd) == one.runs}
         transactions = {thd: one.transaction for thd, one in kept.items()}
         transactions |= self._transactions([thd for thd in counts if thd not in kept])
@@ -83,10 +85,11 @@ class RowWaits:
         blockers = self._blockers(kept, before)
         connections = self._connections({one for one in blockers.values() if one})
         after = self._pointers({thd: one.transaction for thd, one in kept.items()})
-        self._kept = {thd: one for thd, one in kept.items() if after[thd] == before[thd]}
+        steady = {thd: one for thd, one in kept.items() if after[thd] == before[thd]}
+        self._kept = others | steady
         return {
             thd: RowWait(blocker if (blocker := connections.get(blockers[thd])) != thd else None, one.name)
-            for thd, one in self._kept.items()
+            for thd, one in steady.items()
         }
 
     def _transactions(self, thds: Sequence[int]) -> dict[int, int]:
