@@ -27,6 +27,8 @@ INSIDE = (
 )
 WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table", "do_command")
 
+DIGEST = "ab" * 16
+
 
 def held(owner: int | None, *waiters: int, **more: Any) -> HeldLock:
     settings: dict[str, Any] = {
@@ -46,13 +48,17 @@ def evidence(*owners: HeldLock, **more: Any) -> Evidence:
 
 
 def test_holder_is_described_in_one_line() -> None:
-    statements = (Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 1234),)
+    statements = (
+        Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 1234, DIGEST),
+    )
     seen = (ObservedStack(CLIENT, "opening_tables", WAITING, 8, (1, 2, 3)),)
     [found] = blockers(evidence(held(1234, 1, 2, 3), statements=statements, seen=seen), "opening_tables")
     assert found.words == (
         "connection 42 (thread 1234, app@web1) holds LOCK_open, inside open_table → get_table_share →"
-        " open_table_def → … → pread64 (page read), runs: SELECT * FROM t; 3 wait for it"
+        " open_table_def → … → pread64 (page read), runs: SELECT * FROM t (digest abababababab);"
+        " 3 wait for it"
     )
+    assert found.digest == DIGEST
     assert (found.thread, found.connection, found.lock, found.waiting) == (1234, 42, "LOCK_open", 3)
     assert found.stack == INSIDE
 

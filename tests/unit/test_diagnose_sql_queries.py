@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from innoscope.diagnose.sql_queries import query_all
+from innoscope.diagnose.sql_queries import default_queries, query_all
+from innoscope.target.digests import digest
 from unit.sql_connection import FakeConnection
 
 #: Some of the forty columns of SHOW SLAVE STATUS in MySQL 5.6. The error message contains a literal.
@@ -44,3 +45,19 @@ def test_replica_status_is_reduced_to_the_columns_needed() -> None:
     assert "secret" not in repr(found.answers)
     assert connection.statements[-1] == "SHOW SLAVE STATUS", "last, because it may wait"
     assert connection.closed
+
+
+def test_statements_that_are_not_truncated_have_the_digest_of_the_history() -> None:
+    target: Any = SimpleNamespace(flavour="mysql", version=(8, 0, 31))
+    query = default_queries()["processes"]
+    asked = query.for_server(target.flavour, target.version)
+    assert asked is not None
+    short, long = "SELECT 1 FROM t WHERE a IN (1, 'secret')", "SELECT 'secret'".ljust(1_024, "x")
+    rows = [
+        (number, "app", "web1", "Query", "", 1, text) for number, text in enumerate((short, long, None), 1)
+    ]
+    found = query_all(target, lambda: FakeConnection({asked.sql: (query.columns, rows)}), 0)  # type: ignore[arg-type,return-value]
+    expected = digest(short.encode(), flavour="mysql", version=(8, 0, 31))
+    assert [one.digest for one in found.statements] == [expected.id, None, None]
+    assert found.statements[0].named.endswith(f" (digest {expected.id[:12]})")
+    assert "secret" not in repr(found.answers)

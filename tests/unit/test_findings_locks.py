@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from innoscope.common.samples import Sample
+from innoscope.diagnose.evidence import Statement
 from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.signals import Signals
+from innoscope.diagnose.text import record, text
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.verdict import judge
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 from unit.evidence import evidence, names
 
 WAITS = {"row_lock_waits": 0}, {"row_lock_waits": 40_000}
@@ -32,6 +35,24 @@ def test_convoy_without_the_probe_is_not_a_deadlock_search() -> None:
     assert names(judge(evidence({"row_lock": 100}, begun, ended))) == ["row_lock_convoy"]
     with pytest.raises(Unknown):
         Signals(evidence({"row_lock": 100}, begun, ended))["fact.deadlock_search_load"]
+
+
+def test_finding_names_the_waiting_statements_with_their_digests() -> None:
+    waiting = ObservedStack(CLIENT, "row_lock", ("lock_wait_suspend_thread",), 30, (1, 2, 3))
+    other = ObservedStack(CLIENT, "on_cpu", ("do_command",), 10, (4,))
+    statements = tuple(
+        Statement(tid, "app", "web1", "Query", "", 1, "UPDATE t", tid, "ab" * 16 if tid < 3 else None)
+        for tid in range(1, 5)
+    )
+    begun, ended = WAITS
+    found = evidence({"row_lock": 100}, begun, ended, seen=(waiting, other), statements=statements)
+    verdict = judge(found)
+    [finding] = verdict.findings
+    assert finding.statements == (("UPDATE t", "ab" * 16, 2), ("UPDATE t", None, 1))
+    assert "   statement of 2 threads: UPDATE t (digest abababababab)" in list(text(found, verdict))
+    assert record(found, verdict)["findings"][0]["statements"][0] == {
+        "text": "UPDATE t", "digest": "ab" * 16, "threads": 2,
+    }  # fmt: skip
 
 
 READ_AHEAD = (

@@ -17,7 +17,7 @@ from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.client import SensorDown, ServerSamples
 from innoscope.daemon.protocol.messages import BadMessage
 from innoscope.daemon.protocol.sample_encoding import decode_samples, encode_samples
-from innoscope.sampling.model import Frame, Thread, Trust
+from innoscope.sampling.model import Blocked, Frame, Thread, Trust
 from innoscope.sampling.profile_history import Stack
 from innoscope.sampling.sessions import buffer
 from innoscope.sampling.sessions.buffer import SampleBuffer, is_busy
@@ -64,6 +64,22 @@ def test_sample_has_the_fields_of_the_thread_and_its_statement() -> None:
         "connection", None, None, None, None, "fsync_redo", None, None, None, "exact", names
     )  # fmt: skip
     assert found.digests == {DIGEST: STATEMENT}
+
+
+def test_sample_has_the_blocker_with_its_statement_and_the_lock() -> None:
+    frames = tuple(Frame(name, "mysqld", 0) for name in ("lock_wait", "do_command"))
+    threads = []
+    for tid, blocker in ((10, 20), (20, 99), (30, None)):
+        query = replace(QUERY, connection_id=tid, digest_text=f"SELECT {tid}")
+        thread = replace(busy(tid, query=query)[2], blocked=Blocked(blocker, "index shop.t.PRIMARY"))
+        threads.append(("connection", Stack.of("row_lock", Trust.EXACT, frames), thread))
+    samples = SampleBuffer()
+    samples.add(START, 1.0, threads)
+    [snapshot], shapes = samples.since(0)[1].snapshots, samples.since(0)[1].shapes
+    assert snapshot.blockers == [20, 99, None]
+    found = [(shapes[at].object, shapes[at].blocker_digest) for at in snapshot.shapes]
+    index = "index shop.t.PRIMARY"
+    assert found == [(index, digest_id("SELECT 20")), (index, None), (index, None)]
 
 
 def test_thread_is_busy_if_it_executes_a_statement_or_does_not_idle() -> None:

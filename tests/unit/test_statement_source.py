@@ -70,6 +70,7 @@ class Fixture:
             self.workers,  # type: ignore[arg-type]
             learn=self._learn,
             open_reader=self._open_reader,
+            open_blockers=lambda _: None,
             clock=lambda: self.now,
         )
 

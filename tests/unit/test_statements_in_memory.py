@@ -24,15 +24,16 @@ from innoscope.memory.statements import attribution
 from innoscope.memory.statements.attribution import Attribution, may_show_text
 from innoscope.memory.statements.layout import StatementLayout, decode, installed
 from innoscope.sampling.fold import Report
-from innoscope.sampling.model import Trust
+from innoscope.sampling.model import Blocked, Trust
 from innoscope.sampling.render import render
 from servers.catalog import SERVERS, TRIED
 from unit.snapshots import IDLE, ROW_LOCK, RUNNING, snapshot_of, target, thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Collection, Container, Sequence
 
     from innoscope._native import StatementDetails
+    from innoscope.memory.locks.blockers import Waiter
     from innoscope.sampling.model import Snapshot
 
 Counts = dict[int, int]
@@ -216,6 +217,49 @@ def test_running_thread_whose_statement_changed_has_none() -> None:
 def _source(reader: FakeReader, snapshot: Snapshot = SNAPSHOT) -> tuple[Attribution, FakeEngine]:
     engine = FakeEngine(snapshot, {}, {}, {})
     return Attribution(target(), engine, 0, LAYOUT, reader), engine
+
+
+class FakeBlockers:
+    """Connection 9 blocks all others. ``waiters`` are those of the last call; ``error`` is raised if set."""
+
+    def __init__(self) -> None:
+        self.waiters: Sequence[Waiter] = ()
+        self.error: Exception | None = None
+
+    def find(self, waiters: Sequence[Waiter], _: Collection[int]) -> dict[int, Blocked]:
+        self.waiters = waiters
+        if self.error is not None:
+            raise self.error
+        return {one.tid: Blocked(9, "table shop.t") for one in waiters}
+
+
+def test_blocker_is_that_of_a_thread_that_has_not_run() -> None:
+    blockers = FakeBlockers()
+    counts = {71: 5, 81: 6}
+    engine = FakeEngine(SNAPSHOT, counts, counts, {})
+    reader = FakeReader(dict.fromkeys((71, 81, 91), "SELECT 1"))
+    source = Attribution(target(), engine, 0, LAYOUT, reader, blockers)
+    source.take_snapshot()
+    engine.counts = [counts, counts, {71: 5, 81: 7}]  # 81 runs while its blocker is read
+    found = {one.tid: one.blocked for one in source.take_snapshot().threads}
+    assert found == {71: Blocked(9, "table shop.t"), 81: None, 91: None}
+    assert {one.tid: (one.wait, one.connection, one.runs) for one in blockers.waiters} == {
+        71: ("row_lock", 7, 5), 81: ("row_lock", 8, 6),
+    }  # fmt: skip
+
+
+def test_snapshots_continue_with_statements_if_blockers_fail() -> None:
+    blockers = FakeBlockers()
+    blockers.error = KeyError(4711)
+    counts = {71: 5, 81: 6}
+    engine = FakeEngine(SNAPSHOT, counts, counts, {})
+    reader = FakeReader(dict.fromkeys((71, 81), "SELECT 1"))
+    source = Attribution(target(), engine, 0, LAYOUT, reader, blockers)
+    for _ in range(2):
+        engine.counts = [counts, counts, counts]
+        first = source.take_snapshot().threads[0]
+        assert first.query is not None
+        assert first.blocked is None
 
 
 def test_text_of_the_same_command_is_read_once() -> None:

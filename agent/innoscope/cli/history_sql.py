@@ -27,6 +27,37 @@ _COLUMNS: Final = {
 #: Tables in which a row may occur once in each hour.
 _DICTIONARIES: Final = frozenset({"stacks", "digests"})
 _MEMORY: Final = "512MB"
+#: The samples that are blocked, with the root of their chain of blockers. A longer chain counts as a cycle.
+_BLOCKERS: Final = """
+CREATE VIEW blockers AS
+WITH RECURSIVE
+blocked AS (SELECT * FROM samples WHERE blocker_connection IS NOT NULL),
+links AS (
+    SELECT server, taken_at, connection, any_value(blocker_connection) AS blocker_connection
+    FROM blocked WHERE connection IS NOT NULL GROUP BY ALL
+),
+chains AS (
+    SELECT server, taken_at, tid, blocker_connection AS root_connection, 1 AS depth FROM blocked
+    UNION ALL
+    SELECT server, taken_at, tid, links.blocker_connection, depth + 1
+    FROM chains JOIN links USING (server, taken_at)
+    WHERE links.connection = root_connection AND depth < 1000
+),
+roots AS (
+    SELECT server, taken_at, tid, max(depth) AS depth, arg_max(root_connection, depth) AS root_connection
+    FROM chains GROUP BY ALL
+)
+SELECT blocked.taken_at, blocked.weight, server, blocked.tid, blocked.connection, blocked.user,
+    blocked.schema, blocked.digest, blocked.wait, blocked.object,
+    blocked.blocker_connection, blocked.blocker_digest, depth,
+    CASE WHEN depth < 1000 THEN roots.root_connection END AS root_connection,
+    CASE WHEN depth < 1000 THEN latest.digest END AS root_digest,
+    coalesce(depth < 1000 AND latest.taken_at = blocked.taken_at, false) AS root_executes
+FROM blocked JOIN roots USING (server, taken_at, tid)
+ASOF LEFT JOIN (SELECT server, connection, taken_at, digest FROM samples WHERE digest IS NOT NULL) AS latest
+    ON server = latest.server AND roots.root_connection = latest.connection
+    AND blocked.taken_at >= latest.taken_at
+"""
 
 
 class NoDuckDb(InnoscopeError):
@@ -49,6 +80,7 @@ def query(history: History, statement: str) -> tuple[list[str], list[tuple[Any, 
     try:
         for table in _COLUMNS:
             connection.execute(_view(table, history.files(table, *history.span)))
+        connection.execute(_BLOCKERS)
         found = connection.execute(statement)
         return [column[0] for column in found.description or ()], found.fetchall()
     except duckdb.Error as error:

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.sessions.report import Answer, Group, Question
 
-_RIGHT: Final = frozenset({"SECONDS", "SHARE", "SESSIONS", "CONNECTION", "BLOCKER", "TID"})
+_RIGHT: Final = frozenset(
+    {"SECONDS", "SHARE", "SESSIONS", "CONNECTION", "BLOCKER", "TID", "CAUSE_CONNECTION"}
+)
 #: Maximum number of functions of a stack to show in a table.
 _FUNCTIONS: Final = 6
 #: Number of digits of a digest to show. ``--where`` accepts these first digits.
 _DIGEST: Final = 12
+#: Columns whose statement is shown, and the heading of the statement.
+_STATEMENTS: Final = {"digest": "statement", "cause": "causing statement"}
 _DAY_S: Final = 86_400.0
 
 
@@ -54,7 +58,8 @@ def headline(answer: Answer, question: Question) -> str:
 
 
 def _table(answer: Answer, groups: Sequence[Group], width: int | None) -> Iterator[str]:
-    names = [*answer.by, *(["statement"] if "digest" in answer.by else [])]
+    explained = [name for name in _STATEMENTS if name in answer.by]
+    names = [*answer.by, *(_STATEMENTS[name] for name in explained)]
     headings = ["SECONDS", "SHARE", "SESSIONS", *(name.upper() for name in names)]
     rows = []
     for group in groups:
@@ -65,8 +70,7 @@ def _table(answer: Answer, groups: Sequence[Group], width: int | None) -> Iterat
             f"{group.sessions:.2f}",
         ]
         cells += [_cell(answer, name, value) for name, value in values.items()]
-        if "digest" in values:
-            cells.append(answer.texts.get(str(values["digest"]), ""))
+        cells += [answer.texts.get(str(values[name]), "") for name in explained]
         rows.append(cells)
     yield from table(headings, rows, right=_RIGHT, width=width)
 
@@ -74,7 +78,7 @@ def _table(answer: Answer, groups: Sequence[Group], width: int | None) -> Iterat
 def _cell(answer: Answer, name: str, value: str | int | None) -> str:
     if value is None:
         return "-"
-    if name in ("digest", "blocker_digest"):
+    if name in ("digest", "blocker_digest", "cause") and not str(value).startswith("("):
         return str(value)[:_DIGEST]
     if name == "stack":
         functions = answer.stacks.get(str(value), [])

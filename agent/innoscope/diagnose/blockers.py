@@ -88,7 +88,7 @@ def runner(evidence: Evidence) -> list[Blocker]:
     words = f"thread {tid}"
     if statement_ is not None:
         words += f", connection {statement_.connection}{_account(statement_)}"
-        words += f", for {statement_.seconds:,} s: {statement_.text}"
+        words += f", for {statement_.seconds:,} s: {statement_.named}"
     return [Blocker(words, next((seen.functions for seen in evidence.seen if tid in seen.tids), ()))]
 
 
@@ -135,7 +135,7 @@ def _who(row: Mapping[str, str], evidence: Evidence) -> str:
     doing = (
         f"idle in its transaction for {statement_.seconds:,} s"
         if statement_.command == "Sleep"
-        else f"{statement_.state or statement_.command}: {statement_.text or 'no statement'}"
+        else f"{statement_.state or statement_.command}: {statement_.named or 'no statement'}"
     )
     return f"connection {statement_.connection}{_account(statement_)}, {doing}"
 
@@ -200,9 +200,16 @@ def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence)
         return Blocker(f"{who} {words}", seen.functions, thread=tid)
     waiting = round(waited / max(len(evidence.snapshots), 1))
     waiters = blocking_chains.waiting(waiting)
-    runs = f", runs: {statement_.text}" if statement_.text else ""
+    runs = f", runs: {statement_.named}" if statement_.text else ""
     line = f"connection {statement_.connection} ({who}){_account(statement_)} {words}{runs}; {waiters}"
-    return Blocker(line, seen.functions, thread=tid, connection=statement_.connection, waiting=waiting)
+    return Blocker(
+        line,
+        seen.functions,
+        thread=tid,
+        connection=statement_.connection,
+        waiting=waiting,
+        digest=statement_.digest,
+    )
 
 
 def applier(evidence: Evidence) -> list[Blocker]:
@@ -231,8 +238,9 @@ def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
         if statement_ is None:
             return [Blocker(f"thread {tid}, which {words}", stack, thread=tid)]
         who = f"connection {statement_.connection} (thread {tid}){_account(statement_)}"
-        runs = f", runs: {statement_.text}" if statement_.text else ""
-        return [Blocker(f"{who}, which {words}{runs}", stack, thread=tid, connection=statement_.connection)]
+        runs = f", runs: {statement_.named}" if statement_.text else ""
+        line = f"{who}, which {words}{runs}"
+        return [Blocker(line, stack, thread=tid, connection=statement_.connection, digest=statement_.digest)]
 
     return find
 
@@ -240,13 +248,13 @@ def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
 def ddl(evidence: Evidence) -> list[Blocker]:
     """Return the running DDL, from the process list or else from the stacks."""
     if listed := cluster.ddl_statements(evidence):
-        return [Blocker(_executes(one), connection=one.connection) for one in listed]
+        return [Blocker(_executes(one), connection=one.connection, digest=one.digest) for one in listed]
     found = {tid: seen.functions for seen in cluster.ddl_stacks(evidence) for tid in seen.tids}
     return [Blocker(f"thread {tid} executes DDL", stack, thread=tid) for tid, stack in found.items()]
 
 
 def _executes(one: Statement) -> str:
-    doing = f"{one.state or one.command} for {one.seconds:,} s: {one.text}"
+    doing = f"{one.state or one.command} for {one.seconds:,} s: {one.named}"
     return f"connection {one.connection}{_account(one)}, {doing}"
 
 

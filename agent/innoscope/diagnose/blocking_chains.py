@@ -26,7 +26,7 @@ class Blocker:
 
     ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the lock, and ``waiting`` is the
     number of threads that wait for it. ``through`` lists the ids of the lock owners between the waiters and
-    this owner (docs/json.md).
+    this owner (docs/json.md). ``digest`` is the id of the owner's statement.
     """
 
     words: str
@@ -36,6 +36,7 @@ class Blocker:
     lock: str | None = None
     waiting: int | None = None
     through: tuple[int, ...] = ()
+    digest: str | None = None
 
 
 def blockers(evidence: Evidence, *waits: str) -> list[Blocker]:
@@ -62,6 +63,7 @@ def _blocker(root: Root, graph: Graph, evidence: Evidence) -> Blocker:
         lock=root.lock,
         waiting=root.waiting,
         through=tuple(edge.owner for edge in root.path[:-1] if edge.owner > 0),
+        digest=statement.digest if statement else None,
     )
 
 
@@ -91,7 +93,7 @@ def _activity(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
     if statement is None:
         return found
     if statement.text:
-        found.append(f"runs: {statement.text}")
+        found.append(f"runs: {statement.named}")
     elif statement.command == "Sleep" or (held and held.owner_wait == "idle"):
         found.append("idle" + (f" for {statement.seconds:,} s" if statement.seconds else ""))
     return found

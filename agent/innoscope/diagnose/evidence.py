@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Functions that compute values from the evidence, by name. They may raise Unknown.
 Facts: TypeAlias = "Mapping[str, Callable[[Evidence], float]]"
 
+#: Digits of a digest that are shown. `innoscope history --where digest=` accepts them.
+_DIGEST: Final = 12
 #: Wait classes of threads that are idle or run SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
 
@@ -49,9 +51,17 @@ class OnFile:
     count: int
 
 
+def with_digest(text: str, digest: str | None) -> str:
+    """Return a statement's text, and the first digits of its digest."""
+    return f"{text} (digest {digest[:_DIGEST]})" if digest else text
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One connection's activity in the process list; ``text`` is its statement without literals."""
+    """One connection's activity in the process list; ``text`` is its statement without literals.
+
+    ``digest`` is the id under which the history has the statement (docs/digests.md), if it is known.
+    """
 
     connection: int
     user: str
@@ -61,6 +71,12 @@ class Statement:
     seconds: int
     text: str
     tid: int | None = None
+    digest: str | None = None
+
+    @property
+    def named(self) -> str:
+        """Return the text, and the first digits of the digest."""
+        return with_digest(self.text, self.digest)
 
 
 @dataclass(frozen=True, slots=True)

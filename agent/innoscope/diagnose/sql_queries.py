@@ -15,7 +15,7 @@ from innoscope.diagnose import error_messages
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.metrics.collectors.sql_failures import explain
 from innoscope.target import sql
-from innoscope.target.digests import without_literals
+from innoscope.target.digests import digest, without_literals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +33,8 @@ _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
     "receiver_message": error_messages.of_receiver,
 }
 _PROCESSES: Final = "processes"
+#: Maximum length of a statement in the results (questions.yaml).
+_TRUNCATED: Final = 1_024
 #: Session variables that limit how long our queries wait and run, whatever the server's defaults are.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
@@ -109,7 +111,7 @@ def _statement(row: Mapping[str, str]) -> Statement:
     """Parse a row of the process list. Raise ValueError or OverflowError if a number is malformed."""
     return Statement(
         int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
-        row["state"], int(float(row["seconds"] or 0)), row["text"],
+        row["state"], int(float(row["seconds"] or 0)), row["text"], digest=row.get("digest"),
     )  # fmt: skip
 
 
@@ -155,7 +157,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
                     return
             else:
                 names = _names(query, asked, columns)
-                yield name, _checked(name, tuple(_named(names, row) for row in rows))
+                yield name, _checked(name, tuple(_named(target, names, row) for row in rows))
 
 
 def _checked(name: str, rows: Rows) -> Rows | Missing:
@@ -173,11 +175,17 @@ def _names(query: DiagnosticQuery, asked: ServerQuery, columns: tuple[str, ...])
     return query.columns if asked.named is None else tuple(map(asked.named.get, columns))
 
 
-def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
-    """Return the row keyed by column name, with literals removed from statements and error messages."""
+def _named(target: Target, columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
+    """Return the row keyed by column name, with literals removed from statements and error messages.
+
+    A statement that is not truncated also has a digest.
+    """
     named = {
         column: sql.as_text(value) for column, value in zip(columns, row, strict=True) if column is not None
     }
+    if (text := named.get("text")) and len(text) < _TRUNCATED:
+        raw = text.encode(errors="surrogateescape")
+        named["digest"] = digest(raw, flavour=target.flavour, version=target.version).id
     for column, redacted in _WITHOUT_LITERALS.items():
         if named.get(column):
             named[column] = redacted(named[column])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common.console import Color, Colored
 from innoscope.diagnose import advice
-from innoscope.diagnose.evidence import AT_REST
+from innoscope.diagnose.evidence import AT_REST, with_digest
 from innoscope.diagnose.signals import without_stacks
 from innoscope.sampling.snapshot_history import CLIENT
 
@@ -91,6 +91,9 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
             yield f"     {_short(blocker.stack)}"
     for seen in finding.stacks:
         yield f"   {seen.count:>6} × {_short(seen.functions)}"
+    for one in finding.statements:
+        threads = f"{one.threads:,} thread{'s' if one.threads != 1 else ''}"
+        yield f"   statement of {threads}: {with_digest(one.text, one.digest)}"
     yield f"   why: {' '.join(finding.why.split())}"
     for line in finding.do:
         yield f"   do:  {line}"
@@ -145,6 +148,7 @@ def _as_json(finding: Finding) -> dict[str, Any]:
     found = asdict(finding)
     found["score"] = round(finding.score, 1)
     found["stacks"] = [_stack(seen) for seen in finding.stacks]
+    found["statements"] = [one._asdict() for one in finding.statements]
     found["blockers"] = [_blocker(blocker) for blocker in finding.blockers]
     return found
 

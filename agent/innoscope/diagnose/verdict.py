@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from innoscope.diagnose import advice, latches
 from innoscope.diagnose.blockers import BLOCKERS, Blocker
@@ -24,13 +24,26 @@ if TYPE_CHECKING:
 
 #: Maximum number of stacks to show per wait class.
 _STACKS: Final = 2
+#: Maximum number of statements to show per rule.
+_STATEMENTS: Final = 3
 #: Maximum number of files to show per rule.
 _FILES: Final = 3
 
 
+class WaitingStatement(NamedTuple):
+    """A statement without literals, its digest if known, and the number of threads that execute it."""
+
+    text: str
+    digest: str | None
+    threads: int
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem with a server. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it."""
+    """A problem with a server. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it.
+
+    ``statements`` are those of the threads in the finding's wait classes, most frequent first.
+    """
 
     name: str
     title: str
@@ -43,6 +56,7 @@ class Finding:
     toggles: tuple[str, ...]
     see: tuple[str, ...]
     follows_from: str | None = None
+    statements: tuple[WaitingStatement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +180,7 @@ def _finding(rule: Rule, signals: Signals) -> Finding:
         ),
         toggles=advice.supported(rule.toggles, evidence.server),
         see=rule.see,
+        statements=_statements(evidence, _classes(rule, signals)),
     )
 
 
@@ -233,6 +248,14 @@ def _top(evidence: Evidence, waits: frozenset[str]) -> list[ObservedStack]:
     """Return the most frequent stacks of threads in ``waits``."""
     found = [seen for seen in evidence.seen if seen.wait in waits]
     return sorted(found, key=lambda seen: -seen.count)[:_STACKS]
+
+
+def _statements(evidence: Evidence, classes: list[frozenset[str]]) -> tuple[WaitingStatement, ...]:
+    """Return the statements of the threads that were in these wait classes in the last snapshot."""
+    waits = frozenset().union(*classes)
+    tids = {tid for seen in evidence.seen if seen.wait in waits for tid in seen.tids}
+    counts = Counter((one.text, one.digest) for one in evidence.statements if one.text and one.tid in tids)
+    return tuple(WaitingStatement(*key, count) for key, count in counts.most_common(_STATEMENTS))
 
 
 def _ranked(found: list[tuple[Rule, Finding]]) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ from innoscope._native import Frame
 if TYPE_CHECKING:
     from innoscope.target.model import Query, Target
 
-__all__ = ["Frame", "Snapshot", "Thread", "Trust"]
+__all__ = ["Blocked", "Frame", "Snapshot", "Thread", "Trust"]
 
 
 class Trust(StrEnum):
@@ -32,10 +32,19 @@ AT_REST: Final = frozenset({Trust.EXACT, Trust.INFERRED})
 
 
 @dataclass(frozen=True, slots=True)
+class Blocked:
+    """What a thread waits for: the connection that blocks it, and the lock's name. None if unknown."""
+
+    connection: int | None
+    object: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Thread:
     """One thread in one snapshot. Frames are innermost first.
 
     ``syscall`` is the number of the thread's current system call, ``argument`` the call's first argument.
+    ``blocked`` is read from the server's memory, in the sensor only.
     """
 
     tid: int
@@ -48,6 +57,7 @@ class Thread:
     syscall: int | None = None
     query: Query | None = None
     argument: int | None = None
+    blocked: Blocked | None = None
 
 
 @dataclass(frozen=True, slots=True)

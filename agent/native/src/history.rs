@@ -4,13 +4,15 @@
 //! - `rows` has the rows of an hour that are not in a file yet, and writes them.
 //! - `dictionaries` looks up stacks and digests.
 //! - `file` writes, checks and merges files.
-//! - `query` groups the rows of files.
+//! - `query` groups the rows of files; `causes` finds out what caused each row; `values` numbers values.
 
+pub mod causes;
 pub mod dictionaries;
 pub mod file;
 pub mod query;
 pub mod rows;
 pub mod schema;
+pub mod values;
 
 use std::fmt;
 use std::io;

@@ -39,7 +39,7 @@ Examples:
   sudo innoscope history report                        the last hour: statements and wait classes
   sudo innoscope history report 15m --by wait          what threads waited for in the last 15 minutes
   sudo innoscope history report --from 14:00 --to 14:10 --by user,wait --server orders
-  sudo innoscope history report 1d --where wait=row_lock --by digest,blocker
+  sudo innoscope history report 1d --where wait=row_lock --by cause    the statements that others waited for
   sudo innoscope history report 1h --where wait=fsync_redo --where user=app --by stack --limit 3
 """
 
@@ -48,7 +48,7 @@ Examples:
   sudo innoscope history                               the last hour: statements and wait classes
   sudo innoscope history 15m --by wait                 what threads waited for in the last 15 minutes
   sudo innoscope history --from 14:00 --to 14:10 --by user,wait --server orders
-  sudo innoscope history 1d --where wait=row_lock --by digest,blocker
+  sudo innoscope history 1d --where wait=row_lock --by cause
   sudo innoscope history 1h --where wait=fsync_redo,fsync_data --flame commits.svg
   innoscope history 7d --dir ./copied --by wait --json
   innoscope history sql "SELECT wait, sum(weight) FROM samples GROUP BY 1" --dir ./copied
@@ -212,7 +212,7 @@ def report(
 def sql(statement: str, folder: Path, as_json: bool) -> None:
     """Run SQL on the history with DuckDB, which must be installed.
 
-    The views are samples, snapshots, stacks and digests; docs/history.md describes their columns.
+    The views are samples, snapshots, stacks, digests and blockers; docs/history.md describes their columns.
 
     \b
     Examples:

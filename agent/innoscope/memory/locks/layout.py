@@ -1,4 +1,4 @@
-"""Locate connections, metadata locks and InnoDB's waits in a server's memory, using owners.yaml and DWARF."""
+"""Locate connections, metadata locks, InnoDB's locks and its waits in memory, using owners.yaml and DWARF."""
 
 from __future__ import annotations
 
@@ -138,17 +138,59 @@ class Latches(Entry, frozen=True):
             raise ValueError("code is required with offsets, and not allowed otherwise")
 
 
+class Rows(Entry, frozen=True):
+    """The locations of transactions and of InnoDB's locks. Either ``blocker`` or the lock queues are set."""
+
+    handlerton: str
+    slot: Place
+    data: Place
+    data_bytes: str | int
+    thread: Place
+    waiting_for: Place
+    transaction: Place
+    mode: Place
+    index: Place
+    index_name: Place
+    table_name: Place
+    session: Place | None = None
+    blocker: Place | None = None
+    system: str | None = None
+    table: Place | None = None
+    count: Place | None = None
+    array: Place | None = None
+    next: Place | None = None
+    space: Place | None = None
+    page: Place | None = None
+    bits: Place | None = None
+    lock_bytes: str | int | None = None
+    code: Code = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that related keys are set together. Raise ValueError."""
+        queue = (self.table, self.count, self.array, self.next, self.space, self.page, self.bits)
+        if any(queue) != all((*queue, self.system, self.lock_bytes)) or any(queue) == (
+            self.blocker is not None
+        ):
+            raise ValueError("either blocker or all of the lock queues' locations are required")
+
+
 class Generation(ServerEntry, frozen=True):
     """The catalog entry for a range of server versions."""
 
     sessions: Sessions | None = None
     metadata: Metadata | None = None
     latches: Latches | None = None
+    rows: Rows | None = None
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
         """Return the parts that are set, each with the keys that are set."""
-        parts = {"sessions": self.sessions, "metadata": self.metadata, "latches": self.latches}
+        parts = {
+            "sessions": self.sessions,
+            "metadata": self.metadata,
+            "latches": self.latches,
+            "rows": self.rows,
+        }
         return {
             name: {key: value for key, value in structs.asdict(part).items() if value is not None}
             for name, part in parts.items()
@@ -200,6 +242,7 @@ class LockLayout:
     sessions: Part | None = None
     metadata: Part | None = None
     latches: Part | None = None
+    rows: Part | None = None
     tickets: int | None = None
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -23,11 +23,16 @@ _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
 
 
-def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) -> list[Wait]:
-    """Return a Wait for each thread that waits for a metadata lock.
+def waits(
+    memory: ProcessMemory, layout: LockLayout, sessions: list[Session], holders: list[Session] | None = None
+) -> list[Wait]:
+    """Return a Wait for each thread of ``sessions`` that waits for a metadata lock.
 
-    The owners in a Wait are the threads that hold the lock, except threads that also wait for it.
+    The owners in a Wait are the threads that hold the lock, except threads that also wait for it. Only
+    ``holders`` (by default, ``sessions``) are considered as owners.
     """
+    if holders is None:
+        holders = sessions
     part = layout.metadata
     if part is None:
         return []
@@ -38,17 +43,17 @@ def waits(memory: ProcessMemory, layout: LockLayout, sessions: list[Session]) ->
         if lock:
             waiters[lock].add(session)
     if part.options["tickets"] == "contexts":
-        holders = contexts.holders(memory, part, layout.tickets or 0, sessions, pending)
+        holding = contexts.holders(memory, part, layout.tickets or 0, holders, pending)
     else:
-        holders = _holders(memory, part, waiters, sessions)
+        holding = _holders(memory, part, waiters, holders)
     still = _pending(memory, layout, part, list(pending))
     found = []
     for lock in sorted(waiters):
         waiting = {session for session in waiters[lock] if still.get(session) == pending[session]}
-        holding = {session.thread for session in holders.get(lock, ()) if session not in waiters[lock]}
+        owners = {session.thread for session in holding.get(lock, ()) if session not in waiters[lock]}
         name = _name(memory, part, lock)
         threads = sorted(session.thread for session in waiting)
-        found += [Wait(thread, KIND, lock, tuple(sorted(holding)), name) for thread in threads]
+        found += [Wait(thread, KIND, lock, tuple(sorted(owners)), name) for thread in threads]
     return found
 
 

@@ -33,12 +33,14 @@ class Session:
     text: str
 
 
-def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Session]:
+def read(
+    memory: ProcessMemory, part: Part, threads: Container[int], *, with_text: bool = True
+) -> list[Session]:
     """Return the connections that ``threads`` are currently serving."""
     addresses = addresses_of(memory, part)
     served = threads_of(memory, _numbers(memory, part, "thread", addresses))
     connections = _numbers(memory, part, "connection", addresses)
-    texts = _texts(memory, part, addresses)
+    texts = _texts(memory, part, addresses) if with_text else [""] * len(addresses)
     return [
         Session(address, thread, connection, text)
         for address, thread, connection, text in zip(addresses, served, connections, texts, strict=True)

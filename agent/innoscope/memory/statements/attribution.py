@@ -9,12 +9,15 @@ snapshot; it is marked ``running``.
 from __future__ import annotations
 
 import codecs
+import logging
 import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope.common.errors import InnoscopeError
+from innoscope.memory.locks.blockers import BLOCKED, Waiter
 from innoscope.memory.statements.layout import installed, learn
 from innoscope.sampling.classify import IDLE
 from innoscope.sampling.model import AT_REST
@@ -23,12 +26,14 @@ from innoscope.target.model import Query
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
     from innoscope._native import Command, StatementDetails
     from innoscope.memory.statements.layout import StatementLayout
-    from innoscope.sampling.model import Snapshot, Thread
+    from innoscope.sampling.model import Blocked, Snapshot, Thread
     from innoscope.target.model import Target
+
+_log = logging.getLogger(__name__)
 
 EXACT: Final = "exact"
 RUNNING: Final = "running"
@@ -67,6 +72,13 @@ class CommandReader(Protocol):
         """Read the digest and the names of each command, and the text if requested."""
 
 
+class BlockerFinder(Protocol):
+    """The parts of ``Blockers`` that attribution needs."""
+
+    def find(self, waiters: Sequence[Waiter], threads: Collection[int]) -> dict[int, Blocked]:
+        """Return what each of the waiting threads waits for, by thread id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """The commands before or after a snapshot, by thread id in the server's pid namespace.
@@ -86,6 +98,7 @@ _NOTHING: Final = Side({}, {}, {})
 class Attribution:
     """Takes snapshots of one server, with each thread's statement as its query. Not thread-safe.
 
+    If ``blockers`` is set, threads that wait for a lock also have what they wait for.
     Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text, and
     no text leaves the core.
     """
@@ -97,12 +110,14 @@ class Attribution:
         most_bytes: int,
         layout: StatementLayout | None = None,
         reader: CommandReader | None = None,
+        blockers: BlockerFinder | None = None,
     ) -> None:
         self._target = target
         self._engine = engine
         self._most_bytes = most_bytes
         self._layout = layout or learn(target)
         self._reader = reader or self._layout.open_reader(target)
+        self._blockers = blockers
         self._digests = SharedDigests()
         self._threads: dict[int, Thread] = {}  # of the last snapshot, by id in the server's pid namespace
         self._queries: dict[Command, Query] = {}  # of the last snapshot
@@ -145,22 +160,50 @@ class Attribution:
         details = {**after.details, **before.details}
         queries: dict[int, Query] = {}
         found: dict[Command, Query] = {}
+        waiters: list[Waiter] = []
         for tid in busy:
             thread = self._threads[tid]
-            command, trust = _chosen(thread, copied.get(thread.tid), before, after)
+            count = copied.get(thread.tid)
+            command, trust = _chosen(thread, count, before, after)
             if command is not None:
                 queries[tid] = found[command] = self._query(command, trust, details)
+                if trust == EXACT and count is not None and thread.wait in BLOCKED:
+                    waiters.append(Waiter(tid, thread.wait, command.thd, command.connection, count))
         self._queries = found
-        return self._attached(snapshot, queries)
+        return self._attached(snapshot, queries, self._blocked(waiters))
 
-    def _attached(self, snapshot: Snapshot, queries: Mapping[int, Query]) -> Snapshot:
+    def _blocked(self, waiters: Sequence[Waiter]) -> dict[int, Blocked]:
+        """Return what the threads wait for, without those that have run since their stack was copied.
+
+        If that fails unexpectedly, snapshots continue without it.
+        """
+        if not waiters or self._blockers is None:
+            return {}
+        try:
+            with translating(self._target.pid):
+                found = self._blockers.find(waiters, self._threads.keys())
+                counts = self._engine.run_counts(self._host_ids(found))
+        except InnoscopeError:
+            raise
+        except Exception as error:  # the message may quote the server's memory
+            self._blockers = None
+            reason = f"unexpected {type(error).__name__}"
+            _log.warning("snapshots have no blockers", extra={"pid": self._target.pid, "reason": reason})
+            return {}
+        steady = {one.tid for one in waiters if counts.get(self._threads[one.tid].tid) == one.runs}
+        return {tid: blocked for tid, blocked in found.items() if tid in steady}
+
+    def _attached(
+        self, snapshot: Snapshot, queries: Mapping[int, Query], waits: Mapping[int, Blocked]
+    ) -> Snapshot:
         """Return the snapshot with the queries. An unchanged thread is the same object as before."""
         last, self._with_query = self._with_query, {}
         for tid, query in queries.items():
             thread = self._threads[tid]
             plain, attached = last.get(tid, (None, thread))
-            if plain is not thread or attached.query is not query:
-                attached = replace(thread, query=query)
+            blocked = waits.get(tid)
+            if plain is not thread or attached.query is not query or attached.blocked != blocked:
+                attached = replace(thread, query=query, blocked=blocked)
             self._with_query[tid] = thread, attached
         if not queries:
             return snapshot

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.workers import Job
+from innoscope.memory.locks import layout as locks
+from innoscope.memory.locks.blockers import Blockers
+from innoscope.memory.locks.layout import ProcessMemory
 from innoscope.memory.statements.attribution import Attribution, Side
 from innoscope.memory.statements.layout import StatementLayout, learn
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from innoscope.common.workers import Workers
-    from innoscope.memory.statements.attribution import CommandReader, CountingEngine
+    from innoscope.memory.statements.attribution import BlockerFinder, CommandReader, CountingEngine
     from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Target
 
@@ -28,6 +31,20 @@ _RETRY_S: Final = 60.0
 _MAX_RETRY_S: Final = 3_600.0
 
 _T = TypeVar("_T")
+
+
+def open_blockers(target: Target) -> Blockers | None:
+    """Return a finder of blockers; None if the layout of the server's locks is unknown."""
+    try:
+        layout = locks.learn(target)
+    except InnoscopeError as error:
+        _log.warning("snapshots have no blockers", extra={"pid": target.pid, "reason": error.in_one_line})
+        return None
+    missing = [why for part, why in layout.why.items() if part in ("sessions", "metadata", "rows")]
+    if missing or layout.sessions is None:
+        reason = missing[0] if missing else "not in the catalog"
+        _log.warning("not all blockers are available", extra={"pid": target.pid, "reason": reason})
+    return Blockers(ProcessMemory(target.pid), layout) if layout.sessions else None
 
 
 class StatementSource:
@@ -46,11 +63,12 @@ class StatementSource:
         *,
         learn: Callable[[Target], StatementLayout] = learn,
         open_reader: Callable[[StatementLayout, Target], CommandReader | None] = StatementLayout.open_reader,
+        open_blockers: Callable[[Target], BlockerFinder | None] = open_blockers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
         self._engine = engine
-        self._learn, self._open_reader = learn, open_reader
+        self._learn, self._open_reader, self._open_blockers = learn, open_reader, open_blockers
         self._clock = clock
         self._workers = workers
         self._attribution: Attribution | None = None
@@ -96,7 +114,8 @@ class StatementSource:
             if reader is None:
                 self._fail(layout.source)
             else:
-                self._attribution = Attribution(self._target, self._engine, 0, layout, reader)
+                blockers = self._open_blockers(self._target)
+                self._attribution = Attribution(self._target, self._engine, 0, layout, reader, blockers)
                 self._reason = ""
                 _log.info("statements are read from memory, by %s", layout.source, extra=self._extra)
         except BaseException as error:  # includes panics of the Rust core

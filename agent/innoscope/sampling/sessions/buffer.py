@@ -83,8 +83,11 @@ class SampleBuffer:
         shapes: dict[Shape, int] = {}
         columns = array("I"), array("I"), array("q"), array("q")
         size = 0
+        threads = list(threads)
+        queries = {thread.query.connection_id: thread.query for _, _, thread in threads if thread.query}
         for kind, stack, thread in threads:
-            shape, cost = self._shape(kind, stack, thread)
+            blocker = thread.blocked.connection if thread.blocked else None
+            shape, cost = self._shape(kind, stack, thread, queries.get(blocker) if blocker else None)
             size += _ROW
             if shape not in shapes:
                 if size + cost > REPLY_BYTES:
@@ -92,8 +95,7 @@ class SampleBuffer:
                 else:
                     size += cost
             values = shapes.setdefault(shape, len(shapes)), thread.ns_tid
-            connection = thread.query.connection_id if thread.query else _NONE
-            ids = connection if 0 < connection <= _MAX_ID else _NONE, _NONE
+            ids = _id(thread.query.connection_id if thread.query else None), _id(blocker)
             for column, value in zip(columns, (*values, *ids), strict=True):
                 column.append(value)
         with self._lock:
@@ -130,8 +132,8 @@ class SampleBuffer:
         # An entry from the future was added before the clock was set back. It expires as well.
         return self._samples > self._most or abs(now_us - self._entries[0].at) > self._span_us
 
-    def _shape(self, kind: str, stack: Stack, thread: Thread) -> tuple[Shape, int]:
-        """Return the shape of a thread, and its estimated size as JSON."""
+    def _shape(self, kind: str, stack: Stack, thread: Thread, blocker: Query | None) -> tuple[Shape, int]:
+        """Return the shape of a thread, and its estimated size as JSON. ``blocker`` blocks the thread."""
         query = thread.query
         shape = Shape(
             kind,
@@ -140,8 +142,8 @@ class SampleBuffer:
             self._digest(query) if query else None,
             _cut(query.command) if query else None,
             thread.wait,
-            self._latch(stack.labels) if stack.wait in LATCH_WAITS else None,
-            None,
+            self._object(stack, thread),
+            self._digest(blocker) if blocker else None,
             query.trust if query else None,
             thread.trust.value,
             stack.labels,
@@ -154,6 +156,12 @@ class SampleBuffer:
             characters += len(self._digests.get(shape.digest or "", ""))
             known = self._shapes[shape] = shape, _CHARACTER * characters + _ROW * len(shape.stack)
         return known
+
+    def _object(self, stack: Stack, thread: Thread) -> str | None:
+        """Return the name of the lock or latch that a thread waits for."""
+        if thread.blocked is not None:
+            return _cut(thread.blocked.object)
+        return self._latch(stack.labels) if stack.wait in LATCH_WAITS else None
 
     def _latch(self, functions: tuple[str, ...]) -> str | None:
         """Return the name of the latch that a thread with this stack waits for."""
@@ -181,6 +189,10 @@ def is_busy(thread: Thread) -> bool:
 def _plain(kind: str, thread: Thread) -> Shape:
     """Return the shape of a thread without names that the server chooses."""
     return Shape(kind, None, None, None, None, thread.wait, None, None, None, thread.trust.value, ())
+
+
+def _id(connection: int | None) -> int:
+    return connection if connection is not None and 0 < connection <= _MAX_ID else _NONE
 
 
 def _cut(text: str | None) -> str | None:

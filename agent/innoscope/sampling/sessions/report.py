@@ -27,12 +27,16 @@ COLUMNS: Final = {
     name: name
     for name in (
         "wait", "digest", "user", "schema", "command", "object", "stack", "kind", "connection", "server",
-        "tid", "blocker_digest", "statement_trust", "stack_trust",
+        "tid", "blocker_digest", "statement_trust", "stack_trust", "cause", "cause_connection", "cause_state",
     )
 } | {"blocker": "blocker_connection"}  # fmt: skip
 #: Columns whose values may be abbreviated to their first characters.
-_ABBREVIATED: Final = frozenset({"digest", "blocker_digest"})
-_INTEGERS: Final = frozenset({"connection", "blocker", "tid"})
+_ABBREVIATED: Final = frozenset({"digest", "blocker_digest", "cause"})
+_INTEGERS: Final = frozenset({"connection", "blocker", "tid", "cause_connection"})
+#: Columns that are computed from all samples of a snapshot, and how long before the start of a time the
+#: computation needs samples, in seconds (agent/native/src/history/causes.rs).
+_COMPUTED: Final = frozenset({"cause", "cause_connection", "cause_state"})
+_LOOK_BACK_S: Final = 3_600.0
 #: Maximum number of groups. The samples of all others are added up in ``Answer.rest``.
 MAX_GROUPS: Final = 100_000
 #: Maximum address space in bytes while files are read. A page of a forged file can claim a size of 2 GB.
@@ -133,9 +137,10 @@ class History:
             by = ("server", *by)
         answer = Answer(by, observed, notes=failed)
         inner = by if "server" in by else ("server", *by)
+        begin = question.begin - (_LOOK_BACK_S if _is_computed(question) else 0)
         groups, rest, _, broken = _native.history_group(
             "samples",
-            self.files("samples", question.begin, question.end),
+            self.files("samples", begin, question.end),
             span=_span(question),
             by=[COLUMNS[name] for name in inner],
             filters=_filters(question),
@@ -158,11 +163,17 @@ class History:
 
     def explain(self, answer: Answer, question: Question, groups: Sequence[Group]) -> None:
         """Look up the digests and stacks of some groups, and add them to the answer."""
-        digests = _column(answer, groups, "digest") | _column(answer, groups, "blocker_digest")
+        digests = {
+            digest
+            for name in ("digest", "blocker_digest", "cause")
+            for digest in _column(answer, groups, name)
+            if not digest.startswith("(")
+        }
         stacks = _column(answer, groups, "stack")
         if digests:
+            begin = question.begin - (_LOOK_BACK_S if "cause" in answer.by else 0)
             found, broken = _native.history_digests(
-                self.files("digests", question.begin, question.end), sorted(digests)
+                self.files("digests", begin, question.end), sorted(digests)
             )
             answer.texts |= found
             answer.notes |= _notes(broken)
@@ -222,6 +233,10 @@ def _parsed(column: str, value: str) -> str | None:
     return value
 
 
+def _is_computed(question: Question) -> bool:
+    return not _COMPUTED.isdisjoint((*question.by, *(one.column for one in question.where)))
+
+
 def _filters(question: Question) -> list[tuple[str, list[str | None], bool]]:
     filters = [(COLUMNS[one.column], list(one.values), one.column in _ABBREVIATED) for one in question.where]
     if not question.all_threads and not any(one.column == "kind" for one in question.where):
@@ -262,12 +277,15 @@ def _notes(broken: Sequence[tuple[Path, str]]) -> dict[str, None]:
 def document(answer: Answer, groups: Sequence[Group], question: Question) -> Mapping[str, object]:
     """Return the JSON document (docs/json.md)."""
     at_digest = answer.by.index("digest") if "digest" in answer.by else None
+    at_cause = answer.by.index("cause") if "cause" in answer.by else None
     at_stack = answer.by.index("stack") if "stack" in answer.by else None
     rows = []
     for group in groups:
         row: dict[str, object] = dict(zip(answer.by, group.values, strict=True))
         if at_digest is not None:
             row["text"] = answer.texts.get(str(group.values[at_digest]))
+        if at_cause is not None:
+            row["cause_text"] = answer.texts.get(str(group.values[at_cause]))
         if at_stack is not None:
             row["functions"] = answer.stacks.get(str(group.values[at_stack]))
         row["seconds"] = round(group.seconds, 3)

@@ -39,7 +39,7 @@ pub fn stacks(
                     let first = at;
                     while at < repetition.len() && (at == first || repetition[at] > 0) {
                         if definition[at] > 0 {
-                            functions.extend(values.next().map(text));
+                            functions.extend(values.next().map(|name| text(name.data())));
                         }
                         at += 1;
                     }
@@ -70,9 +70,9 @@ pub fn digests(
             let (mut keys, mut texts) = (Texts::new(group, 0)?, Texts::new(group, 1)?);
             while keys.next()? > 0 && texts.next()? == keys.values.len() {
                 for (key, value) in keys.values.iter().zip(&texts.values) {
-                    let key = text(key);
+                    let key = text(key.data());
                     if wanted.contains(&key) {
-                        found.insert(key, text(value));
+                        found.insert(key, text(value.data()));
                     }
                 }
             }

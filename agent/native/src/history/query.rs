@@ -3,20 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use parquet::column::reader::ColumnReader;
-use parquet::data_type::ByteArray;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::file::statistics::Statistics;
 use rustc_hash::FxHashMap;
 
+use crate::history::causes::{self, Causes, Readers};
+use crate::history::values::Codes;
 use crate::history::{Error, Result, file};
 
 /// Rows decoded at a time.
 pub(super) const BATCH: usize = 8_192;
-/// Maximum number of codes of a column: those of NULL and `Value::Other`, and one per distinct value. Further
-/// values become `Value::Other`.
-const MOST_VALUES: usize = 200_000;
 /// Maximum weight of a row in seconds. A larger one, which no sensor writes, counts as zero.
 const LONGEST_S: f64 = 86_400.0;
 /// Maximum bytes of a text in the result.
@@ -102,7 +100,12 @@ pub fn group(
         }
         tests.push(Test { at, filter, known: Vec::new() });
     }
+    let computed: Vec<_> =
+        names.iter().map(|name| causes::COLUMNS.iter().position(|column| column == name)).collect();
     let mut grouping = Grouping {
+        causes: computed.iter().any(Option::is_some).then(Causes::default),
+        computed,
+        pending: Pending::default(),
         question,
         columns: names.iter().map(|_| Codes::default()).collect(),
         names,
@@ -115,6 +118,7 @@ pub fn group(
             failed(path, error);
         }
     }
+    grouping.flush();
     grouping.answer()
 }
 
@@ -135,8 +139,7 @@ pub(super) fn wrong_type() -> Error {
     Error::Damaged("a column has another type".to_owned())
 }
 
-pub(super) fn text(value: &ByteArray) -> String {
-    let raw = value.data();
+pub(super) fn text(raw: &[u8]) -> String {
     String::from_utf8_lossy(&raw[..raw.len().min(MOST_TEXT)]).into_owned()
 }
 
@@ -156,90 +159,6 @@ impl Numbers {
         self.values.clear();
         reader.read_records(BATCH, None, None, &mut self.values)?;
         Ok(self.values.len())
-    }
-}
-
-/// The distinct values of a column in all files. A value's index in `values` is its code.
-struct Codes {
-    ints: FxHashMap<i64, u32>,
-    texts: FxHashMap<Vec<u8>, u32>,
-    values: Vec<Value>,
-}
-
-impl Default for Codes {
-    fn default() -> Self {
-        Self {
-            ints: FxHashMap::default(),
-            texts: FxHashMap::default(),
-            values: vec![Value::Null, Value::Other],
-        }
-    }
-}
-
-impl Codes {
-    const OTHER: u32 = 1;
-
-    fn int(&mut self, value: i64) -> u32 {
-        if let Some(code) = self.ints.get(&value) {
-            return *code;
-        }
-        self.add(Value::Int(value), |codes, code| {
-            codes.ints.insert(value, code);
-        })
-    }
-
-    fn text(&mut self, value: &ByteArray) -> u32 {
-        if let Some(code) = self.texts.get(value.data()) {
-            return *code;
-        }
-        self.add(Value::Text(text(value)), |codes, code| {
-            codes.texts.insert(value.data().to_vec(), code);
-        })
-    }
-
-    fn add(&mut self, value: Value, remember: impl FnOnce(&mut Self, u32)) -> u32 {
-        if self.values.len() >= MOST_VALUES {
-            return Self::OTHER;
-        }
-        let code = self.values.len() as u32;
-        self.values.push(value);
-        remember(self, code);
-        code
-    }
-
-    /// Replace `codes` with those of the next `rows` rows of a column.
-    fn read(&mut self, reader: &mut ColumnReader, rows: usize, codes: &mut Vec<u32>) -> Result<()> {
-        codes.clear();
-        let mut levels = Vec::new();
-        let present: Vec<u32> = match reader {
-            ColumnReader::Int32ColumnReader(one) => {
-                let mut values = Vec::new();
-                one.read_records(rows, Some(&mut levels), None, &mut values)?;
-                values.into_iter().map(|value| self.int(i64::from(value))).collect()
-            }
-            ColumnReader::Int64ColumnReader(one) => {
-                let mut values = Vec::new();
-                one.read_records(rows, Some(&mut levels), None, &mut values)?;
-                values.into_iter().map(|value| self.int(value)).collect()
-            }
-            ColumnReader::ByteArrayColumnReader(one) => {
-                let mut values = Vec::new();
-                one.read_records(rows, Some(&mut levels), None, &mut values)?;
-                values.iter().map(|value| self.text(value)).collect()
-            }
-            _ => return Err(wrong_type()),
-        };
-        if levels.is_empty() {
-            *codes = present;
-        } else {
-            let mut present = present.into_iter();
-            codes.extend(levels.iter().map(|level| if *level > 0 { present.next().unwrap_or(0) } else { 0 }));
-        }
-        if codes.len() == rows {
-            Ok(())
-        } else {
-            Err(Error::Damaged("columns of different lengths".to_owned()))
-        }
     }
 }
 
@@ -270,7 +189,19 @@ impl Filter {
     }
 }
 
+/// The rows of a snapshot whose causes are not known yet, and the numbers of their values, row by row.
+#[derive(Default)]
+struct Pending {
+    rows: Vec<causes::Row>,
+    codes: Vec<u32>,
+}
+
 struct Grouping<'a> {
+    /// Set if one of the columns is computed: then rows are counted snapshot by snapshot.
+    causes: Option<Causes>,
+    /// For each column, its position among those that `Causes` computes.
+    computed: Vec<Option<usize>>,
+    pending: Pending,
     question: &'a Question,
     names: Vec<&'a str>,
     columns: Vec<Codes>,
@@ -286,15 +217,22 @@ impl Grouping<'_> {
 
     fn row_group(&mut self, group: &dyn RowGroupReader) -> Result<()> {
         let metadata = group.metadata();
-        if !overlaps(metadata, self.question.span) {
+        let (first, end) = self.question.span;
+        let back = if self.causes.is_some() { causes::LOOK_BACK_US } else { 0 };
+        if !overlaps(metadata, (first.saturating_sub(back), end)) {
             return Ok(());
         }
         let unknown = || Error::Damaged("a column is missing".to_owned());
         let mut readers = Vec::new();
-        for name in &self.names {
-            let at = metadata.columns().iter().position(|column| column.column_path().string() == *name);
-            readers.push(group.get_column_reader(at.ok_or_else(unknown)?)?);
+        for (name, computed) in self.names.iter().zip(&self.computed) {
+            if computed.is_none() {
+                let at = metadata.columns().iter().position(|column| column.column_path().string() == *name);
+                readers.push(Some(group.get_column_reader(at.ok_or_else(unknown)?)?));
+            } else {
+                readers.push(None);
+            }
         }
+        let mut of_causes = self.causes.as_ref().map(|_| Readers::new(group)).transpose()?;
         let mut times = Numbers::new(group, 0)?;
         let ColumnReader::DoubleColumnReader(mut weights) = group.get_column_reader(1)? else {
             return Err(wrong_type());
@@ -308,31 +246,70 @@ impl Grouping<'_> {
                 return Err(Error::Damaged("columns of different lengths".to_owned()));
             }
             for ((reader, column), codes) in readers.iter_mut().zip(&mut self.columns).zip(&mut codes) {
-                column.read(reader, rows, codes)?;
+                match reader {
+                    Some(reader) => column.read(reader, rows, codes)?,
+                    None => *codes = vec![0; rows],
+                }
             }
-            self.batch(&times.values, &seconds, &codes);
+            let weights: Vec<f64> = seconds.into_iter().map(checked).collect();
+            let mut key = vec![0; codes.len()];
+            if let (Some(causes), Some(readers)) = (&mut self.causes, &mut of_causes) {
+                let found = causes.read(readers, &times.values, &weights)?;
+                for (row, one) in found.into_iter().enumerate() {
+                    self.add_pending(one, codes.iter().map(|codes| codes[row]));
+                }
+                continue;
+            }
+            for (row, (at, weight)) in times.values.iter().zip(weights).enumerate() {
+                for (value, codes) in key.iter_mut().zip(&codes) {
+                    *value = codes[row];
+                }
+                self.row(*at, weight, &key);
+            }
         }
         Ok(())
     }
 
-    fn batch(&mut self, times: &[i64], seconds: &[f64], codes: &[Vec<u32>]) {
-        let mut key = vec![0; self.question.by.len()];
-        for (row, (at, weight)) in times.iter().zip(seconds).enumerate() {
-            if *at < self.question.span.0 || *at >= self.question.span.1 {
-                continue;
-            }
-            let columns = &self.columns;
-            if !self.tests.iter_mut().all(|test| test.accepts(codes[test.at][row], &columns[test.at])) {
-                continue;
-            }
-            let weight = if (0.0..=LONGEST_S).contains(weight) { *weight } else { 0.0 };
-            for (value, column) in key.iter_mut().zip(codes) {
-                *value = column[row];
-            }
-            self.count(&key, weight);
-            let (first, last) = self.answer.seen.unwrap_or((*at, *at));
-            self.answer.seen = Some((first.min(*at), last.max(*at)));
+    /// Keep a row until all rows of its snapshot have been read.
+    fn add_pending(&mut self, row: causes::Row, codes: impl Iterator<Item = u32>) {
+        let is_next = self.pending.rows.last().is_some_and(|last| !Causes::is_same_snapshot(last, &row));
+        if is_next || self.pending.rows.len() >= causes::MOST_ROWS {
+            self.flush();
         }
+        self.pending.rows.push(row);
+        self.pending.codes.extend(codes);
+    }
+
+    /// Compute the causes of the pending rows, and count the rows.
+    fn flush(&mut self) {
+        let Some(mut causes) = self.causes.take() else { return };
+        let Pending { rows, mut codes } = std::mem::take(&mut self.pending);
+        let width = self.names.len();
+        causes.each(&rows, |place, values| {
+            let key = &mut codes[place * width..][..width];
+            for ((code, computed), column) in key.iter_mut().zip(&self.computed).zip(&mut self.columns) {
+                if let Some(at) = computed {
+                    *code = column.code(&values[*at]);
+                }
+            }
+            let row = &rows[place];
+            self.row(row.at, row.weight, key);
+        });
+        self.causes = Some(causes);
+    }
+
+    /// Count a row if it is in the time span and matches the filters. `codes` has the values of all columns.
+    fn row(&mut self, at: i64, weight: f64, codes: &[u32]) {
+        if at < self.question.span.0 || at >= self.question.span.1 {
+            return;
+        }
+        let columns = &self.columns;
+        if !self.tests.iter_mut().all(|test| test.accepts(codes[test.at], &columns[test.at])) {
+            return;
+        }
+        self.count(&codes[..self.question.by.len()], weight);
+        let (first, last) = self.answer.seen.unwrap_or((at, at));
+        self.answer.seen = Some((first.min(at), last.max(at)));
     }
 
     fn count(&mut self, key: &[u32], weight: f64) {
@@ -353,6 +330,11 @@ impl Grouping<'_> {
         self.answer.groups.sort_by(|a, b| b.1.weight.total_cmp(&a.1.weight));
         self.answer
     }
+}
+
+/// Return a weight, or 0 if it is invalid.
+fn checked(weight: f64) -> f64 {
+    if (0.0..=LONGEST_S).contains(&weight) { weight } else { 0.0 }
 }
 
 /// Return whether a row group may contain rows within the span; true if it has no statistics.

@@ -25,6 +25,8 @@ const MAX_COMMANDS: usize = 1_000;
 const MAX_OTHERS: usize = 2_000;
 /// Number of scans after which the threads of all connections have been read again.
 const TURNS: usize = 64;
+/// Number of connections that are enough to find the offset of the thread's id.
+const FEW: usize = 8;
 /// Maximum distance in bytes between two members that are read together.
 const SPAN: u64 = 128;
 /// Maximum bytes of a text.
@@ -152,6 +154,8 @@ pub struct Reader {
     /// The connections whose commands are read next.
     chosen: Vec<Served>,
     scans: usize,
+    /// The offset of the thread's id in the C library's descriptor, once it has been found.
+    tid_at: Option<usize>,
     digests: Digests,
 }
 
@@ -165,12 +169,14 @@ impl Reader {
             served: FxHashMap::default(),
             chosen: Vec::new(),
             scans: 0,
+            tid_at: None,
             digests: Digests::new(context, max_chars),
         }
     }
 
     /// List all connections, and read the threads of those that execute a command (at most 1,000), that are
-    /// new, or whose turn it is: another connection may have reused the THD of one that has ended.
+    /// new, or whose turn it is: another connection may have reused the THD of one that has ended. As long as
+    /// the offset of the thread's id is unknown, a few others are read, too.
     ///
     /// Errors: `Gone`, `Rights`.
     pub fn scan(&mut self) -> Result<Scan> {
@@ -181,18 +187,18 @@ impl Reader {
         for (place, (thd, number)) in thds.iter().zip(numbers).enumerate() {
             if !WITHOUT.contains(&number) && read.len() < MAX_COMMANDS {
                 read.push(*thd);
-            } else if !self.served.contains_key(thd) || (place + self.scans).is_multiple_of(TURNS) {
+            } else if !self.served.contains_key(thd)
+                || (place + self.scans).is_multiple_of(TURNS)
+                || (self.tid_at.is_none() && others.len() < FEW)
+            {
                 others.push(*thd);
             }
         }
         let busy = read.len();
         read.extend(others.into_iter().take(MAX_OTHERS));
         let handles = self.numbers(&read, self.layout.thread)?;
-        let served: Vec<_> = read
-            .into_iter()
-            .zip(handles)
-            .map(|(thd, handle)| Served { thd, handle, tid: handle as u32 })
-            .collect();
+        let one = |(thd, handle)| Served { thd, handle, tid: handle as u32 };
+        let served: Vec<_> = read.into_iter().zip(handles).map(one).collect();
         let descriptors =
             if self.layout.thread.size == HANDLE_BYTES { Some(self.descriptors(&served)?) } else { None };
         Ok(Scan { thds, busy, served, descriptors })
@@ -217,8 +223,9 @@ impl Reader {
     /// A thread that seems to execute several commands is omitted.
     pub fn choose_busy(&mut self, mut scan: Scan, known: impl Fn(u32) -> bool) -> Vec<u32> {
         if let Some(descriptors) = &scan.descriptors {
-            for (one, tid) in scan.served.iter_mut().zip(thread_ids(descriptors, known)) {
-                one.tid = tid;
+            self.tid_at = offset_of_id(descriptors, known).or(self.tid_at);
+            for (one, bytes) in scan.served.iter_mut().zip(descriptors) {
+                one.tid = self.tid_at.map_or(0, |at| id_at(bytes, at));
             }
         }
         let mut before = std::mem::take(&mut self.served);
@@ -377,21 +384,19 @@ fn only_of_their_thread<T>(entries: Vec<T>, tid: impl Fn(&T) -> u32) -> Vec<T> {
     entries.into_iter().filter(|entry| tid(entry) != 0 && times[&tid(entry)] == 1).collect()
 }
 
-/// Return the ids in the descriptors of threads; 0 for each unknown id. The offset of the id is the first at
-/// which most ids are `known`: new threads may not be known yet.
-fn thread_ids(descriptors: &[Vec<u8>], known: impl Fn(u32) -> bool) -> Vec<u32> {
-    let ids_at = |at: usize| {
-        descriptors.iter().map(move |bytes| bytes.get(at..at + 4).map_or(0, |id| number(id) as u32))
-    };
+/// Return the offset of a thread's id in its descriptor: the first at which most ids are `known`. New threads may
+/// not be known yet.
+fn offset_of_id(descriptors: &[Vec<u8>], known: impl Fn(u32) -> bool) -> Option<usize> {
     let layout = &NATIVE.descriptor;
     let mut offsets: Vec<usize> = layout.tids.clone().step_by(4).collect();
     offsets.sort_by_key(|at| at.abs_diff(layout.tid));
     let usable = descriptors.iter().filter(|bytes| !bytes.is_empty()).count();
-    for at in offsets {
-        let distinct: FxHashSet<u32> = ids_at(at).filter(|id| *id != 0).collect();
-        if 2 * distinct.into_iter().filter(|id| known(*id)).count() > usable {
-            return ids_at(at).collect();
-        }
-    }
-    vec![0; descriptors.len()]
+    offsets.into_iter().find(|at| {
+        let distinct: FxHashSet<u32> = descriptors.iter().map(|bytes| id_at(bytes, *at)).collect();
+        2 * distinct.into_iter().filter(|id| *id != 0 && known(*id)).count() > usable
+    })
+}
+
+fn id_at(descriptor: &[u8], at: usize) -> u32 {
+    descriptor.get(at..at + 4).map_or(0, |id| number(id) as u32)
 }

@@ -145,8 +145,9 @@ fn offset_of_the_thread_id_is_found() {
         server.add(10 * number, number.into(), QUERY, "SELECT 1");
     }
     let mut reader = server.reader();
-    assert_eq!(find(&mut reader, |tid| (70..=90).contains(&tid)), [70, 80, 90]);
     assert_eq!(find(&mut reader, |_| false), [0; 0]);
+    assert_eq!(find(&mut reader, |tid| (70..=90).contains(&tid)), [70, 80, 90]);
+    assert_eq!(find(&mut reader, |_| false), [70, 80, 90], "it is remembered: all threads may be new");
 }
 
 #[test]

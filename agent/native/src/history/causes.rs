@@ -1,0 +1,237 @@
+//! Find the cause of each sample: the sample's own statement, or, if the thread waits for a lock, the root of
+//! the chain of connections that block each other in the same snapshot.
+
+use parquet::column::reader::ColumnReader;
+use parquet::file::reader::RowGroupReader;
+use rustc_hash::FxHashMap;
+
+use crate::history::query::{Value, wrong_type};
+use crate::history::values::Codes;
+use crate::history::{Error, Result};
+
+/// The columns that this module computes: the statement, the connection, and one of the states below.
+pub const COLUMNS: [&str; 3] = ["cause", "cause_connection", "cause_state"];
+/// How long before the time asked for rows are read, and how long the last statement of a connection is
+/// remembered, in microseconds.
+pub const LOOK_BACK_US: i64 = 3_600_000_000;
+/// Maximum connections whose last statement is remembered.
+const MOST_CONNECTIONS: usize = 100_000;
+/// Maximum rows of a snapshot that are considered together.
+pub const MOST_ROWS: usize = 65_536;
+/// Wait classes of threads that are blocked by a connection, even if it is unknown by which one.
+const LOCKS: [&str; 3] = ["row_lock", "metadata_lock", "user_lock"];
+/// Stand for a statement in `cause`.
+const CYCLE: &str = "(cycle)";
+const UNKNOWN: &str = "(unknown blocker)";
+const IDLE: &str = "(idle transaction)";
+
+/// What `Causes` has to know of a row.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Unix time in microseconds.
+    pub at: i64,
+    /// Seconds.
+    pub weight: f64,
+    server: u32,
+    connection: Option<i64>,
+    blocker: Option<i64>,
+    digest: u32,
+    waits: bool,
+}
+
+/// The cause of a row. A digest is a number of `Causes::digests`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The thread is not blocked.
+    Itself { connection: Option<i64>, digest: u32 },
+    /// The connection at the end of the chain executes a statement.
+    Executing { connection: i64, digest: u32 },
+    /// It executes none; `digest` is its last one.
+    Idle { connection: i64, digest: Option<u32> },
+    /// The chain leads back into itself.
+    Cycle,
+    /// A thread of the chain waits for a lock whose holder is not known.
+    Unknown,
+}
+
+/// Computes the causes of rows that are added in the order of the files.
+#[derive(Default)]
+pub struct Causes {
+    servers: Codes,
+    digests: Codes,
+    waits: Codes,
+    /// The last statement of each connection of a server, and its time.
+    last: FxHashMap<(u32, i64), (u32, i64)>,
+}
+
+/// The readers of a row group's columns that `Causes` needs.
+pub struct Readers {
+    server: ColumnReader,
+    digest: ColumnReader,
+    wait: ColumnReader,
+    connection: ColumnReader,
+    blocker: ColumnReader,
+}
+
+impl Readers {
+    /// Open the columns of a row group of `samples`.
+    pub fn new(group: &dyn RowGroupReader) -> Result<Self> {
+        let column = |name: &str| {
+            let columns = group.metadata().columns();
+            let at = columns.iter().position(|column| column.column_path().string() == name);
+            let at = at.ok_or_else(|| Error::Damaged("a column is missing".to_owned()))?;
+            Ok::<_, Error>(group.get_column_reader(at)?)
+        };
+        Ok(Self {
+            server: column("server")?,
+            digest: column("digest")?,
+            wait: column("wait")?,
+            connection: column("connection")?,
+            blocker: column("blocker_connection")?,
+        })
+    }
+}
+
+impl Causes {
+    /// Read the next rows of a row group, of which the times and weights are known.
+    pub fn read(&mut self, readers: &mut Readers, times: &[i64], weights: &[f64]) -> Result<Vec<Row>> {
+        let rows = times.len();
+        let (mut servers, mut digests, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+        self.servers.read(&mut readers.server, rows, &mut servers)?;
+        self.digests.read(&mut readers.digest, rows, &mut digests)?;
+        self.waits.read(&mut readers.wait, rows, &mut waits)?;
+        let connections = optional(&mut readers.connection, rows)?;
+        let blockers = optional(&mut readers.blocker, rows)?;
+        let is_lock: Vec<bool> = self
+            .waits
+            .values
+            .iter()
+            .map(|value| matches!(value, Value::Text(text) if LOCKS.contains(&text.as_str())))
+            .collect();
+        let row = |at: usize| Row {
+            at: times[at],
+            weight: weights[at],
+            server: servers[at],
+            connection: connections[at],
+            blocker: blockers[at],
+            digest: digests[at],
+            waits: is_lock[waits[at] as usize],
+        };
+        Ok((0..rows).map(row).collect())
+    }
+
+    /// Return whether two rows are of the same snapshot.
+    pub fn is_same_snapshot(one: &Row, other: &Row) -> bool {
+        (one.at, one.server) == (other.at, other.server)
+    }
+
+    /// Write the numbers of the values of the computed columns of each row of a snapshot. `each` gets the row's
+    /// position, and the values of `COLUMNS`.
+    pub fn each(&mut self, rows: &[Row], mut each: impl FnMut(usize, [Value; 3])) {
+        let causes = self.of_snapshot(rows);
+        for (at, cause) in causes.into_iter().enumerate() {
+            each(at, self.values(cause));
+        }
+    }
+
+    fn of_snapshot(&mut self, rows: &[Row]) -> Vec<Cause> {
+        let by_connection: FxHashMap<i64, &Row> =
+            rows.iter().filter_map(|row| Some((row.connection?, row))).collect();
+        let mut known: FxHashMap<i64, Cause> = FxHashMap::default();
+        let causes = rows
+            .iter()
+            .map(|row| match row.blocker {
+                Some(blocker) => self.root(row, blocker, &by_connection, &mut known),
+                None if row.waits => Cause::Unknown,
+                None => Cause::Itself { connection: row.connection, digest: row.digest },
+            })
+            .collect();
+        for row in rows {
+            if let (Some(connection), true) = (row.connection, row.digest > 0) {
+                self.remember((row.server, connection), row.digest, row.at);
+            }
+        }
+        causes
+    }
+
+    /// Follow the chain of blockers from a row, and remember the root for each connection on the way.
+    fn root(
+        &mut self,
+        row: &Row,
+        blocker: i64,
+        rows: &FxHashMap<i64, &Row>,
+        known: &mut FxHashMap<i64, Cause>,
+    ) -> Cause {
+        let mut path = Vec::new();
+        let mut connection = blocker;
+        let cause = loop {
+            if let Some(cause) = known.get(&connection) {
+                break *cause;
+            }
+            // While the chain is followed, its connections are marked. A mark that is met again is a cycle.
+            known.insert(connection, Cause::Cycle);
+            path.push(connection);
+            match rows.get(&connection) {
+                None => break self.idle((row.server, connection), row.at),
+                Some(next) => match next.blocker {
+                    Some(blocker) => connection = blocker,
+                    None if next.waits => break Cause::Unknown,
+                    None => break Cause::Executing { connection, digest: next.digest },
+                },
+            }
+        };
+        known.extend(path.into_iter().map(|connection| (connection, cause)));
+        cause
+    }
+
+    /// Return the last statement of a connection that executes none. It is remembered while others wait.
+    fn idle(&mut self, key: (u32, i64), at: i64) -> Cause {
+        let last = self.last.get_mut(&key).filter(|last| at.saturating_sub(last.1) <= LOOK_BACK_US);
+        let digest = last.map(|last| {
+            last.1 = at;
+            last.0
+        });
+        Cause::Idle { connection: key.1, digest }
+    }
+
+    fn remember(&mut self, key: (u32, i64), digest: u32, at: i64) {
+        if self.last.len() >= MOST_CONNECTIONS && !self.last.contains_key(&key) {
+            self.last.retain(|_, last| at.saturating_sub(last.1) <= LOOK_BACK_US);
+            if self.last.len() >= MOST_CONNECTIONS {
+                self.last.clear();
+            }
+        }
+        self.last.insert(key, (digest, at));
+    }
+
+    fn values(&self, cause: Cause) -> [Value; 3] {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let digest = |number: u32| self.digests.values[number as usize].clone();
+        let id = |connection: Option<i64>| connection.map_or(Value::Null, Value::Int);
+        match cause {
+            Cause::Itself { connection, digest: number } => [digest(number), id(connection), text("itself")],
+            Cause::Executing { connection, digest: number } => {
+                [digest(number), id(Some(connection)), text("executing")]
+            }
+            Cause::Idle { connection, digest: number } => {
+                [number.map_or_else(|| text(IDLE), digest), id(Some(connection)), text("idle")]
+            }
+            Cause::Cycle => [text(CYCLE), Value::Null, text("cycle")],
+            Cause::Unknown => [text(UNKNOWN), Value::Null, text("unknown")],
+        }
+    }
+}
+
+/// Read a column of numbers that may be NULL.
+fn optional(reader: &mut ColumnReader, rows: usize) -> Result<Vec<Option<i64>>> {
+    let ColumnReader::Int64ColumnReader(reader) = reader else { return Err(wrong_type()) };
+    let (mut values, mut levels) = (Vec::new(), Vec::new());
+    reader.read_records(rows, Some(&mut levels), None, &mut values)?;
+    let mut values = values.into_iter();
+    let found: Vec<_> = levels.iter().map(|level| (*level > 0).then(|| values.next()).flatten()).collect();
+    if found.len() == rows {
+        Ok(found)
+    } else {
+        Err(Error::Damaged("columns of different lengths".to_owned()))
+    }
+}
