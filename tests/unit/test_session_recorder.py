@@ -70,7 +70,8 @@ def test_sample_has_the_blocker_with_its_statement_and_the_lock() -> None:
     frames = tuple(Frame(name, "mysqld", 0) for name in ("lock_wait", "do_command"))
     threads = []
     for tid, blocker in ((10, 20), (20, 99), (30, None)):
-        query = replace(QUERY, connection_id=tid, digest_text=f"SELECT {tid}")
+        text = f"SELECT {tid}"
+        query = replace(QUERY, connection_id=tid, digest_text=text, digest_id=digest_id(text))
         thread = replace(busy(tid, query=query)[2], blocked=Blocked(blocker, "index shop.t.PRIMARY"))
         threads.append(("connection", Stack.of("row_lock", Trust.EXACT, frames), thread))
     samples = SampleBuffer()

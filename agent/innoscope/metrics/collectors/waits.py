@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from innoscope.common.errors import KernelUnable, NoRights
 from innoscope.common.samples import Sample
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from innoscope._native import ThreadKind
     from innoscope.common.workers import Workers
-    from innoscope.sampling.model import Frame, Snapshot, Thread
+    from innoscope.sampling.model import Snapshot, Thread
     from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
 
@@ -40,8 +40,9 @@ _LONGEST_GAP: Final = 5
 _STALE_S: Final = 5.0
 #: Seconds until the next snapshot after a failure.
 _RETRY_S: Final = 5.0
-#: Maximum number of cached stacks. A larger cache is cleared, so that memory use stays bounded.
-_SEEN_KEPT: Final = 2_000
+#: Number of cached stacks, besides twice those of the last snapshot. In a larger cache, only those of the
+#: last snapshot remain: threads that run have new stacks all day.
+_SPARE_STACKS: Final = 500
 _CLOSE_S: Final = 0.3
 #: The label ``kind`` of the metric ``threads``, by kind of thread. All other kinds get ``background``.
 _KIND_LABEL: Final = {CLIENT: "client", APPLIER: "applier"}
@@ -72,6 +73,10 @@ class _Seen(NamedTuple):
 
     stack: Stack
     kind: ThreadKind
+
+
+#: The id() of a stack's frames, the wait class, the trust level and the thread's name.
+_SeenKey: TypeAlias = tuple[int, str, Trust, str]
 
 
 def open_engine(target: Target) -> Engine:
@@ -125,7 +130,7 @@ class WaitsCollector:
         self._source: SnapshotSource | None = None
         self._tally = _Tally()
         self._kinds: dict[int, str] = {}
-        self._seen: dict[tuple[int, str, Trust, str], _Seen] = {}
+        self._seen: dict[_SeenKey, _Seen] = {}
         self._lock = threading.Lock()
         self._failure: tuple[str, str] | None = None  # (reason, message)
         self._ended = False
@@ -246,15 +251,20 @@ class WaitsCollector:
         kinds = {}
         groups: dict[tuple[str, int], list[int]] = {}
         busy: list[tuple[str, Stack, Thread]] = []
+        used: dict[_SeenKey, _Seen] = {}
         before = self._kinds
         # ``tid`` is the thread id on the host, ``ns_tid`` is the one in the server's pid namespace. /proc
         # shows ``ns_tid`` if we share a pid namespace with the server.
         as_seen = any(thread.tid == self._target.pid for thread in snapshot.threads)
         for thread in snapshot.threads:
             frames = thread.frames
-            seen = self._seen.get((id(frames), thread.wait, thread.trust, thread.comm))
+            # The id stays valid, because the cached stack references the frames.
+            key = id(frames), thread.wait, thread.trust, thread.comm
+            seen = self._seen.get(key)
             if seen is None:
-                seen = self._see(thread.wait, thread.trust, frames, thread.comm)
+                stack = Stack.of(thread.wait, thread.trust, frames)
+                seen = self._seen[key] = _Seen(stack, default_kinds().of(frames, thread.comm))
+            used[key] = seen
             stack = seen.stack
             counts[id(stack)] += 1
             met[id(stack)] = stack
@@ -263,6 +273,8 @@ class WaitsCollector:
             groups.setdefault((name, id(stack)), []).append(thread.ns_tid)
             if is_busy(thread):
                 busy.append((name, stack, thread))
+        if len(self._seen) > 2 * len(used) + _SPARE_STACKS:
+            self._seen = used
         self._kinds = kinds
         if self._on_kinds is not None:
             self._on_kinds()
@@ -284,17 +296,6 @@ class WaitsCollector:
 
         if self._on_threads is not None and weight > 0:  # the first snapshot stands for no time
             self._on_threads(snapshot.taken_at, weight, busy)
-
-    def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
-        """Add an entry to the cache and return it.
-
-        Its key contains the id() of the frames, which stays valid because the cached stack references them.
-        """
-        if len(self._seen) >= _SEEN_KEPT:
-            self._seen.clear()
-        seen = _Seen(Stack.of(wait, trust, frames), default_kinds().of(frames, comm))
-        self._seen[id(frames), wait, trust, comm] = seen
-        return seen
 
 
 class _Tally:

@@ -75,6 +75,6 @@ pub const FRAMES: usize = 1024;
 /// 600,000.
 pub const STEPS: u64 = 5_000_000;
 /// Maximum number of cached unwind rules, one per address, of 480 bytes each; this many fit into a hash table of
-/// 2,048 slots. Samples of running threads add new addresses for days (a busy server has more than 10,000), so a
+/// 1,024 slots. Samples of running threads add new addresses for days (a busy server has more than 10,000), so a
 /// larger cache would keep growing for days.
-pub const RULES: usize = 1_750;
+pub const RULES: usize = 850;
