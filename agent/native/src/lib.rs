@@ -63,6 +63,8 @@ mod python_probing;
 mod python_samples;
 #[cfg(feature = "python")]
 mod python_statements;
+#[cfg(feature = "python")]
+mod python_waits;
 pub mod references;
 pub mod samples;
 pub mod snapshot;

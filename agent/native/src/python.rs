@@ -282,5 +282,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     crate::python_packs::register(module)?;
     crate::python_probing::register(module)?;
     crate::python_samples::register(module)?;
-    crate::python_statements::register(module)
+    crate::python_statements::register(module)?;
+    crate::python_waits::register(module)
 }
