@@ -18,6 +18,7 @@ from receiver import Receiver
 from safety.agenting import Running
 from safety.sensing import Sensing
 from servers import Server
+from webhook import Webhook
 from workloads import Cpu, Fsync, RowLock, TableScan, UpdateStorm
 from workloads.clients import Clients, repeating
 
@@ -91,9 +92,9 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
         families = [word for name in default_catalog().families for word in ("--family", name)]
         # The budget is all CPUs: if probes exceeded a smaller one, they would be detached for a minute.
         sensing = stack.enter_context(Sensing(*families, "--budget", 1, only=[busy, other]))
-        receiver = stack.enter_context(Receiver())
+        receiver, webhook = stack.enter_context(Receiver()), stack.enter_context(Webhook())
         places = (
-            f"[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",
+            f"[notify]\nurl = '{webhook.url}'\n[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",
             f"[[server]]\nname = '{OTHER_NAME}'\nsocket = '{other.folder.inside}/s.sock'\n",
             f"[[server]]\nname = '{DOWN_NAME}'\nhost = '127.0.0.2'\nport = 1\n",
             _watch(folder / "incidents"),

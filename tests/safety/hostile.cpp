@@ -92,7 +92,7 @@ struct Connection {
         std::string packet{static_cast<char>(body.size()), static_cast<char>(body.size() >> 8),
             static_cast<char>(body.size() >> 16), static_cast<char>(sequence++)};
         packet += body;
-        (void)!write(fd, packet.data(), packet.size());
+        ::send(fd, packet.data(), packet.size(), MSG_NOSIGNAL); // the client may have left
     }
 };
 
