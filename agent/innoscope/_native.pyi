@@ -309,10 +309,10 @@ class StatementReader:
         arrays: int | None = None,
     ) -> None: ...
     def find(self, known: Container[int]) -> list[int]:
-        """Find the connections that execute a command, at most 1,000; return the ids of their threads.
+        """Find up to 1,000 connections that are executing a command; return their thread ids.
 
-        ``known`` contains the ids of the server's threads. A thread that seems to execute several commands is
-        omitted.
+        ``known`` contains the ids of the server's threads. A thread that seems to be executing several
+        commands is omitted.
         """
 
     def choose(self, tids: Sequence[int]) -> None:
@@ -712,7 +712,7 @@ def detach_all(probes: Sequence[Uprobe]) -> None:
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
     """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) ``calls`` times. Return the median duration in ns.
 
-    The caches are cold at each call.
+    The caches are cold on each call.
     """
 
 @final

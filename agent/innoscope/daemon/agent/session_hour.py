@@ -33,7 +33,7 @@ _STEP_BYTES: Final = 500
 _TEXT_BYTES: Final = 250
 _ROW_BYTES: Final = 22
 _US: Final = 1e6
-#: Stand for a thread without a known statement, and for statements that are too rare to be listed.
+#: Placeholder ids: UNKNOWN for a thread whose statement is not known, OTHERS for statements too rare to list.
 UNKNOWN: Final = 0
 OTHERS: Final = 1
 #: Stands for stacks that are too rare to be listed.

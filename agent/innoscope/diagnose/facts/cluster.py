@@ -43,8 +43,8 @@ def _own_pauses_ratio(evidence: Evidence) -> float:
     """Return the share of the cluster's pauses that this node requested.
 
     A node counts the requests that it receives from all nodes, including its own. If one pause lasts for the
-    whole observation, no request is counted. The node whose receive queue is never empty then requested the
-    pause.
+    whole observation, no request is counted. In that case, the node whose receive queue is never empty
+    requested the pause.
     """
     received, sent = _grown(evidence, _RECEIVED), _grown(evidence, _SENT)
     if received:

@@ -133,7 +133,10 @@ class SampleBuffer:
         return self._samples > self._most or abs(now_us - self._entries[0].at) > self._span_us
 
     def _shape(self, kind: str, stack: Stack, thread: Thread, blocker: Query | None) -> tuple[Shape, int]:
-        """Return the shape of a thread, and its estimated size as JSON. ``blocker`` blocks the thread."""
+        """Return a thread's shape, and the shape's estimated size in JSON.
+
+        ``blocker`` is the query that blocks the thread.
+        """
         query = thread.query
         shape = Shape(
             kind,

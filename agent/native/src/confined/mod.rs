@@ -28,7 +28,7 @@ use crate::symbols::ElfFile;
 pub use child::serve;
 pub use jail::become_program;
 
-/// The descriptor numbers at which the child receives its files.
+/// The numbers of the file descriptors that the child inherits.
 const FILE: RawFd = 3;
 const SHARED: RawFd = 4;
 /// Maximum total size of the requests to one child, in bytes.

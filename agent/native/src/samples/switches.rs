@@ -33,11 +33,11 @@ pub enum Event {
 /// An event of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timed {
-    /// The time, ns of CLOCK_MONOTONIC.
+    /// The time of the event, in ns of CLOCK_MONOTONIC.
     pub at: u64,
     /// The thread id.
     pub tid: u32,
-    /// What happened.
+    /// The kind of event.
     pub event: Event,
 }
 
