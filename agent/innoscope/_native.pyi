@@ -264,7 +264,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 @final
 class Command:
-    """A command that a connection executes. If it is equal at two times, it is the same command."""
+    """A command that a connection is executing. Equal values mean the same execution of the same command."""
 
     thd: int  # address of the connection
     connection: int
@@ -291,7 +291,7 @@ class StatementDetails:
 
 @final
 class StatementReader:
-    """Reads the commands that connections execute, from a server's memory. Not thread-safe.
+    """Reads the commands that connections are executing, from a server's memory. Not thread-safe.
 
     Raises ValueError if a member or variable is missing.
     """
@@ -322,7 +322,7 @@ class StatementReader:
         """Return the current commands of the connections that ``find`` or ``choose`` chose, by thread id.
 
         Connections that have ended or are served by another thread are omitted, and so are threads that seem
-        to execute several commands.
+        to be executing several commands.
         """
 
     def details(self, commands: Sequence[Command], with_text: bool) -> list[StatementDetails]:
@@ -516,7 +516,7 @@ class HistoryHour:
     #: The number of samples, and the estimated size of everything that is not in a file yet.
     rows: int
     used_bytes: int
-    #: Whether there is no snapshot, not even one without busy threads.
+    #: True if there is no snapshot, not even one without busy threads.
     empty: bool
     def __new__(cls) -> HistoryHour: ...
     def add(
@@ -528,7 +528,8 @@ class HistoryHour:
         ],
     ) -> None:
         """Add snapshots: the time in Unix microseconds, the weight in seconds, and for each busy thread the
-        id, the position of its shape in ``shapes``, its connection, and the connection that it waits for. A
+        id, the position of its shape in ``shapes``, its connection, and the connection that it is waiting
+        for. A
         shape has texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack. Raise ValueError."""
 
     def add_stack(self, stack: int, functions: Sequence[str]) -> None:
@@ -541,7 +542,7 @@ class HistoryHour:
         """Write one file per table that has rows, and wait until they are on the disk. Raise OSError."""
 
     def clear(self, written: bool) -> None:
-        """Forget the samples, because they have been written or because they are given up."""
+        """Discard the samples, because they have been written or cannot be written."""
 
 def history_check(table: str, path: PathLike[str]) -> int:
     """Return the number of rows of a file. Raise OSError, or NativeError if the file is damaged."""
@@ -807,7 +808,7 @@ class SampledStatement:
 
 @final
 class OnCpu:
-    """Samples a process's threads while they run, by the software clock of each CPU.
+    """Samples a process's threads while they are running, by the software clock of each CPU.
 
     All samples have kind 0 and weight 1. Sampling stops when the object is dropped or this process exits.
     ``ring_bytes`` must be a power-of-two number of pages. Raises NativeError: rights or bpf.
@@ -952,7 +953,7 @@ class PerfOffCpu:
         """Process the records that have arrived."""
 
     def take_snapshot(self, samples: Samples) -> None:
-        """Copy the stacks of threads that wait and whose stack is unknown."""
+        """Copy the stacks of waiting threads whose stack is unknown."""
 
     def end(self) -> int:
         """Stop counting and return the end time."""

@@ -20,7 +20,7 @@
 /* The values must match those in samples/record.rs. */
 enum statement_kind { STATEMENT_BEGINS = 259, STATEMENT_ENDS = 260, STATEMENT_TEXT = 261 };
 
-/* The begin of a statement, or the text of a prepared statement, which is known at its first wait. */
+/* The start of a statement, or the text of a prepared statement, which is known at its first wait. */
 struct statement_begin {
 	__u32 tid;
 	__u32 kind;

@@ -31,7 +31,7 @@ _FILES: Final = 3
 
 
 class WaitingStatement(NamedTuple):
-    """A statement without literals, its digest if known, and the number of threads that execute it."""
+    """A statement without literals, its digest if known, and the number of threads executing it."""
 
     text: str
     digest: str | None

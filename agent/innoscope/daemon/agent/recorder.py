@@ -121,7 +121,7 @@ class Recorder:
         return query_all(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
 
     def _waiting(self) -> int:
-        """Return the number of client threads that wait for row locks; 0 if there is no recent snapshot."""
+        """Return the number of client threads waiting for row locks; 0 if there is no recent snapshot."""
         now = time.time()
         snapshots = self.without_sql(now - _RECENT_S, now).snapshots
         return snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0

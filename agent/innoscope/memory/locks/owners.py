@@ -1,4 +1,4 @@
-"""Find the owners of the locks that the threads in a snapshot wait for, by reading the server's memory.
+"""Find the owners of the locks that a snapshot's threads are waiting for, by reading the server's memory.
 
 The memory is never written (process_vm_readv). An owner is accepted only if its thread is in the snapshot.
 """

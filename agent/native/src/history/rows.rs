@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::history::schema::{DIGESTS, SAMPLES, SNAPSHOTS, STACKS, TEXTS};
 use crate::history::{Result, file};
 
-/// Maximum number of keys to remember of dictionary entries that are already in a file of this hour. Beyond
+/// Maximum number of remembered keys of dictionary entries that are already in a file of this hour. Beyond
 /// that, all keys are forgotten, and their entries may be written again.
 const MOST_KNOWN: usize = 100_000;
 

@@ -234,7 +234,7 @@ function stacksChanged() {
   fetchSessions().then(showHour);
 }
 
-/** Show a new filter. Only that of a statement needs new data. */
+/** Show a new filter. Only a filter by statement needs new data. */
 function filterChanged(part) {
   selected();
   if (!page.status) return;
@@ -247,7 +247,7 @@ function filterChanged(part) {
   showStacks();
 }
 
-/** Remove the findings, which are not about the selected server and time. */
+/** Remove the findings, because they do not cover the selected server and time. */
 function forgetFindings() {
   page.findingsRequests++;
   found.findings(by("findings-list"), by("findings-about"), null);
