@@ -103,7 +103,8 @@ class Process:
         """Return the current run counts of threads: nanoseconds on a CPU plus how often they were put on one.
 
         A thread whose count is the same in ``copied_run_counts`` of the next or the last snapshot did not run
-        in between. Threads that have exited are omitted; with ptrace, under which threads run, all are.
+        in between. Threads that have exited are omitted. With ptrace, all are omitted, because stopping a
+        thread makes it run.
         """
 
     def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:

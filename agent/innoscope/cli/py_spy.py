@@ -31,7 +31,7 @@ class NotOurs(InnoscopeError):
 
 
 def find(command: str, proc: ProcFs) -> int:
-    """Return the pid of the process running ``innoscope COMMAND``. Raise NoTarget if there is not exactly one."""
+    """Return the pid of the process running ``innoscope COMMAND``. Raise NoTarget unless there is exactly one."""
     found = []
     for pid in proc.pids():
         with suppress(InnoscopeError):

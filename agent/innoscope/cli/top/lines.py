@@ -123,7 +123,7 @@ def stacks_head(widths: Widths, sort: str) -> str:
 
 
 def stack_lines(row: Row, label: str, widths: Widths) -> list[str]:
-    """Return the line of a stack and, if its threads are running statements, a line with the most frequent."""
+    """Return the line of a stack and, if its threads are running statements, one with the most frequent."""
     change = f"{row.change:+,}" if row.change else "·"
     marks = f"{row.group.marks} " if row.group.marks else ""
     name = fit(clean(label), widths.name)

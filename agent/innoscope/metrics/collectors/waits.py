@@ -40,7 +40,8 @@ _LONGEST_GAP: Final = 5
 _STALE_S: Final = 5.0
 #: Seconds until the next snapshot after a failure.
 _RETRY_S: Final = 5.0
-#: Maximum number of cached stacks, in addition to twice those of the last snapshot. Beyond it, only those of the last snapshot are kept, because running threads have new stacks all day.
+#: Maximum number of cached stacks, in addition to twice those of the last snapshot. Beyond it, only those of
+#: the last snapshot are kept, because running threads have new stacks all day.
 _SPARE_STACKS: Final = 500
 _CLOSE_S: Final = 0.3
 #: The label ``kind`` of the metric ``threads``, by kind of thread. All other kinds get ``background``.

@@ -38,7 +38,7 @@ _MAX_DIGESTS: Final = 5_000
 _MAX_TEXT: Final = 128
 _MAX_DIGEST: Final = 1_024
 _US: Final = 1e6
-#: Stands for None in an array.
+#: Placeholder for None in an array.
 _NONE: Final = -1
 _MAX_ID: Final = (1 << 63) - 1
 
@@ -161,13 +161,13 @@ class SampleBuffer:
         return known
 
     def _object(self, stack: Stack, thread: Thread) -> str | None:
-        """Return the name of the lock or latch that a thread waits for."""
+        """Return the name of the lock or latch that a thread is waiting for."""
         if thread.blocked is not None:
             return _cut(thread.blocked.object)
         return self._latch(stack.labels) if stack.wait in LATCH_WAITS else None
 
     def _latch(self, functions: tuple[str, ...]) -> str | None:
-        """Return the name of the latch that a thread with this stack waits for."""
+        """Return the name of the latch that a thread with this stack is waiting for."""
         if len(self._latches) >= _MAX_SHAPES:
             self._latches.clear()
         if functions not in self._latches:
@@ -185,7 +185,7 @@ class SampleBuffer:
 
 
 def is_busy(thread: Thread) -> bool:
-    """Return whether a thread executes a statement or has a wait class that is not idle."""
+    """Return whether a thread is executing a statement or has a wait class that is not idle."""
     return thread.query is not None or thread.wait not in IDLE
 
 

@@ -76,7 +76,7 @@ pub mod host {
 
     /// The system call that creates files without flags.
     pub const SYS_CREAT: Option<libc::c_long> = Some(libc::SYS_creat);
-    /// The system call that opens files relative to the current folder; its second argument has the flags.
+    /// The system call that opens files relative to the current directory; its second argument has the flags.
     pub const SYS_OPEN: Option<libc::c_long> = Some(libc::SYS_open);
 
     /// Return the registers of a thread that ptrace has stopped, with the number and the first argument of
