@@ -3,7 +3,7 @@
 
 /*
  * Sample statements at the entry and the return of the function that executes a command. Included by
- * offcpu.bpf.c, whose programs follow the waits of the threads that execute a sampled statement.
+ * offcpu.bpf.c, whose programs follow the waits of the threads that are executing a sampled statement.
  *
  * Statements are chosen at random when they begin, so the choice does not depend on how long they take.
  */

@@ -22,7 +22,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define PAGE_BYTES 4096
 /* 20 KiB at most: a record larger than the seq_file's buffer (32 KiB) makes read() fail with E2BIG. */
 #define MAX_PAGES 5
-/* Enough for the innermost frames, which show what a thread waits for. */
+/* Enough for the innermost frames, which show what a thread is waiting for. */
 #define SHALLOW_BYTES 1024
 #define MAX_KERNEL_FRAMES 63
 /* Masks that limit a length. Every version of the verifier understands masks. The buffers have room for the

@@ -31,7 +31,10 @@ class NotOurs(InnoscopeError):
 
 
 def find(command: str, proc: ProcFs) -> int:
-    """Return the pid of the process running ``innoscope COMMAND``. Raise NoTarget unless there is exactly one."""
+    """Return the pid of the process running ``innoscope COMMAND``.
+
+    Raise NoTarget if there is no such process, or if there are several.
+    """
     found = []
     for pid in proc.pids():
         with suppress(InnoscopeError):

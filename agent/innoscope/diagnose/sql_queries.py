@@ -35,7 +35,7 @@ _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
 _PROCESSES: Final = "processes"
 #: Maximum length of a statement in the results (questions.yaml).
 _TRUNCATED: Final = 1_024
-#: Session variables that limit how long our queries wait and run, whatever the server's defaults are.
+#: Session variables that limit how long our queries wait and run, regardless of the server's defaults.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 

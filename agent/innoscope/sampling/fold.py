@@ -152,7 +152,7 @@ class Fold:
         return most_first(waits.values())
 
     def by_latch(self) -> list[Group]:
-        """Return one group per latch that threads are waiting for, largest first, with its stacks in ``parts``."""
+        """Return one group per latch with waiting threads, largest first, with its stacks in ``parts``."""
         latches: dict[str, Group] = {}
         for group in self.by_stack():
             if group.wait in LATCH_WAITS:

@@ -1,4 +1,4 @@
-"""Identify the latches that threads are waiting for, from their stacks and the patterns in ``latches.yaml``."""
+"""Identify the latches that threads are waiting for, from stacks and the patterns in ``latches.yaml``."""
 
 from __future__ import annotations
 

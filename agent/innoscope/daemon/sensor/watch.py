@@ -220,7 +220,7 @@ def down(target: Target) -> Outcome:
 
 
 class _FailedCollector:
-    """Stands in for a collector that could not be created; each run fails with the reason."""
+    """Replaces a collector that could not be created. Each run fails with the reason."""
 
     timeout = 1.0
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 2.0
 #: The status is not queried if more threads than this are waiting for row locks. The server prints all
 #: transactions, each with the lock that it is waiting for, while it holds kernel_mutex (5.5), lock_sys->mutex
-#: and trx_sys->mutex (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked while
-#: it prints. With 150 waiting threads this takes 1 to 3 ms; idle connections add nothing.
+#: and trx_sys->mutex (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked
+#: while it prints. With 150 waiting threads this takes 1 to 3 ms; idle connections add nothing.
 _MAX_WAITING: Final = 300
 #: Maximum length of the status in characters. Servers truncate it at 1 MiB.
 _LONGEST: Final = 1 << 20

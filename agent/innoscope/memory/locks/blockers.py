@@ -98,7 +98,7 @@ class _Results:
     ) -> dict[Waiter, Blocked]:
         """Return the results whose blocker still blocks one of its waiters.
 
-        A transaction holds its locks until it ends, and then no thread waits for it any more.
+        A transaction holds its locks until it ends. After that, no thread waits for it any longer.
         """
         chosen = {blocked.connection: waiter for waiter, blocked in kept.items() if blocked.connection}
         again = verify(list(chosen.values())[:_MOST_VERIFIED], threads)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum time that a snapshot stands for, as a multiple of the interval. Any longer gap was not observed.
+#: Maximum time that a snapshot represents, as a multiple of the interval. Any longer gap was not observed.
 _LONGEST_GAP: Final = 5
 #: Age in seconds at which the last snapshot is too old to export.
 _STALE_S: Final = 5.0
@@ -294,7 +294,7 @@ class WaitsCollector:
                 snapshot.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
             )
 
-        if self._on_threads is not None and weight > 0:  # the first snapshot stands for no time
+        if self._on_threads is not None and weight > 0:  # the first snapshot represents no time
             self._on_threads(snapshot.taken_at, weight, busy)
 
 

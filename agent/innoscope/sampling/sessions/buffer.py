@@ -77,7 +77,7 @@ class SampleBuffer:
     def add(self, taken_at: float, weight: float, threads: Iterable[tuple[str, Stack, Thread]]) -> None:
         """Add the busy threads of a snapshot, taken at Unix time ``taken_at``, with their kinds and stacks.
 
-        ``weight`` is the seconds that the snapshot stands for. If the names do not fit into a reply, which
+        ``weight`` is the seconds that the snapshot represents. If the names do not fit into a reply, which
         happens only with a hostile server, only the wait classes of the remaining threads are kept.
         """
         shapes: dict[Shape, int] = {}

@@ -26,7 +26,7 @@ HIDDEN: Final = "."
 class Part(NamedTuple):
     """A folder: its hour (in hours since 1970), and the first and last number of the parts it contains.
 
-    Numbers increase in the order of writing, whatever the clock shows.
+    Numbers increase in the order of writing, regardless of the clock.
     """
 
     hour: int

@@ -31,7 +31,7 @@ pub struct Row {
     pub shape: u32,
     /// The connection's id.
     pub connection: Option<i64>,
-    /// The id of the connection that the thread waits for.
+    /// The id of the connection that the thread is waiting for.
     pub blocker: Option<i64>,
 }
 
@@ -40,7 +40,7 @@ pub struct Row {
 pub struct Snapshot {
     /// Unix time in microseconds.
     pub at: i64,
-    /// The seconds that the snapshot stands for (docs/history.md).
+    /// The seconds that the snapshot represents (docs/history.md).
     pub weight: f64,
     /// The busy threads.
     pub rows: Vec<Row>,

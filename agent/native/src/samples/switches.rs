@@ -203,8 +203,9 @@ impl Thread {
     }
 
     /// Report the wait. Snapshots capture a wait with a probability that is proportional to its duration: on
-    /// average, one wait in `interval / duration`. They capture no thread that was woken and waits for a CPU.
-    /// Therefore, if stacks are also sampled, snapshots supply only the stacks of waits that they cannot miss.
+    /// average, one wait in `interval / duration`. They capture no thread that was woken and is waiting for a
+    /// CPU. Therefore, if stacks are also sampled, snapshots supply only the stacks of waits that they cannot
+    /// miss.
     fn wait_ends(&self, tid: u32, interval: u64, waits: &mut Waits) {
         let Account { wait: ns, switches, .. } = self.account;
         let duration = ns.blocked + ns.runnable;
