@@ -530,8 +530,8 @@ class HistoryHour:
     ) -> None:
         """Add snapshots: the time in Unix microseconds, the weight in seconds, and for each busy thread the
         id, the position of its shape in ``shapes``, its connection, and the connection that it is waiting
-        for. A
-        shape has texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack. Raise ValueError."""
+        for. A shape has texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack. Raise ValueError.
+        """
 
     def add_stack(self, stack: int, functions: Sequence[str]) -> None:
         """Add the functions of a stack, innermost first, unless the hour's files contain them."""
@@ -568,7 +568,7 @@ def history_group(
     """Group the rows of a time span (Unix microseconds) by columns.
 
     A filter is a column, the wanted values, and whether the beginning of a value suffices. Return the groups,
-    largest first, with the sum of their weights and the number of rows; the same for rows beyond
+    largest first, with the sum of their weights and the number of rows; the same numbers for rows beyond
     ``most_groups``; the times of the first and the last row; and the files that could not be read, with the
     reasons. If a column has too many different values, the rest are shown as "(other values)".
     """
@@ -776,11 +776,11 @@ class Samples:
     def frames(self, stack: int) -> tuple[Frame, ...]:
         """Return the frames of a stack, innermost first.
 
-        Stacks with the same functions share one id. The offsets are those of the first of these stacks.
+        Stacks with the same functions share one id. The offsets are from the first of these stacks.
         """
 
     def collect_statements(self, version: int, mysql_9: bool, max_chars: int) -> None:
-        """Collect the statements that ``OffCpu`` samples. The arguments are those of ``normalize``."""
+        """Collect the statements that ``OffCpu`` samples. The arguments are the same as for ``normalize``."""
 
     def take_statements(self) -> list[SampledStatement]:
         """Return the sampled statements that have ended since the last call."""

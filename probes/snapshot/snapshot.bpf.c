@@ -133,7 +133,7 @@ static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 	if (level > own_level)
 		level = own_level;
 	if (level > 0) {
-		/* numbers[] is a flexible array; the element size is that of the running kernel */
+		/* numbers[] is a flexible array; its element size depends on the running kernel */
 		__u64 size = bpf_core_type_size(struct upid);
 		const char *first = (const char *)__builtin_preserve_access_index(&pid->numbers[0]);
 

@@ -352,7 +352,7 @@ fn open_source(
 }
 
 /// Create the first source that works, among those that stop no threads. If none works, the error contains
-/// all reasons; its kind is that of the last source, which has the lowest requirements.
+/// all reasons. It has the kind of the last source's error, because that source has the lowest requirements.
 fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dyn Source>> {
     let mut reasons = Vec::new();
     let mut kind = Kind::Internal;

@@ -81,7 +81,7 @@ def headline(snapshot: Snapshot, columns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of a line and its columns. They are the same for all lines, so that the columns are aligned."""
+    """Widths of a line and its columns. All lines have the same widths, so that the columns are aligned."""
 
     line: int
     name: int  # width of the wait class column: that of the widest label, within limits

@@ -234,7 +234,7 @@ class Attribution:
         return dict(zip(new, self._reader.details(new, self._most_bytes > 0), strict=True))
 
     def _query(self, command: Command, trust: str, details: Mapping[Command, StatementDetails]) -> Query:
-        """Return the query of a command. It is cached as long as the thread executes the same command."""
+        """Return the query of a command. It is cached as long as the thread is executing the same command."""
         query = self._queries.get(command)
         if query is None:
             return self._described(command, trust, details[command])

@@ -339,8 +339,8 @@ def _cursor_of(part: Part) -> dict[str, int]:
 def _ends(parts: Sequence[Part]) -> dict[Part, float]:
     """Return the Unix time at which the hour of each part ended. The parts are in the order of writing.
 
-    A part cannot be younger than those written later. So if the clock was ahead when a part was written, the
-    hours of later parts limit its end.
+    A part cannot be younger than those written later. Therefore, if the clock was ahead when a part was
+    written, the hours of later parts limit its end.
     """
     ends, end = {}, float("inf")
     for part in reversed(parts):

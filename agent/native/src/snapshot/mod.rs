@@ -70,7 +70,7 @@ impl Deref for Bytes {
 pub enum Consistency {
     /// The thread did not run: registers and stack are consistent.
     Consistent,
-    /// The thread was on a CPU: the registers are those of its last kernel entry.
+    /// The thread was on a CPU: the registers are from its last kernel entry.
     Running,
     /// The thread ran during the copy: registers and stack may be inconsistent.
     Torn,

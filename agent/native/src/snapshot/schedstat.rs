@@ -3,8 +3,8 @@
 //!
 //! The file contains the nanoseconds that the thread spent on a CPU, the nanoseconds that it waited for one,
 //! and the number of times that it was put on one (fs/proc/base.c, `proc_pid_schedstat`). The first number is
-//! updated when the thread leaves the CPU, and the last when it is put on one. So if their sum is the same at
-//! two times, and the thread was off the CPU at the second one, it did not run in between.
+//! updated when the thread leaves the CPU, and the last when it is put on one. Therefore, if their sum is the
+//! same at two times, and the thread was off the CPU at the second time, it did not run in between.
 
 use std::fs::File;
 use std::io;

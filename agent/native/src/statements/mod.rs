@@ -63,8 +63,8 @@ pub struct Layout {
     pub text: Field,
     /// The length of the text.
     pub length: Field,
-    /// Offset of the pointer to the user's name. If there are two offsets, the first is that of a pointer to a
-    /// structure, and the second is the offset in that structure.
+    /// Offset of the pointer to the user's name. If there are two offsets, the first locates a pointer to a
+    /// structure, and the second locates the pointer to the name in that structure.
     pub user: Vec<u64>,
     /// The same for the name of the default schema.
     pub schema: Vec<u64>,
@@ -304,7 +304,7 @@ impl Reader {
         if let [first, _] = offsets {
             let contexts = self.memory.numbers(bases.iter().map(|thd| thd.wrapping_add(*first)), 8)?;
             for (base, context) in bases.iter_mut().zip(contexts) {
-                // A security context outside of the THD is that of a routine's definer, not of the connection.
+                // A security context outside of the THD belongs to a routine's definer, not to the connection.
                 let is_inside = (1..THD_BYTES).contains(&context.wrapping_sub(*base));
                 *base = if is_inside { context } else { 0 };
             }
