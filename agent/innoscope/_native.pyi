@@ -100,7 +100,7 @@ class Process:
     method: str  # the method in use: bpf, bpf-nosleep, procfs or ptrace
     def take_snapshot(self) -> RawSnapshot: ...
     def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
-        """Return the current run counts of threads: nanoseconds on a CPU plus how often they were put on one.
+        """Return the current run counts of threads: nanoseconds on a CPU plus how often they were scheduled.
 
         A thread whose count is the same in ``copied_run_counts`` of the next or the last snapshot did not run
         in between. Threads that have exited are omitted. With ptrace, all are omitted, because stopping a

@@ -142,7 +142,7 @@ static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 	return found.nr;
 }
 
-/* Return nanoseconds on a CPU plus the number of times that the thread was put on one. The sum changes
+/* Return nanoseconds on a CPU plus the number of times that it was scheduled on one. The sum changes
  * whenever the thread runs. /proc/PID/task/TID/schedstat, which is cheap to read, has both numbers. */
 static __always_inline __u64 run_count(struct task_struct *task)
 {

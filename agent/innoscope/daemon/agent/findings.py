@@ -74,7 +74,7 @@ class Findings:
     def _diagnose_span(
         self, name: str, begin: float, end: float
     ) -> tuple[tuple[Evidence, Verdict] | None, dict[str, Any]]:
-        """Return the diagnosis of a past time, or that of the last minute if there are no samples of it.
+        """Return the diagnosis of a past time or, if there are no samples of that time, of the last minute.
 
         The second value has the keys that say which of the two it is.
         """

@@ -93,7 +93,7 @@ class Recorder:
         return self._evidence(begin, end, None, stacks=False)
 
     def between(self, begin: float, end: float, asked: SqlAnswers | None = None) -> Evidence:
-        """Return all evidence between two Unix times, including the SQL results in ``asked`` if given."""
+        """Return all evidence between two Unix times, including the SQL results ``asked`` if given."""
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from innoscope.memory.locks.layout import Part, ProcessMemory
 
-#: Maximum locks read in all queues of a snapshot.
+#: Maximum number of locks read in all queues of a snapshot.
 _MOST: Final = 200
 #: Bytes of a bitmap that are read with a lock, and maximum bytes: no page has more records.
 _USUAL_BYTES, _BITMAP_BYTES = 64, 1_024

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KIND: Final = "metadata lock"
 #: Kinds of locks whose names are shown. A user lock's name is hidden, because it is a literal in a statement.
 _NAMED: Final = frozenset({"schema", "table"})
-#: Maximum granted tickets read per lock, and maximum bytes of a key.
+#: Maximum number of granted tickets read per lock, and maximum size of a key in bytes.
 _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Snapshot, Thread
     from innoscope.target.model import Target
 
-#: Maximum waiters and owners reported per lock, and maximum locks reported.
+#: Maximum number of waiters and owners reported per lock, and of locks reported.
 _MAX_WAITERS: Final = 1_000
 _MAX_OWNERS: Final = 3
 _MAX_LOCKS: Final = 20

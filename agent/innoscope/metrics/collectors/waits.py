@@ -230,7 +230,7 @@ class WaitsCollector:
         return self._interval_s
 
     def _end_first(self) -> None:
-        """Run the calls that wait for the first snapshot."""
+        """Run the calls that are waiting for the first snapshot."""
         with self._lock:
             self._tried, calls = True, self._after_first
             self._after_first = []

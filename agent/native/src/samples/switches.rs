@@ -22,7 +22,7 @@ pub enum Event {
     Stack { place: Place, every: u64 },
     /// The thread left its CPU. If it was preempted, it could have continued to run.
     Leaves { preempted: bool },
-    /// The thread was put on a CPU.
+    /// The thread was scheduled on a CPU.
     Arrives,
     /// The thread has waited since `since` or longer. A snapshot captured its stack.
     Waiting { place: Place, since: u64 },

@@ -89,7 +89,7 @@ pub struct RawThread {
     pub comm: String,
     /// Whether the thread ran during the copy.
     pub consistency: Consistency,
-    /// How often the thread was switched out or put on a CPU, depending on the source. The number changes
+    /// How often the thread was switched out or scheduled on a CPU, depending on the source. The number changes
     /// when the thread runs.
     pub switches: u64,
     /// The `run_count` of [`schedstat::Schedstat`], valid if the thread was off the CPU; 0 with ptrace.
