@@ -24,7 +24,7 @@ Key = tuple[str, str, tuple[str, ...]]
 
 #: Maximum number of distinct stacks returned for one period. Each takes a few kilobytes in an incident file.
 MAX_STACKS: Final = 2_000
-#: Maximum number of distinct stacks stored for all snapshots. Beyond it, threads are counted by wait class only.
+#: Maximum number of distinct stacks stored for all snapshots. Beyond it, only wait classes are counted.
 _MAX_STORED_STACKS: Final = 8_000
 #: Maximum number of thread ids stored per stack.
 TIDS_KEPT: Final = 50
