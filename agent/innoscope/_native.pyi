@@ -70,7 +70,7 @@ class RawSnapshot:
 
 @final
 class ModuleInfo:
-    """One ELF file of which the process has an executable mapping."""
+    """An ELF file that the process has mapped as executable."""
 
     path: str  # as in /proc/PID/maps, without " (deleted)"
     deleted: bool
