@@ -30,21 +30,22 @@ GRANT REPLICATION CLIENT ON *.* TO innoscope@localhost;
 /*M!100502 REVOKE REPLICATION CLIENT ON *.* FROM innoscope@localhost */;
 /*M!100509 GRANT SLAVE MONITOR ON *.* TO innoscope@localhost */;
 
--- Required to name the blockers: holders of metadata locks and rows, and the connection of each thread. MySQL
-5.7 and MariaDB -- record metadata locks only if wait/lock/metadata/sql/mdl is enabled (servers.md). /*!50703
-GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */; /*!50703 GRANT SELECT ON
-performance_schema.threads TO innoscope@localhost */; /*M!100502 GRANT SELECT ON
-performance_schema.metadata_locks TO innoscope@localhost */; /*M!100502 GRANT SELECT ON
-performance_schema.threads TO innoscope@localhost */; /*!80001 GRANT SELECT ON
-performance_schema.data_lock_waits TO innoscope@localhost */; -- Required to see how far a replica is behind,
-and the errors that stopped it. /*!80001 GRANT SELECT ON performance_schema.replication_applier_configuration TO
-innoscope@localhost */; /*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_worker TO
-innoscope@localhost */; /*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_coordinator TO
-innoscope@localhost */; /*!50703 GRANT SELECT ON performance_schema.replication_connection_status TO
-innoscope@localhost */; -- Required to name the table that an applier is changing. /*!50703 GRANT SELECT ON
-performance_schema.table_handles TO innoscope@localhost */; -- Required to name the member that a group is
-waiting for (Group Replication). /*!80001 GRANT SELECT ON performance_schema.replication_group_members TO
-innoscope@localhost */; /*!80001 GRANT SELECT ON performance_schema.replication_group_member_stats TO
-innoscope@localhost */;
+-- Required to name the blockers: holders of metadata locks and rows, and the connection of each thread. MySQL 5.7 and MariaDB
+-- record metadata locks only if wait/lock/metadata/sql/mdl is enabled (servers.md).
+/*!50703 GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.threads TO innoscope@localhost */;
+/*M!100502 GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */;
+/*M!100502 GRANT SELECT ON performance_schema.threads TO innoscope@localhost */;
+/*!80001 GRANT SELECT ON performance_schema.data_lock_waits TO innoscope@localhost */;
+-- Required to see how far a replica is behind, and the errors that stopped it.
+/*!80001 GRANT SELECT ON performance_schema.replication_applier_configuration TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_worker TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_coordinator TO innoscope@localhost */;
+/*!50703 GRANT SELECT ON performance_schema.replication_connection_status TO innoscope@localhost */;
+-- Required to name the table that an applier is changing.
+/*!50703 GRANT SELECT ON performance_schema.table_handles TO innoscope@localhost */;
+-- Required to name the member that a group is waiting for (Group Replication).
+/*!80001 GRANT SELECT ON performance_schema.replication_group_members TO innoscope@localhost */;
+/*!80001 GRANT SELECT ON performance_schema.replication_group_member_stats TO innoscope@localhost */;
 
 -- To remove the account:  DROP USER innoscope@localhost;
