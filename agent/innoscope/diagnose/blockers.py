@@ -213,7 +213,7 @@ def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence)
 
 
 def applier(evidence: Evidence) -> list[Blocker]:
-    """Return a replica's applier threads and their statements, then the owners of their locks."""
+    """Return a replica's appliers and their statements, then the owners of the locks they are waiting for."""
     found = [Blocker(words) for words in replica_applier.running(evidence)]
     if replica_applier.waits_for_rows(evidence):
         found += row_lock(evidence)

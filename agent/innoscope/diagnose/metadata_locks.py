@@ -44,7 +44,7 @@ class Held:
 
 
 def held_locks(rows: Iterable[Mapping[str, str]]) -> list[Held]:
-    """Return granted locks that connections are waiting for, unless the holder is waiting for it as well."""
+    """Return granted locks that connections are waiting for, unless the holder is also waiting for it."""
     by_lock: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         if row["connection"].isdigit():

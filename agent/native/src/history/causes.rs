@@ -18,7 +18,7 @@ pub const LOOK_BACK_US: i64 = 3_600_000_000;
 const MOST_CONNECTIONS: usize = 100_000;
 /// Maximum number of rows of a snapshot whose causes are computed together.
 pub const MOST_ROWS: usize = 65_536;
-/// Wait classes of threads that a connection blocks, even if it is not known which connection.
+/// Wait classes of threads that a connection blocks, even if that connection is not known.
 const LOCKS: [&str; 3] = ["row_lock", "metadata_lock", "user_lock"];
 /// Placeholders for a statement in `cause`.
 const CYCLE: &str = "(cycle)";
@@ -46,7 +46,7 @@ enum Cause {
     Itself { connection: Option<i64>, digest: u32 },
     /// The connection at the end of the chain is executing a statement.
     Executing { connection: i64, digest: u32 },
-    /// It is not executing a statement; `digest` is its last one.
+    /// It is idle; `digest` is its last statement.
     Idle { connection: i64, digest: Option<u32> },
     /// The chain leads back into itself.
     Cycle,
