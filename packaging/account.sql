@@ -42,9 +42,9 @@ GRANT REPLICATION CLIENT ON *.* TO innoscope@localhost;
 /*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_worker TO innoscope@localhost */;
 /*!50703 GRANT SELECT ON performance_schema.replication_applier_status_by_coordinator TO innoscope@localhost */;
 /*!50703 GRANT SELECT ON performance_schema.replication_connection_status TO innoscope@localhost */;
--- Required to name the table that an applier changes.
+-- Required to name the table that an applier is changing.
 /*!50703 GRANT SELECT ON performance_schema.table_handles TO innoscope@localhost */;
--- Required to name the member for which a group waits (Group Replication).
+-- Required to name the member that a group is waiting for (Group Replication).
 /*!80001 GRANT SELECT ON performance_schema.replication_group_members TO innoscope@localhost */;
 /*!80001 GRANT SELECT ON performance_schema.replication_group_member_stats TO innoscope@localhost */;
 

@@ -70,7 +70,7 @@ class RawSnapshot:
 
 @final
 class ModuleInfo:
-    """One ELF file of which the process has an executable mapping."""
+    """An ELF file that the process has mapped as executable."""
 
     path: str  # as in /proc/PID/maps, without " (deleted)"
     deleted: bool
@@ -100,10 +100,11 @@ class Process:
     method: str  # the method in use: bpf, bpf-nosleep, procfs or ptrace
     def take_snapshot(self) -> RawSnapshot: ...
     def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
-        """Return the current run counts of threads: nanoseconds on a CPU plus how often they were put on one.
+        """Return the current run counts of threads: nanoseconds on a CPU plus how often they were scheduled.
 
         A thread whose count is the same in ``copied_run_counts`` of the next or the last snapshot did not run
-        in between. Threads that have exited are omitted; with ptrace, under which threads run, all are.
+        in between. Threads that have exited are omitted. With ptrace, all are omitted, because stopping a
+        thread makes it run.
         """
 
     def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
@@ -264,7 +265,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 @final
 class Command:
-    """A command that a connection executes. If it is equal at two times, it is the same command."""
+    """A command that a connection is executing. Equal values mean the same execution of the same command."""
 
     thd: int  # address of the connection
     connection: int
@@ -291,7 +292,7 @@ class StatementDetails:
 
 @final
 class StatementReader:
-    """Reads the commands that connections execute, from a server's memory. Not thread-safe.
+    """Reads the commands that connections are executing, from a server's memory. Not thread-safe.
 
     Raises ValueError if a member or variable is missing.
     """
@@ -309,10 +310,10 @@ class StatementReader:
         arrays: int | None = None,
     ) -> None: ...
     def find(self, known: Container[int]) -> list[int]:
-        """Find the connections that execute a command, at most 1,000; return the ids of their threads.
+        """Find up to 1,000 connections that are executing a command; return their thread ids.
 
-        ``known`` contains the ids of the server's threads. A thread that seems to execute several commands is
-        omitted.
+        ``known`` contains the ids of the server's threads. A thread that seems to be executing several
+        commands is omitted.
         """
 
     def choose(self, tids: Sequence[int]) -> None:
@@ -322,7 +323,7 @@ class StatementReader:
         """Return the current commands of the connections that ``find`` or ``choose`` chose, by thread id.
 
         Connections that have ended or are served by another thread are omitted, and so are threads that seem
-        to execute several commands.
+        to be executing several commands.
         """
 
     def details(self, commands: Sequence[Command], with_text: bool) -> list[StatementDetails]:
@@ -516,7 +517,7 @@ class HistoryHour:
     #: The number of samples, and the estimated size of everything that is not in a file yet.
     rows: int
     used_bytes: int
-    #: Whether there is no snapshot, not even one without busy threads.
+    #: True if there is no snapshot, not even one without busy threads.
     empty: bool
     def __new__(cls) -> HistoryHour: ...
     def add(
@@ -528,8 +529,9 @@ class HistoryHour:
         ],
     ) -> None:
         """Add snapshots: the time in Unix microseconds, the weight in seconds, and for each busy thread the
-        id, the position of its shape in ``shapes``, its connection, and the connection that it waits for. A
-        shape has texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack. Raise ValueError."""
+        id, the position of its shape in ``shapes``, its connection, and the connection that it is waiting
+        for. A shape has texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack. Raise ValueError.
+        """
 
     def add_stack(self, stack: int, functions: Sequence[str]) -> None:
         """Add the functions of a stack, innermost first, unless the hour's files contain them."""
@@ -541,7 +543,7 @@ class HistoryHour:
         """Write one file per table that has rows, and wait until they are on the disk. Raise OSError."""
 
     def clear(self, written: bool) -> None:
-        """Forget the samples, because they have been written or because they are given up."""
+        """Discard the samples, because they have been written or cannot be written."""
 
 def history_check(table: str, path: PathLike[str]) -> int:
     """Return the number of rows of a file. Raise OSError, or NativeError if the file is damaged."""
@@ -566,7 +568,7 @@ def history_group(
     """Group the rows of a time span (Unix microseconds) by columns.
 
     A filter is a column, the wanted values, and whether the beginning of a value suffices. Return the groups,
-    largest first, with the sum of their weights and the number of rows; the same for rows beyond
+    largest first, with the sum of their weights and the number of rows; the same numbers for rows beyond
     ``most_groups``; the times of the first and the last row; and the files that could not be read, with the
     reasons. If a column has too many different values, the rest are shown as "(other values)".
     """
@@ -712,7 +714,7 @@ def detach_all(probes: Sequence[Uprobe]) -> None:
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
     """Call ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``) ``calls`` times. Return the median duration in ns.
 
-    The caches are cold at each call.
+    The caches are cold on each call.
     """
 
 @final
@@ -774,11 +776,11 @@ class Samples:
     def frames(self, stack: int) -> tuple[Frame, ...]:
         """Return the frames of a stack, innermost first.
 
-        Stacks with the same functions share one id. The offsets are those of the first of these stacks.
+        Stacks with the same functions share one id. The offsets are from the first of these stacks.
         """
 
     def collect_statements(self, version: int, mysql_9: bool, max_chars: int) -> None:
-        """Collect the statements that ``OffCpu`` samples. The arguments are those of ``normalize``."""
+        """Collect the statements that ``OffCpu`` samples. The arguments are the same as for ``normalize``."""
 
     def take_statements(self) -> list[SampledStatement]:
         """Return the sampled statements that have ended since the last call."""
@@ -807,7 +809,7 @@ class SampledStatement:
 
 @final
 class OnCpu:
-    """Samples a process's threads while they run, by the software clock of each CPU.
+    """Samples a process's threads while they are running, by the software clock of each CPU.
 
     All samples have kind 0 and weight 1. Sampling stops when the object is dropped or this process exits.
     ``ring_bytes`` must be a power-of-two number of pages. Raises NativeError: rights or bpf.
@@ -952,7 +954,7 @@ class PerfOffCpu:
         """Process the records that have arrived."""
 
     def take_snapshot(self, samples: Samples) -> None:
-        """Copy the stacks of threads that wait and whose stack is unknown."""
+        """Copy the stacks of waiting threads whose stack is unknown."""
 
     def end(self) -> int:
         """Stop counting and return the end time."""

@@ -3,8 +3,8 @@
 
 /*
  * The kernel types that Innoscope's CO-RE programs read. Only the names of types and fields matter: libbpf
- * relocates every field access with the running kernel's types (BTF). So no vmlinux.h of a particular kernel
- * is needed.
+ * relocates every field access with the running kernel's types (BTF). Therefore no vmlinux.h of a particular
+ * kernel is needed.
  */
 
 typedef unsigned char __u8;

@@ -7,7 +7,7 @@
  * HAVE_<probe> (if the probe attaches), and the function <probe>_<value>(ctx) for each of its values.
  *
  * Everything is aggregated in the kernel and read through the maps' descriptors: no events are sent to user
- * space, whatever the server's load. Additions are atomic although most maps are per CPU, because on a
+ * space, regardless of the server's load. Additions are atomic although most maps are per CPU, because on a
  * preemptible kernel one program can interrupt another on the same CPU.
  */
 

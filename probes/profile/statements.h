@@ -3,7 +3,7 @@
 
 /*
  * Sample statements at the entry and the return of the function that executes a command. Included by
- * offcpu.bpf.c, whose programs follow the waits of the threads that execute a sampled statement.
+ * offcpu.bpf.c, whose programs follow the waits of the threads that are executing a sampled statement.
  *
  * Statements are chosen at random when they begin, so the choice does not depend on how long they take.
  */
@@ -20,7 +20,7 @@
 /* The values must match those in samples/record.rs. */
 enum statement_kind { STATEMENT_BEGINS = 259, STATEMENT_ENDS = 260, STATEMENT_TEXT = 261 };
 
-/* The begin of a statement, or the text of a prepared statement, which is known at its first wait. */
+/* The start of a statement, or the text of a prepared statement, which is known at its first wait. */
 struct statement_begin {
 	__u32 tid;
 	__u32 kind;

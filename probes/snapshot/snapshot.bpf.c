@@ -22,7 +22,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define PAGE_BYTES 4096
 /* 20 KiB at most: a record larger than the seq_file's buffer (32 KiB) makes read() fail with E2BIG. */
 #define MAX_PAGES 5
-/* Enough for the innermost frames, which show what a thread waits for. */
+/* Enough for the innermost frames, which show what a thread is waiting for. */
 #define SHALLOW_BYTES 1024
 #define MAX_KERNEL_FRAMES 63
 /* Masks that limit a length. Every version of the verifier understands masks. The buffers have room for the
@@ -133,7 +133,7 @@ static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 	if (level > own_level)
 		level = own_level;
 	if (level > 0) {
-		/* numbers[] is a flexible array; the element size is that of the running kernel */
+		/* numbers[] is a flexible array; its element size depends on the running kernel */
 		__u64 size = bpf_core_type_size(struct upid);
 		const char *first = (const char *)__builtin_preserve_access_index(&pid->numbers[0]);
 
@@ -142,7 +142,7 @@ static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 	return found.nr;
 }
 
-/* Return nanoseconds on a CPU plus the number of times that the thread was put on one. The sum changes
+/* Return nanoseconds on a CPU plus the number of times that it was scheduled on one. The sum changes
  * whenever the thread runs. /proc/PID/task/TID/schedstat, which is cheap to read, has both numbers. */
 static __always_inline __u64 run_count(struct task_struct *task)
 {

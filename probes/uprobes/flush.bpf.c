@@ -66,8 +66,8 @@ static inline void page_flushed(u64 type)
 	ADD(flushed_pages_by_thread, thread_kind(), 1);
 }
 
-/* A page that is flushed inside a call to flush_lru_batch belongs to the LRU list, whatever its own arguments
- * say. */
+/* A page that is flushed inside a call to flush_lru_batch belongs to the LRU list, regardless of its own
+ * arguments. */
 int page_flush_enter(struct pt_regs *ctx)
 {
 	u64 type = page_flush_type(ctx);

@@ -43,7 +43,10 @@ FETCHED_S = 11
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A statement that a client ran. The server may execute it until the next one begins."""
+    """A statement that a client ran.
+
+    The server may still be executing it after ``ended``, until the next statement begins.
+    """
 
     statement: str
     begun: float

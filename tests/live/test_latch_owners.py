@@ -87,7 +87,9 @@ def _sleeps(server: Server) -> dict[int, int]:
     few(["mysql-5.7.22", "mysql-8.0.31", "mysql-9.7"], "mysql-8.0.31", reason="the same code, other offsets"),
 )
 def test_owners_are_the_threads_that_the_server_names(name: str) -> None:
-    """Compare owners while a waiter sleeps: each release of a lock by its writer would have woken it.
+    """Compare owners while a waiter sleeps.
+
+    If the writer had released the lock, the waiter would have been woken.
 
     Readers are compared only while the writer waits for them to leave. While a writer holds an SX lock, which
     it may upgrade to an X lock at any time, readers come and go without waking a waiter.

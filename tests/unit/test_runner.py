@@ -132,7 +132,7 @@ def test_a_collector_that_recovers_is_run_again() -> None:
     assert gate.passed.wait(5)
     deadline = time.monotonic() + 5
     while not (outcome := runner.run()[0]).success and time.monotonic() < deadline:
-        pass  # the thread becomes idle only shortly after the gate has opened
+        pass  # the thread becomes idle a moment after the gate opens, not at once
 
     assert outcome.success
     assert gate.entered >= 2

@@ -30,7 +30,7 @@ KILL_EVERY = count(quick=12, full=1)
 
 
 def store(folder: Path, clock: Clock, bounds: Bounds | None = None) -> HistoryStore:
-    """Return a store for a folder to which no other one writes any more."""
+    """Return a store for a folder that no other store is writing to any longer."""
     (folder / ".lock").unlink(missing_ok=True)
     made = HistoryStore(folder, bounds or Bounds(), clock, clock)
     made.prepare()

@@ -31,7 +31,10 @@ class NotOurs(InnoscopeError):
 
 
 def find(command: str, proc: ProcFs) -> int:
-    """Return the pid of the process that runs ``innoscope COMMAND``. Raise NoTarget if none or several do."""
+    """Return the pid of the process running ``innoscope COMMAND``.
+
+    Raise NoTarget if there is no such process, or if there are several.
+    """
     found = []
     for pid in proc.pids():
         with suppress(InnoscopeError):
@@ -46,7 +49,7 @@ def find(command: str, proc: ProcFs) -> int:
 
 
 def command_of(pid: int, proc: ProcFs) -> str:
-    """Return the subcommand that an Innoscope process runs. Raise NotOurs, NoRights or NoSuchProcess."""
+    """Return the subcommand of an Innoscope process. Raise NotOurs, NoRights or NoSuchProcess."""
     try:
         program, arguments = proc.exe(pid)[0], proc.cmdline(pid)[1:]
     except ProcessLookupError as error:

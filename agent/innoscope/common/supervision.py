@@ -130,7 +130,7 @@ class Supervisor:
             self.join(name, max(0.0, deadline - time.monotonic()))
 
     def hung(self) -> int:
-        """Return the number of threads that hang."""
+        """Return the number of hung threads."""
         return sum(task.hung for task in self._tasks.values())
 
     def _hangs(self, task: _Task, now: float) -> bool:

@@ -1,7 +1,7 @@
-"""Find the owners of locks that other threads wait for: from memory, over SQL, or from stacks.
+"""Find the owners of locks that other threads are waiting for: from memory, over SQL, or from stacks.
 
 Stacks do not name an owner, but they can be compared: all waiters share the functions that request the lock.
-A thread that is inside one of these functions but does not wait is the owner.
+A thread that is inside one of these functions but is not waiting is the owner.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
 
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
-    """Return the holders of metadata locks that other threads wait for, or else the oldest transactions."""
+    """Return the holders of metadata locks that others are waiting for, or else the oldest transactions."""
     if known := blocking_chains.blockers(evidence, "metadata_lock"):
         return known
     return _open_transactions(evidence)
@@ -162,7 +162,7 @@ def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
-    """Return a function that finds the owners of the latches that threads in ``waits`` wait for."""
+    """Return a function that finds the owners of the latches that threads in ``waits`` are waiting for."""
 
     def find(evidence: Evidence) -> list[Blocker]:
         if known := blocking_chains.blockers(evidence, *waits):
@@ -213,7 +213,7 @@ def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence)
 
 
 def applier(evidence: Evidence) -> list[Blocker]:
-    """Return a replica's applier threads and their statements, then the owners of the locks they wait for."""
+    """Return a replica's appliers and their statements, then the owners of the locks they are waiting for."""
     found = [Blocker(words) for words in replica_applier.running(evidence)]
     if replica_applier.waits_for_rows(evidence):
         found += row_lock(evidence)
@@ -225,7 +225,7 @@ def applier(evidence: Evidence) -> list[Blocker]:
 def busiest(activity: str, words: str) -> Callable[[Evidence], list[Blocker]]:
     """Return a function that finds the thread that was in ``activity`` in the most snapshots.
 
-    ``words`` describes what the thread does.
+    ``words`` describes what the thread is doing.
     """
 
     def find(evidence: Evidence) -> list[Blocker]:

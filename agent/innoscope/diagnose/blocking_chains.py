@@ -25,7 +25,7 @@ class Blocker:
     """A lock owner: its description, and its stack if known, innermost function first.
 
     ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the lock, and ``waiting`` is the
-    number of threads that wait for it. ``through`` lists the ids of the lock owners between the waiters and
+    number of threads waiting for it. ``through`` lists the ids of the lock owners between the waiters and
     this owner (docs/json.md). ``digest`` is the id of the owner's statement.
     """
 

@@ -39,7 +39,7 @@ _EVERY_S: Final = 2.0
 #: Maximum number of seconds to wait for all collectors to finish one reading.
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
-#: Maximum extra seconds to reach MIN_SNAPSHOTS, and to read the lock layout if threads wait for locks.
+#: Maximum extra seconds to reach MIN_SNAPSHOTS, and to read the lock layout if threads are waiting for locks.
 #: Loading a server's symbols takes seconds on a busy host. On a slow host, this is extended to the time that
 #: the snapshots take.
 _MAX_EXTRA_S: Final = 20.0

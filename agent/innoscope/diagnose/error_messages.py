@@ -12,7 +12,8 @@ from typing import Final
 
 from innoscope.common import sanitize
 
-#: Maximum characters of a message. The server's own limit is 1024 (MAX_SLAVE_ERRMSG, rpl_reporting.h).
+#: Maximum length of a message in characters. The server's own limit is 1024 (MAX_SLAVE_ERRMSG,
+#: rpl_reporting.h).
 _LIMIT: Final = 300
 #: The end of the constant text. The semicolon is followed by the message of the error itself, which is free
 #: text if a trigger raised it with SIGNAL.

@@ -26,7 +26,7 @@ Facts: TypeAlias = "Mapping[str, Callable[[Evidence], float]]"
 
 #: Digits of a digest that are shown. `innoscope history --where digest=` accepts them.
 _DIGEST: Final = 12
-#: Wait classes of threads that are idle or run SLEEP().
+#: Wait classes of threads that are idle or running SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
 
 

@@ -1,7 +1,7 @@
 """Build the blocking graph, whose edges lead from waiting threads to lock owners, and find its roots.
 
-A lock owner may itself wait for another lock owner. A node is a thread id, or the negated connection id if
-the thread id is unknown.
+A lock owner may itself be waiting for another lock owner. A node is a thread id, or the negated connection id
+if the thread id is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``waiter`` waits for a lock that ``owner`` holds.
+    """``waiter`` is waiting for a lock that ``owner`` holds.
 
     ``lock`` is a description of the lock, ``wait`` is the waiter's wait class, and ``held`` is the lock's
     state in the server's memory if it was read.
@@ -39,9 +39,9 @@ class Edge:
 class Root:
     """The lock owner at the end of a chain of waiting threads.
 
-    The owner does not wait for a known thread, or it waits for a thread in the chain (``cycle``). ``waiting``
-    is the number of threads that wait for the owner directly or indirectly. ``path`` lists the edges of the
-    most frequent chain, from a waiter to the root.
+    The owner is not waiting for a known thread, or it is waiting for a thread in the chain (``cycle``).
+    ``waiting`` is the number of threads waiting for the owner directly or indirectly. ``path`` lists the
+    edges of the most frequent chain, from a waiter to the root.
     """
 
     node: int
@@ -128,7 +128,7 @@ class Graph:
                 yield Edge(waiter, blocker, "a row lock", "row_lock")
 
     def _metadata_locks(self) -> Iterator[Edge]:
-        """Yield edges from threads that wait for a metadata lock to holders that do not wait for it."""
+        """Yield edges from threads waiting for a metadata lock to holders that are not waiting for it."""
         for held in held_locks(self._evidence.answers.get("metadata_locks", ())):
             for waiter in held.waiters:
                 yield Edge(self._node(waiter), self._node(held.connection), held.words, "metadata_lock")

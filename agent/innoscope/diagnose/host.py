@@ -34,7 +34,7 @@ class Host:
         - ``cpus``: number of CPUs on which the server may run
         - ``cpu_busy_ratio``: the used share of the host's total CPU time
         - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which a
-          process on the host waited for a CPU, for storage or for memory (/proc/pressure)
+          process on the host was waiting for a CPU, for storage or for memory (/proc/pressure)
         - ``throttled_ratio``: share of the CPU quota periods in which the server's cgroup, or an
           ancestor of it, used up its quota and was throttled until the next period
         - ``group_io_limited``: 1 if the server's cgroup or an ancestor limits I/O (io.max), else 0

@@ -1,4 +1,4 @@
-"""Name the latches that most threads wait for."""
+"""Name the latches that most threads are waiting for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 #: Maximum number of latches to report.
 _TOLD: Final = 3
-#: A latch is reported only if at least this share of the waiting threads wait for it.
+#: A latch is reported only if at least this share of the waiting threads are waiting for it.
 _SHARE: Final = 0.1
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
-    """Return lines about the latches that threads in ``waits`` wait for.
+    """Return lines about the latches that threads in ``waits`` are waiting for.
 
     An example is ``78 % of them wait for a page (its block's lock), in buf_page_get_gen``.
     """

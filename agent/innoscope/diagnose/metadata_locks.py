@@ -30,7 +30,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A metadata lock with its holder, its type, and the connections that wait for it, even indirectly."""
+    """A metadata lock with its holder, its type, and the connections waiting for it, even indirectly."""
 
     connection: int
     type: str
@@ -44,7 +44,7 @@ class Held:
 
 
 def held_locks(rows: Iterable[Mapping[str, str]]) -> list[Held]:
-    """Return granted locks that connections wait for, unless the holder also waits for the same lock."""
+    """Return granted locks that connections are waiting for, unless the holder is also waiting for it."""
     by_lock: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         if row["connection"].isdigit():

@@ -1,4 +1,4 @@
-"""Describe a replica's applier threads: the statements they run, and whether they wait for locks."""
+"""Describe a replica's applier threads: their current statements, and whether they are waiting for locks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: User name of a replica's own threads in the process list.
 _APPLIER: Final = "system user"
-#: States of applier threads that are idle, or that wait for the source or for another applier thread.
+#: States of applier threads that are idle, or waiting for the source or for another applier thread.
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
     r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event|"
@@ -34,14 +34,14 @@ def running(evidence: Evidence) -> list[str]:
 
 
 def waits_for_rows(evidence: Evidence) -> bool:
-    """Return whether an applier's transaction waits for a row lock."""
+    """Return whether an applier's transaction is waiting for a row lock."""
     connections = {str(one.connection) for one in appliers(evidence)}
     transactions = evidence.answers.get("transactions", ())
     return any(row["state"] == "LOCK WAIT" and row["connection"] in connections for row in transactions)
 
 
 def waits_for_table(evidence: Evidence) -> bool:
-    """Return whether an applier waits for a metadata lock."""
+    """Return whether an applier is waiting for a metadata lock."""
     return any("metadata lock" in one.state for one in appliers(evidence))
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Wait classes of applier threads that are idle, or that wait for the source or for each other.
+#: Wait classes of applier threads that are idle, or waiting for the source or for each other.
 _APPLIER_IDLE: Final = AT_REST | {"replication", "other", "network_send"}
 _NS: Final = 1e9
 

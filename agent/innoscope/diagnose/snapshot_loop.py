@@ -39,7 +39,7 @@ MIN_SNAPSHOTS: Final = 4
 #: 10,000 threads are therefore sampled less often. Before that, the pause is only as long as the snapshot,
 #: because on a slow host the first one takes seconds to load the symbols.
 _PAUSE_FACTOR: Final = 20
-#: Seconds until the next attempt after a failure.
+#: Seconds until the retry after a failure.
 _RETRY_S: Final = 5.0
 #: Maximum number of files in the evidence. The most frequent ones are reported.
 _MAX_FILES: Final = 100
@@ -180,7 +180,7 @@ class SnapshotLoop:
         )
 
     def _path(self, thread: Thread) -> str | None:
-        """Return the path of the file that the thread reads, writes or syncs, or None.
+        """Return the path of the file that the thread is reading, writing or syncing, or None.
 
         The path is relative to the data directory if the file is in it, else absolute as the server sees it.
         """

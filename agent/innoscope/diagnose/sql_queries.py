@@ -35,7 +35,7 @@ _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
 _PROCESSES: Final = "processes"
 #: Maximum length of a statement in the results (questions.yaml).
 _TRUNCATED: Final = 1_024
-#: Session variables that limit how long our queries wait and run, whatever the server's defaults are.
+#: Session variables that limit how long our queries wait and run, regardless of the server's defaults.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
@@ -54,7 +54,7 @@ class ServerQuery(ServerEntry, frozen=True, kw_only=True):
 class DiagnosticQuery(Entry, frozen=True):
     """A diagnostic query: its result columns, and its SQL statement for each range of server versions.
 
-    The query is skipped if more than ``crowd`` threads wait for row locks.
+    The query is skipped if more than ``crowd`` threads are waiting for row locks.
     """
 
     columns: tuple[str, ...]
@@ -118,7 +118,7 @@ def _statement(row: Mapping[str, str]) -> Statement:
 def query_all(target: Target, connect: Callable[[], Connection], waiting: float) -> SqlAnswers:
     """Run all queries one after the other, and return their results.
 
-    ``waiting`` is the number of threads that wait for row locks.
+    ``waiting`` is the number of threads waiting for row locks.
     """
     asked = SqlAnswers()
     try:

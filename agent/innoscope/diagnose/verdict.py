@@ -31,7 +31,7 @@ _FILES: Final = 3
 
 
 class WaitingStatement(NamedTuple):
-    """A statement without literals, its digest if known, and the number of threads that execute it."""
+    """A statement without literals, its digest if known, and the number of threads executing it."""
 
     text: str
     digest: str | None
@@ -42,7 +42,7 @@ class WaitingStatement(NamedTuple):
 class Finding:
     """A problem with a server. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it.
 
-    ``statements`` are those of the threads in the finding's wait classes, most frequent first.
+    ``statements`` lists the statements of the threads in the finding's wait classes, most frequent first.
     """
 
     name: str

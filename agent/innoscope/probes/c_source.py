@@ -66,7 +66,7 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     for index, (probe, _) in enumerate(used):
         yield f"#define POINT_{probe.name} {index}"
         yield f"#define HAVE_{probe.name}"
-    # A program may ask about a function that is not probed. Its index is POINTS, which no probe has.
+    # A program may refer to a function that is not probed. Its index is POINTS, which no probe has.
     yield from (f"#define POINT_{name} POINTS" for name in queried if name not in present)
 
 

@@ -62,8 +62,8 @@ class ArgumentPlace(Entry, frozen=True):
 class Command(ServerEntry, frozen=True, kw_only=True):
     """Where the function of the probe ``statement`` receives a command.
 
-    ``text`` and ``length`` are those of a query, and ``prepared`` is the number of the prepared statement to
-    execute.
+    ``text`` and ``length`` locate the text of a query, and ``prepared`` locates the number of the prepared
+    statement to execute.
     """
 
     command: ArgumentPlace

@@ -272,7 +272,7 @@ class Governor:
     def _begin_window(self, state: State, due: float | None = None) -> None:
         """Begin a window.
 
-        Its length, including the detaching after it, is the duty cycle times the cycle's length.
+        Its length, including the time to detach afterwards, is the duty cycle times the length of the cycle.
         On a busy host, the window may begin later than ``due``. Its hits are then scaled up to cover the
         delay too.
         """

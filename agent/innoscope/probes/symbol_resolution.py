@@ -86,7 +86,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     )
 
 
-#: Stands for the server's executable where libraries are identified by name.
+#: Placeholder for the server's executable where libraries are identified by name.
 _MAIN: Final = ""
 
 

@@ -42,7 +42,7 @@ def _table(text: str) -> dict[int, str]:
 _TABLES: Final = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
 #: All system call names that a rule may use.
 SYSCALLS: Final = frozenset(name for table in _TABLES.values() for name in table.values())
-#: Calls whose first argument is the descriptor of the file that the thread waits for.
+#: Calls whose first argument is the descriptor of the file that the thread is waiting for.
 _ON_A_FILE: Final = frozenset({
     "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
     "fsync", "fdatasync", "ftruncate", "fallocate", "sync_file_range", "io_uring_enter",

@@ -158,7 +158,7 @@ class Engine:
         return tuple(fresh.values())
 
     def _kinds(self, raw_threads: Sequence[RawThread]) -> dict[int, str]:
-        """Return ``{descriptor: kind}`` of the files that threads currently read, write or sync."""
+        """Return ``{descriptor: kind}`` of the files that threads are reading, writing or syncing."""
         wanted = {raw.argument for raw in raw_threads if raw.syscall in self._file_calls}
         return descriptors.kinds(self.target.pid, wanted) if wanted else {}
 

@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, tuple[str, ...]]
 DOUBTFUL: Final = (Trust.INFERRED, Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE)
 #: Shown instead of a latch's name if the latch is unknown.
 UNKNOWN_LATCH: Final = "an unknown latch"
-#: Maximum distinct statements and thread ids stored per group.
+#: Maximum number of distinct statements and thread ids stored per group.
 MAX_QUERIES: Final = 1_000
 MAX_TIDS: Final = 10_000
 
@@ -152,7 +152,7 @@ class Fold:
         return most_first(waits.values())
 
     def by_latch(self) -> list[Group]:
-        """Return one group per latch that threads wait for, largest first, with its stacks in ``parts``."""
+        """Return one group per latch with waiting threads, largest first, with its stacks in ``parts``."""
         latches: dict[str, Group] = {}
         for group in self.by_stack():
             if group.wait in LATCH_WAITS:

@@ -1,4 +1,4 @@
-"""Identify the latches that threads wait for, from their stacks and the patterns in ``latches.yaml``."""
+"""Identify the latches that threads are waiting for, from stacks and the patterns in ``latches.yaml``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LOCK: Final = 9
 #: Number of callers of the lock's implementation to compare with the patterns.
 _CALLERS: Final = 2
-#: Wait classes of threads that wait for a latch.
+#: Wait classes of threads that are waiting for a latch.
 LATCH_WAITS: Final = frozenset({"mutex_wait", "spin"})
 _OF_LOCKS: Final = re.compile(
     r"mutex|rw_lock|rwlock|futex|lll_lock|sync_array|os_event|cond_wait|ut_delay|sched_yield|srw_|ssux_|sux_lock|syscall"
@@ -61,7 +61,7 @@ def _callers() -> tuple[tuple[Latch, _native.Patterns], ...]:
 
 
 def named(functions: tuple[str, ...]) -> str:
-    """Describe the latch that a thread waits for, and the function that requests it; "" if unknown."""
+    """Describe the latch that a thread is waiting for, and the function that requests it; "" if unknown."""
     lock = [place for place, name in enumerate(functions[:_LOCK]) if _OF_LOCKS.search(name)]
     outermost = lock[-1] if lock else -1
     callers = [_plain(name) for name in functions[outermost + 1 :] if "+0x" not in name][:_CALLERS]

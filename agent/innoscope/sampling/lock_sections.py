@@ -1,4 +1,4 @@
-"""Find the critical section that a lock protects, from the stacks of the threads that wait for the lock."""
+"""Find the critical section that a lock protects, from the stacks of the threads waiting for the lock."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
-#: Maximum distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
+#: Maximum number of distinct stacks stored for the whole hour. If each is in all 360 chunks, that takes 6 MB.
 MAX_STACKS: Final = 2_000
 #: Share of MAX_STACKS that remains after the rarest stacks are dropped: low enough that dropping is rare.
 _REMAINING: Final = 3 / 4

@@ -22,11 +22,11 @@ APPLIER: Final = "replication"
 #: The kind (threads.yaml), wait class and functions of threads with the same stack.
 Key = tuple[str, str, tuple[str, ...]]
 
-#: Maximum distinct stacks returned for one period. Each takes a few kilobytes in an incident file.
+#: Maximum number of distinct stacks returned for one period. Each takes a few kilobytes in an incident file.
 MAX_STACKS: Final = 2_000
-#: Maximum distinct stacks stored for all snapshots. Beyond that, threads are counted only by wait class.
+#: Maximum number of distinct stacks stored for all snapshots. Beyond it, only wait classes are counted.
 _MAX_STORED_STACKS: Final = 8_000
-#: Maximum thread ids stored per stack.
+#: Maximum number of thread ids stored per stack.
 TIDS_KEPT: Final = 50
 
 

@@ -1,7 +1,7 @@
 """Decide which processes are servers, by the name of the executable and the user ids of the process.
 
-Any local user can name a program ``mysqld``, and root in a container can run one as root. So each user id of
-a process (real, effective, saved, file system) must be allowed for the place where it runs:
+Any local user can name a program ``mysqld``, and root in a container can run one as root. Therefore each user
+id of a process (real, effective, saved, file system) must be allowed for the place where it runs:
 
 * on this host: ``mysql``, ``mariadb``, root, configured users, and our own user if we are not root;
 * in a container (another pid namespace, our user namespace): ``container_uids``;

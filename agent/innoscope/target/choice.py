@@ -1,7 +1,7 @@
 """Decide whether the agent may log in to a server. The user must name a server in a container.
 
-The tenant of a container controls what runs in it: its uids, names, sockets and ports. So a server in a
-container is watched when it is found, but the agent does not log in to it unless the user named it
+The tenant of a container controls what runs in it: its uids, names, sockets and ports. Therefore a server
+in a container is watched when it is found, but the agent does not log in to it unless the user named it
 (``Target.chosen``). Even then, the password itself is never sent over the server's Unix socket.
 """
 

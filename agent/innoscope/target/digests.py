@@ -13,7 +13,7 @@ MAX_CHARS: Final = 1_024
 #: Maximum number of digests in a cache.
 MAX_CACHED: Final = 500
 _ID_BYTES: Final = 16
-#: The last version of MySQL whose keywords and rules are those of 8.0.
+#: The last version of MySQL with the keywords and rules of 8.0.
 _MYSQL_8: Final = (8, 0, 999)
 #: MariaDB 10.0 and newer do not execute comments from ``/*!50700 … */`` to ``/*!99999 … */``.
 _MARIADB_COMMENTS: Final = 5_06_99
@@ -30,7 +30,7 @@ class Digest:
 
 
 class Rules(NamedTuple):
-    """The server's version as a number, and whether its keywords are those of MySQL 9."""
+    """The server's version as a number, and whether it has the keywords of MySQL 9."""
 
     version: int
     mysql_9: bool

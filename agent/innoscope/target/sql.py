@@ -162,7 +162,7 @@ def _to_another_host(host: str, port: int, account: Credentials, timeout: float)
 def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, timeout: float) -> Connection:
     answer_budget = login.budget(timeout)
     with socket_from_here(proc, target, path) as reachable, explaining(account.user, path):
-        # A Unix socket never leaves this host, so TLS is not needed.
+        # Traffic over a Unix socket never leaves this host, so TLS is not needed.
         connection = _to_target(proc, target, account, answer_budget, "localhost", None)
         with _closing_on_error(_wire(socket.AF_UNIX, reachable, answer_budget)) as wire:
             peer.require_unix(proc, target, wire, path)

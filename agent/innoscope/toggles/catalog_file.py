@@ -21,7 +21,7 @@ _SIZES: Final = {"unsigned": (1, 4, 8), "signed": (1, 4, 8), "float": (4, 8)}
 _LARGEST: Final = 2.0**64
 _SWITCH: Final = ("on", "off")
 
-#: Symbols and system variables that must never be written in memory, whatever the catalog says.
+#: Symbols and system variables that must never be written in memory, regardless of the catalog.
 NEVER_RAW: Final = re.compile(
     r"recv_\w*|btr_\w*|ibuf\w*|\w*(?:doublewrite|dblwr|hash_index|flush_method|dirty_pages|checksum)\w*"
     r"|\w*buf_pool_modified\w*|\w*io_capacity\w*|\w*shutdown\w*|srv_force_recovery|innodb_force_recovery"
@@ -231,7 +231,7 @@ class File(Entry, frozen=True):
 
 
 def _check_memory(name: str, variable: str | None, flavour: str, last: tuple[int, ...]) -> None:
-    """Raise ValueError if writing this symbol is known to be harmful, whatever else the entry says."""
+    """Raise ValueError if writing this symbol is known to be harmful, regardless of the rest of the entry."""
     if NEVER_RAW.fullmatch(name) or NEVER_RAW.fullmatch(variable or ""):
         raise ValueError(f"{name} must never be written to memory")
     if name in _ONLY_BELOW:

@@ -74,7 +74,7 @@ def find_all(
 ) -> dict[Setting, Resolved | InnoscopeError]:
     """Return the location of each setting in the process, or an error. gdb runs once for all settings.
 
-    A setting's name is that of a global variable. If the server has no such symbol, the setting's
+    A setting has the name of a global variable. If the server has no such symbol, the setting's
     ``variable`` (or its name) is looked up in the server's own table of system variables. The error is
     NotOnThisServer if the setting is missing, and Refused if it differs from the catalog. Raise
     NoSuchProcess or NoRights, and Refused if the process runs another build than ``target``.

@@ -172,7 +172,7 @@ fn before_prologue<F: Fn(u64) -> Option<u64>>(
     validated(arch, frame, Frame { ip, lr: None, innermost: false, ..frame })
 }
 
-/// Return the frame that a signal interrupted; `frame` is that of the code to which the handler returns.
+/// Return the frame that a signal interrupted; `frame` is the frame of the code to which the handler returns.
 pub fn interrupted<F: Fn(u64) -> Option<u64>>(
     arch: &Arch,
     signal: &SignalFrame,

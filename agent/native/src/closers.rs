@@ -100,7 +100,7 @@ impl Child {
 
     /// Wait until the child has exited.
     pub fn wait(self) {
-        // SAFETY: the pid is that of our child, and a null status pointer is allowed.
+        // SAFETY: the pid identifies our child, and a null status pointer is allowed.
         while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
         {}

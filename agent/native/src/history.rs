@@ -4,7 +4,7 @@
 //! - `rows` has the rows of an hour that are not in a file yet, and writes them.
 //! - `dictionaries` looks up stacks and digests.
 //! - `file` writes, checks and merges files.
-//! - `query` groups the rows of files; `causes` finds out what caused each row; `values` numbers values.
+//! - `query` groups the rows of files; `causes` finds the cause of each row; `values` assigns numbers to values.
 
 pub mod causes;
 pub mod dictionaries;

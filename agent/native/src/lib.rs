@@ -6,12 +6,12 @@
 //! - `modules` and `symbols` read the files that are mapped into the process.
 //! - `unwind` turns stacks into return addresses, and `names` turns addresses into function names.
 //! - `process` combines these into one snapshot.
-//! - `classify` determines what threads wait for, and their kinds.
+//! - `classify` determines what threads are waiting for, and their kinds.
 //! - `samples` counts the stacks that BPF programs or perf events send.
 //! - `perf_event` opens perf events and reads their ring buffers.
 //! - `digest` normalizes SQL statements, so that literals can be discarded.
 //! - `history` writes and reads the files of the active session history.
-//! - `statements` reads the statements that connections execute.
+//! - `statements` reads the statements that connections are executing.
 //! - `layout` finds the offsets of the members of global variables and types.
 //! - `python` and `python_*` are the interface to Python.
 

@@ -253,7 +253,7 @@ pub fn bias(elf: &ElfFile, mapping: &Mapping) -> Option<u64> {
 ///
 /// /proc/PID/map_files refers to the file that is mapped, in any mount namespace and even after an upgrade
 /// has replaced it. Without the required capability (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), the file is
-/// opened by its path, and accepted only if its inode is that of the mapping.
+/// opened by its path, and accepted only if it has the inode of the mapping.
 pub fn open_elf(pid: u32, mapping: &Mapping) -> Result<Arc<ElfFile>> {
     let display = PathBuf::from(&mapping.path);
     if mapping.path == VDSO {

@@ -1,6 +1,6 @@
 //! The part of pprof's profile.proto that is needed to encode counts by stack.
 //!
-//! The field numbers are those of github.com/google/pprof/proto/profile.proto.
+//! The field numbers are from github.com/google/pprof/proto/profile.proto.
 
 use prost::Message;
 use rustc_hash::FxHashMap;

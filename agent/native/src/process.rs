@@ -227,13 +227,13 @@ impl Process {
     /// Return the current run counts of threads. If a count is the same in [`Process::copied_run_counts`]
     /// after the next snapshot, or was the same after the last one, the thread did not run in between.
     ///
-    /// A method that stops threads returns none, because threads run when they are stopped.
+    /// A method that stops threads returns none, because stopping a thread makes it run.
     pub fn run_counts(&mut self, tids: &[u32]) -> Vec<(u32, u64)> {
         if self.source.stops_threads() { Vec::new() } else { self.run_counts.read(tids) }
     }
 
-    /// Return the run counts of threads when the last snapshot copied them, except of those that were not off
-    /// the CPU.
+    /// Return the run counts that threads had when the last snapshot copied them, if they were off the CPU
+    /// then.
     pub fn copied_run_counts(&self, tids: &[u32]) -> Vec<(u32, u64)> {
         tids.iter().filter_map(|tid| Some((*tid, self.cached_stacks.get(tid)?.ran))).collect()
     }
@@ -352,7 +352,7 @@ fn open_source(
 }
 
 /// Create the first source that works, among those that stop no threads. If none works, the error contains
-/// all reasons; its kind is that of the last source, which has the lowest requirements.
+/// all reasons. It has the kind of the last source's error, because that source has the lowest requirements.
 fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dyn Source>> {
     let mut reasons = Vec::new();
     let mut kind = Kind::Internal;

@@ -134,7 +134,7 @@ fn history_merge(py: Python<'_>, table: &str, inputs: Vec<PathBuf>, output: Path
     Ok(py.detach(|| file::merge(&inputs, &output, message))?)
 }
 
-/// Stands for the values of a column that has too many different ones.
+/// Placeholder for the other values of a column that has too many distinct values.
 const OTHER: &str = "(other values)";
 
 #[derive(IntoPyObject)]

@@ -73,7 +73,7 @@ class Row:
 
     @property
     def queries(self) -> Counter[str]:
-        """Count the threads that run each statement, by the statement's digest."""
+        """Count the threads that are running each statement, by the statement's digest."""
         return self.group.queries
 
     @cached_property

@@ -81,7 +81,7 @@ def headline(snapshot: Snapshot, columns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of a line and its columns. They are the same for all lines, so that the columns are aligned."""
+    """Widths of a line and its columns. All lines have the same widths, so that the columns are aligned."""
 
     line: int
     name: int  # width of the wait class column: that of the widest label, within limits
@@ -123,7 +123,7 @@ def stacks_head(widths: Widths, sort: str) -> str:
 
 
 def stack_lines(row: Row, label: str, widths: Widths) -> list[str]:
-    """Return the line of a stack and, if its threads run statements, a line with the most frequent one."""
+    """Return the line of a stack and, if its threads are running statements, one with the most frequent."""
     change = f"{row.change:+,}" if row.change else "·"
     marks = f"{row.group.marks} " if row.group.marks else ""
     name = fit(clean(label), widths.name)

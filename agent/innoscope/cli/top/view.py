@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 MAX_ROWS = 200
-#: Seconds between two checks whether the terminal still exists.
+#: Seconds between two checks of whether the terminal still exists.
 _TERMINAL_CHECK_S = 1.0
 _PARTS = {"head", "trust", "messages", "waits-head", "waits", "stacks-head", "stacks", "filter", "foot"}
 CSS = """

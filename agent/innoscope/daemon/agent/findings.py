@@ -26,7 +26,7 @@ SCHEMA: Final = 1
 _WINDOW_S: Final = 60.0
 #: Seconds for which the result of a diagnosis is cached.
 _CACHE_S: Final = 5.0
-#: A span is reported as observed in part if less than this share of it was.
+#: A span is reported as partly observed if less than this share of it was observed.
 _MOSTLY: Final = 0.9
 _NO_SAMPLES: Final = "no samples of the selected time are in the agent's memory: these are the last minute's"
 _NO_DATA: Final = "no data yet, or the server is on another host, where its threads cannot be sampled"
@@ -43,7 +43,7 @@ class Findings:
     def answer(self, request: Request) -> Response:
         """Serve ``/api/findings?server=&from=&to=``: what ``innoscope diagnose`` prints, as JSON or text.
 
-        Without ``from`` and ``to``, the time is the last minute.
+        Without ``from`` and ``to``, the last minute is diagnosed.
         """
         if not request.trusted:
             return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
@@ -74,7 +74,7 @@ class Findings:
     def _diagnose_span(
         self, name: str, begin: float, end: float
     ) -> tuple[tuple[Evidence, Verdict] | None, dict[str, Any]]:
-        """Return the diagnosis of a past time, or that of the last minute if there are no samples of it.
+        """Return the diagnosis of a past time or, if there are no samples of that time, of the last minute.
 
         The second value has the keys that say which of the two it is.
         """

@@ -60,7 +60,7 @@ class IncidentWatch:
             due = max(due + _EVERY_S, time.monotonic())
             try:
                 self._second()
-            except Exception:  # try again a second later
+            except Exception:  # retry a second later
                 _log.exception("cannot evaluate triggers")
 
     def samples(self, server: str) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""Report captured incidents to a webhook, and repeat failed attempts."""
+"""Report captured incidents to a webhook, and retry after failures."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ HANGS_S: Final = 120.0
 class Notifier:
     """Reports incidents, oldest first. Only one thread may call ``run``.
 
-    The index of the incident files says which incidents have been reported. So nothing is lost when the agent
-    or the receiver restarts, and the number of waiting reports is limited by that of the files.
+    The index of the incident files says which incidents have been reported. Therefore nothing is lost when
+    the agent or the receiver restarts, and there are never more pending reports than incident files.
     """
 
     def __init__(self, notify: Notify, incidents: Incidents, page_url: str) -> None:

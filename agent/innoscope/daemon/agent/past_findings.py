@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
     from innoscope.target.model import Target
 
-#: Kinds of signals that the samples give (diagnose/signals.py). ``unexplained`` is not among them: a rule
+#: Kinds of signals that the samples provide (diagnose/signals.py). ``unexplained`` is not among them: a rule
 #: that is not checked might explain the threads.
 _COUNTED: Final = frozenset({"threads", "background", "applier", "active", "share", "growth"})
 _NOT_KEPT: Final = Missing("past", "known only for the last minute")
 _NO_OWNERS: Final = Missing("past", "lock owners are known only for the last minute")
 _MORE: Final = "metrics, SQL results and individual threads"
-#: Maximum steps that are divided into their snapshots; longer spans have one mean snapshot per step.
+#: Maximum number of steps divided into their snapshots. Longer spans have one mean snapshot per step.
 _MAX_DIVIDED: Final = 30
 
 

@@ -93,7 +93,7 @@ class Recorder:
         return self._evidence(begin, end, None, stacks=False)
 
     def between(self, begin: float, end: float, asked: SqlAnswers | None = None) -> Evidence:
-        """Return all evidence between two Unix times, including the SQL results in ``asked`` if given."""
+        """Return all evidence between two Unix times, including the SQL results ``asked`` if given."""
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
@@ -121,7 +121,7 @@ class Recorder:
         return query_all(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
 
     def _waiting(self) -> int:
-        """Return the number of client threads that wait for row locks; 0 if there is no recent snapshot."""
+        """Return the number of client threads waiting for row locks; 0 if there is no recent snapshot."""
         now = time.time()
         snapshots = self.without_sql(now - _RECENT_S, now).snapshots
         return snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0

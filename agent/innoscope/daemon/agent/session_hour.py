@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 #: Maximum size of all samples and texts, as estimated by ``used_bytes``. Beyond it, the oldest are dropped.
 MAX_BYTES: Final = 700_000
-#: Approximate maximum rows of a step, and maximum of one to which samples are still added. Beyond it, rare
-#: rows lose their stack first, then their statement, so that sums by wait class stay exact.
+#: Approximate maximum number of rows of a complete step, and of one to which samples are still added.
+#: Beyond it, rare rows lose their stack first, then their statement, so that sums by wait class stay exact.
 MAX_ROWS: Final = 60
 _MAX_OPEN: Final = 200
 #: Maximum length of a statement in characters.
 _MAX_TEXT: Final = 200
-#: Maximum pairs of a kind and a wait class; the catalogs have fewer than 400.
+#: Maximum number of pairs of a kind and a wait class; the catalogs have fewer than 400.
 _MAX_CLASSES: Final = 1_000
 #: Estimated bytes of a step and of a text, without their contents.
 _STEP_BYTES: Final = 500
 _TEXT_BYTES: Final = 250
 _ROW_BYTES: Final = 22
 _US: Final = 1e6
-#: Stand for a thread without a known statement, and for statements that are too rare to be listed.
+#: Placeholder ids: UNKNOWN for a thread whose statement is not known, OTHERS for statements too rare to list.
 UNKNOWN: Final = 0
 OTHERS: Final = 1
-#: Stands for stacks that are too rare to be listed.
+#: Placeholder id for stacks that are too rare to list.
 RARE: Final = 0
 _DIGITS: Final = 16
 
@@ -44,7 +44,7 @@ _DIGITS: Final = 16
 class Row(NamedTuple):
     """Threads of one kind (threads.yaml) and wait class, with the same statement and stack.
 
-    ``digest`` is the number of the first 16 digits of the digest, or UNKNOWN or OTHERS; ``stack`` is its
+    ``digest`` is the first 16 digits of the digest as a number, or UNKNOWN or OTHERS; ``stack`` is its
     ``stack_id``, or RARE.
     """
 
@@ -228,7 +228,7 @@ class SessionHour:
             self._drop_oldest()
 
     def _drop_expired(self) -> None:
-        """Drop old steps, and those from the future, which the clock showed before it was set back."""
+        """Drop old steps, and steps in the future, which were added before the clock was set back."""
         now = self._clock()
         while self._steps and abs(now - self._steps[0].at) > self._keep_s:
             self._drop_oldest()

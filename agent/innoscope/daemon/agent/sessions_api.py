@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.session_hour import SessionHour, Step
 
 SCHEMA: Final = 1
-#: Maximum statements in a response.
+#: Maximum number of statements in a response.
 _MOST: Final = 50
 
 
 class SessionsApi:
-    """Answers which statements client threads executed, from the samples in memory."""
+    """Answers which statements client threads were executing, from the samples in memory."""
 
     def __init__(self, hour: SessionHour, gatherer: Gatherer) -> None:
         self._hour, self._gatherer = hour, gatherer

@@ -16,7 +16,7 @@ _TEXTS: Final = len(Shape._fields) - 1
 _MAX_TEXT: Final = 1_024
 _MAX_NAME: Final = 16_384
 _MAX_FUNCTIONS: Final = 1_024
-#: Maximum seconds that a snapshot stands for.
+#: Maximum number of seconds that a snapshot represents.
 _MAX_WEIGHT_S: Final = 3_600.0
 _MAX_TID: Final = (1 << 31) - 1
 _MAX_ID: Final = (1 << 63) - 1

@@ -30,8 +30,8 @@ _SLACK_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 class Incident:
     """A stall that was captured in an incident file. ``at`` is the Unix time of its start.
 
-    ``finding`` and ``title`` are those of the worst finding, and ``blocker`` describes what blocks most
-    threads; None if there is none.
+    ``finding`` and ``title`` describe the worst finding, and ``blocker`` describes what blocks most threads;
+    None if there is none.
     """
 
     file: str

@@ -35,7 +35,7 @@ _FIRST_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 60.0
 #: Seconds allowed for sending the remaining profiles before the agent exits.
 _LAST_S: Final = 2.0
-#: Maximum number of one server's chunks that wait to be merged. The sensor may send an hour of them at once.
+#: Maximum number of one server's chunks waiting to be merged. The sensor may send an hour of them at once.
 _MAX_CHUNKS: Final = 400
 #: Maximum number of intervals that a profile covers.
 _MAX_INTERVALS: Final = 1.5

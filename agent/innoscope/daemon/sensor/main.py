@@ -89,7 +89,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Failing:
-    """A process that could not be watched. The next attempt is at ``retry_at``; ``reason`` was logged."""
+    """A process that could not be watched. The retry is due at ``retry_at``; ``reason`` was logged."""
 
     reason: str
     retry_s: float
@@ -175,7 +175,7 @@ class Sensor:
         return (known is None or now >= known.retry_at) and (failing is None or now >= failing.retry_at)
 
     def _failed(self, pid: int, error: BaseException, now: float) -> None:
-        """Schedule the next attempt, and log the error unless it is the same as before."""
+        """Schedule the retry, and log the error unless it is the same as before."""
         self._failures += 1
         before = self._failing.get(pid)
         retry_s = min(2 * before.retry_s, _MAX_RETRY_S) if before else _RETRY_S

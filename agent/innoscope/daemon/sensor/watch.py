@@ -121,7 +121,7 @@ class WatchedServer:
         Until the kinds of threads are known, probes count each page as written by a client.
         """
         job = Job(ATTACHING, str(self.target.pid), attach)
-        if delay_s > 0:  # an attempt after a failure
+        if delay_s > 0:  # a retry
             self._workers.submit_at(time.monotonic() + delay_s, job)
         else:
             self._waits.after_first(partial(self._workers.submit, job))
@@ -220,7 +220,7 @@ def down(target: Target) -> Outcome:
 
 
 class _FailedCollector:
-    """Stands in for a collector that could not be created; each run fails with the reason."""
+    """Replaces a collector that could not be created. Each run fails with the reason."""
 
     timeout = 1.0
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Facts, Statement
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: MariaDB functions on the stack of a thread that executes DDL for a client or as a Galera applier.
+#: MariaDB functions on the stack of a thread that is executing DDL for a client or as a Galera applier.
 _DDL: Final = (
     "mysql_alter_table", "mysql_recreate_table", "mysql_rm_table", "mysql_rename_tables",
     "Sql_cmd_truncate_table::*", "Wsrep_high_priority_service::apply_toi",
@@ -43,8 +43,8 @@ def _own_pauses_ratio(evidence: Evidence) -> float:
     """Return the share of the cluster's pauses that this node requested.
 
     A node counts the requests that it receives from all nodes, including its own. If one pause lasts for the
-    whole observation, no request is counted. The node whose receive queue is never empty then requested the
-    pause.
+    whole observation, no request is counted. In that case, the node whose receive queue is never empty
+    requested the pause.
     """
     received, sent = _grown(evidence, _RECEIVED), _grown(evidence, _SENT)
     if received:
@@ -68,7 +68,7 @@ def _conflict_ratio(evidence: Evidence) -> float:
 
 
 def _ddl_threads(evidence: Evidence) -> float:
-    """Return the mean number of threads that execute DDL, at least the number in the process list."""
+    """Return the mean number of threads executing DDL, at least the number in the process list."""
     listed = float(len(ddl_statements(evidence)))
     if not evidence.snapshots or "looks" in evidence.missing:
         if not listed:
@@ -87,7 +87,7 @@ def ddl_statements(evidence: Evidence) -> list[Statement]:
 
 
 def ddl_stacks(evidence: Evidence) -> list[ObservedStack]:
-    """Return the stacks of threads that execute DDL."""
+    """Return the stacks of threads that are executing DDL."""
     patterns = Patterns(_DDL)
     return [
         seen

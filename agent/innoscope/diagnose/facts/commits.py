@@ -1,4 +1,4 @@
-"""Compute the facts about threads that write, sync or wait for a log."""
+"""Compute the facts about threads that are writing, syncing or waiting for a log."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 #: Wait classes of threads that are syncing the redo log or the binary log.
 _LOG_SYNCS: Final = frozenset({"fsync_redo", "fsync_binlog"})
-#: Wait classes of threads that write one of these logs (those in a system call on a file) or wait for it.
+#: Wait classes of threads writing one of these logs (if in a system call on a file) or waiting for it.
 _LOG_WRITES: Final = frozenset({"redo_write_wait", "group_commit"})
 
 
 def _commit_wait_share(evidence: Evidence) -> float:
-    """Return the share of active client threads that write, sync or wait for a log."""
+    """Return the share of active client threads that are writing, syncing or waiting for a log."""
     snapshots(evidence)  # raises Unknown without stacks: the process list does not show these waits
     counts = evidence.threads(clients=True)
     return ratio(sum(counts[wait] for wait in _LOG_SYNCS | _LOG_WRITES), evidence.active_clients())
 
 
 def _log_io_ratio(evidence: Evidence) -> float:
-    """Return the share of the snapshots in which some thread writes or syncs the redo or binary log.
+    """Return the share of the snapshots in which a thread is writing or syncing the redo or binary log.
 
     Threads of all kinds count: in MySQL 8.0, log_flusher syncs the redo log for all clients.
     """
@@ -32,7 +32,7 @@ def _log_io_ratio(evidence: Evidence) -> float:
         any(count and wait in _LOG_SYNCS for (_, wait), count in snapshot.threads.items())
         for snapshot in taken
     )
-    # Threads that only wait for the writer have no file. Only one thread at a time writes a log.
+    # Threads that are only waiting for the writer have no file. Only one thread at a time writes a log.
     writing = sum(one.count for one in evidence.files if one.wait in _LOG_WRITES)
     return max(syncing, min(writing, len(taken))) / len(taken)
 

@@ -49,7 +49,7 @@ def _longest_runner_ratio(evidence: Evidence) -> float:
 
 
 def _longest_runner_seconds(evidence: Evidence) -> float:
-    """Return the time for which the longest runner was on a CPU, in seconds.
+    """Return for how many seconds the longest runner was on a CPU.
 
     This is the time from the first to the last snapshot that shows it on a CPU, limited to the age of its
     statement.

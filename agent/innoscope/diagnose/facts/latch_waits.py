@@ -1,4 +1,4 @@
-"""Compute the facts about client threads that wait for a latch."""
+"""Compute the facts about client threads that are waiting for a latch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def _latch_share(evidence: Evidence) -> float:
-    """Return the share of active client threads that wait for a latch, spinning or asleep."""
+    """Return the share of active client threads that are waiting for a latch, spinning or asleep."""
     spin, asleep, active = _latches(evidence)
     return ratio(spin + asleep, active)
 
 
 def _spinning_ratio(evidence: Evidence) -> float:
-    """Return the share of spinning threads among the client threads that wait for a latch."""
+    """Return the share of spinning threads among the client threads that are waiting for a latch."""
     spin, asleep, _ = _latches(evidence)
     return ratio(spin, spin + asleep)
 

@@ -13,7 +13,7 @@ from innoscope.diagnose.unavailable import Unknown
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Facts
 
-#: State of a commit that waits for a replica: "slave" in MariaDB and in MySQL before 8.0.26, later "replica".
+#: State of a commit waiting for a replica: "slave" in MariaDB and in MySQL before 8.0.26, later "replica".
 _SEMISYNC: Final = re.compile(r"^Waiting for semi-sync ACK from (slave|replica)")
 
 

@@ -127,7 +127,7 @@ def _packed(capture: Capture) -> bytes:
 
 
 def load(path: Path) -> Capture:
-    """Read an incident file. Raise only BadFile, whatever the file contains."""
+    """Read an incident file. Raise only BadFile, regardless of the file's contents."""
     value = _parsed(path, _unpacked(path, _read(path)))
     if not isinstance(value, dict) or "innoscope_incident" not in value:
         raise _bad(path, "not an incident file")

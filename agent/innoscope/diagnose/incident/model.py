@@ -35,8 +35,8 @@ class Capture:
       that it does not dilute the signals of the stall.
     - ``verdict`` holds the findings at the time of the capture (docs/json.md, Diagnose). Readers of the file
       apply their own version of the rules.
-    - ``status`` is the output of SHOW ENGINE INNODB STATUS without literals and rows.
-    - ``variables`` holds the server's variables without secrets.
+    - ``status`` is the output of SHOW ENGINE INNODB STATUS, with literals and rows removed.
+    - ``variables`` holds the server's variables, with secrets removed.
     - ``missing`` says why ``status``, ``variables`` or ``before`` is missing.
     - ``trigger`` is the configured trigger that started the capture; None if a user requested it.
     """

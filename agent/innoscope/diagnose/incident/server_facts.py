@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 #: Timeout of each query in seconds.
 _TIMEOUT_S: Final = 2.0
-#: The status is not queried if more threads than this wait for row locks. The server prints all transactions,
-#: each with the lock that it waits for, while it holds kernel_mutex (5.5), lock_sys->mutex and trx_sys->mutex
-#: (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked while it prints. With
-#: 150 waiting threads this takes 1 to 3 ms; idle connections add nothing.
+#: The status is not queried if more threads than this are waiting for row locks. The server prints all
+#: transactions, each with the lock that it is waiting for, while it holds kernel_mutex (5.5), lock_sys->mutex
+#: and trx_sys->mutex (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked
+#: while it prints. With 150 waiting threads this takes 1 to 3 ms; idle connections add nothing.
 _MAX_WAITING: Final = 300
 #: Maximum length of the status in characters. Servers truncate it at 1 MiB.
 _LONGEST: Final = 1 << 20
@@ -62,7 +62,7 @@ class FactsFetcher:
         )
 
     def __call__(self, connect: Connect, waiting: int) -> None:
-        """Query the server; ``waiting`` is the number of threads that wait for row locks."""
+        """Query the server; ``waiting`` is the number of threads waiting for row locks."""
         self.fetched = fetch(connect, waiting)
         if self._target is not None and not self.fetched.variables:
             with suppress(InnoscopeError):

@@ -1,7 +1,8 @@
-"""Find the connection that blocks each thread that waits for a row lock or a metadata lock, in each snapshot.
+"""In each snapshot, find the connection that blocks each thread waiting for a row lock or a metadata lock.
 
-This must cost the sensor little. So what is known of a waiting thread is kept until the thread runs. If
-reading takes n times the budget, the next n snapshots use its results, and verify the blockers of row locks.
+This must be cheap for the sensor. Therefore the facts about a waiting thread are cached until the thread
+runs. If a read takes n times the budget, the next n snapshots use its results, and only verify the blockers
+of row locks.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ METADATA: Final = frozenset({"metadata_lock", "user_lock"})
 BLOCKED: Final = METADATA | {ROW}
 #: CPU seconds per snapshot. If a read takes n times as long, the next n snapshots use its results.
 _BUDGET_S: Final = 0.001
-#: Maximum snapshots without a read, and without a search among all connections.
+#: Maximum number of snapshots in a row without a read, and without a search among all connections.
 _MOST_SKIPPED: Final = 9
 _MOST_UNSEARCHED: Final = 60
-#: Maximum blockers that are verified in a snapshot without a read.
+#: Maximum number of blockers that are verified in a snapshot without a read.
 _MOST_VERIFIED: Final = 16
 
 
@@ -43,7 +44,7 @@ class Waiter(NamedTuple):
 
 
 class _Read(Protocol):
-    """A function that reads what threads wait for. ``threads`` are the ids of all threads."""
+    """A function that reads what threads are waiting for. ``threads`` are the ids of all threads."""
 
     def __call__(self, waiters: list[Waiter], threads: Collection[int], /) -> dict[Waiter, Blocked]:
         """Return the results."""
@@ -97,7 +98,7 @@ class _Results:
     ) -> dict[Waiter, Blocked]:
         """Return the results whose blocker still blocks one of its waiters.
 
-        A transaction holds its locks until it ends, and then no thread waits for it any more.
+        A transaction holds its locks until it ends. After that, no thread waits for it any longer.
         """
         chosen = {blocked.connection: waiter for waiter, blocked in kept.items() if blocked.connection}
         again = verify(list(chosen.values())[:_MOST_VERIFIED], threads)
@@ -127,7 +128,7 @@ class Blockers:
             self._results.append((METADATA, _Results(clock, metadata_waits.read)))
 
     def find(self, waiters: Collection[Waiter], threads: Collection[int]) -> dict[int, Blocked]:
-        """Return what each thread waits for, as far as it is known. Raise OSError or NativeError.
+        """Return what each thread is waiting for, where known. Raise OSError or NativeError.
 
         ``threads`` contains the ids of the snapshot's threads, in the server's pid namespace. The caller has
         to check afterwards that the threads have not run.
@@ -145,11 +146,11 @@ class _RowLocks:
         self._memory, self._part, self._rows = memory, part, rows
 
     def read(self, waiters: list[Waiter], _: Collection[int]) -> dict[Waiter, Blocked]:
-        """Return what threads wait for."""
+        """Return what threads are waiting for."""
         return self._of(waiters, partial=False)
 
     def verify(self, waiters: list[Waiter], _: Collection[int]) -> dict[Waiter, Blocked]:
-        """Return what some of the waiting threads wait for."""
+        """Return what some of the waiting threads are waiting for."""
         return self._of(waiters, partial=True)
 
     def _of(self, waiters: list[Waiter], *, partial: bool) -> dict[Waiter, Blocked]:
@@ -168,8 +169,8 @@ class _RowLocks:
 class _MetadataWaits:
     """Finds the holders of metadata locks.
 
-    To find new holders, the locks of all connections are read, which is expensive. Otherwise, it is only read
-    whether known holders still hold a lock.
+    Finding new holders requires reading the locks of all connections, which is expensive. Between such
+    searches, the known holders are read only to check that they still hold a lock.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class _MetadataWaits:
         self._holders: dict[int, Session] = {}
 
     def read(self, waiters: list[Waiter], threads: Collection[int]) -> dict[Waiter, Blocked]:
-        """Return what threads wait for."""
+        """Return what threads are waiting for."""
         waiting = {one.tid: Session(one.thd, one.tid, one.connection, "") for one in waiters}
         found = self._read(waiting, self._current_holders())
         if not all(blocked.connection for blocked in found.values()) and self._pace.begin():
@@ -198,9 +199,9 @@ class _MetadataWaits:
         return {one.thread: one for one, id_ in zip(holders, ids, strict=True) if one.connection == id_}
 
     def _read(self, waiting: Mapping[int, Session], holders: Mapping[int, Session]) -> dict[int, Blocked]:
-        """Return what the threads in ``waiting`` wait for. Remember those of ``holders`` that hold a lock.
+        """Return what the ``waiting`` threads are waiting for. Remember the ``holders`` that hold a lock.
 
-        If several connections hold a lock, the oldest one of those that do not wait themselves is named.
+        If several connections hold a lock, the oldest one that is not waiting itself is named.
         """
         found = {}
         current: dict[int, Session] = {}

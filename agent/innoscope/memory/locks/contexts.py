@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.layout import Part, ProcessMemory
     from innoscope.memory.locks.sessions import Session
 
-#: Maximum tickets read in all lists.
+#: Maximum number of tickets read in all lists.
 _TICKETS: Final = 50_000
 #: Number of lock types (MDL_TYPE_END in mdl.h of MySQL 5.7 to 9.7), and size in bytes of a set of lock types
 #: (MDL_lock::bitmap_t in mdl.cc).

@@ -41,7 +41,7 @@ _PHASE_MOST: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A waiting thread, the lock that it waits for, and the lock's current owners.
+    """A waiting thread, the lock that it is waiting for, and the lock's current owners.
 
     Threads are identified by their id in the server's pid namespace. ``owners`` is empty if the lock has been
     released or if readers hold it, because glibc only counts readers. ``kind`` and ``name`` are for display.
@@ -55,7 +55,7 @@ class Wait:
 
 
 def waits(threads: Iterable[Thread], read_many: ReadMany) -> list[Wait]:
-    """Return a Wait, with the current owner, for each thread that waits for a C library lock."""
+    """Return a Wait, with the current owner, for each thread that is waiting for a C library lock."""
     asleep = list(_asleep(threads))
     places = sorted({(address, kind) for _, address, kind in asleep})
     bases = _bases(places, read_many)
@@ -81,7 +81,7 @@ def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int, str]]:
 
 
 def _kind(thread: Thread) -> str | None:
-    """Return the kind of lock, from the innermost functions; None if the thread waits for something else."""
+    """Return the kind of lock, from the innermost functions; None if the thread is not waiting for a lock."""
     for frame in thread.frames[:_NEAR]:
         match = _LOCKS.match(frame.function or "")
         if match:

@@ -1,4 +1,4 @@
-"""Describe a lock that threads wait for, and its owner."""
+"""Describe a lock that threads are waiting for, and its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the lock that a waiting record lock waits for, in the lock's queue (MySQL 5.5 to 5.7).
+"""Find the lock that a waiting record lock is waiting for, in the lock's queue (MySQL 5.5 to 5.7).
 
 The locks of a page are in one cell of a hash table, in the order of their requests. A lock waits for the
 first one before it that is on the same record and conflicts with it (lock_rec_has_to_wait_in_queue,
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from innoscope.memory.locks.layout import Part, ProcessMemory
 
-#: Maximum locks read in all queues of a snapshot.
+#: Maximum number of locks read in all queues of a snapshot.
 _MOST: Final = 200
 #: Bytes of a bitmap that are read with a lock, and maximum bytes: no page has more records.
 _USUAL_BYTES, _BITMAP_BYTES = 64, 1_024
@@ -69,7 +69,7 @@ def _read_all(memory: ProcessMemory, part: Part, address: int) -> bytes | None:
 
 
 def blockers(memory: ProcessMemory, part: Part, waiting: Mapping[int, Lock]) -> dict[int, int]:
-    """Return the transaction that each waiting lock waits for. Those that are not found are omitted."""
+    """Return the transaction that each waiting lock is waiting for. Those that are not found are omitted."""
     queues = _Queues(memory, part)
     found = {}
     for address, lock in waiting.items():
@@ -81,7 +81,7 @@ def blockers(memory: ProcessMemory, part: Part, waiting: Mapping[int, Lock]) -> 
 
 
 def has_to_wait(lock: Lock, other: Lock) -> bool:
-    """Return whether a lock has to wait for another one on the same record (lock_rec_has_to_wait)."""
+    """Return whether a lock has to wait for another lock on the same record (lock_rec_has_to_wait)."""
     if lock.transaction == other.transaction or lock.mode & _MODE == other.mode & _MODE == _SHARED:
         return False
     inserts = lock.mode & _INSERT

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KIND: Final = "metadata lock"
 #: Kinds of locks whose names are shown. A user lock's name is hidden, because it is a literal in a statement.
 _NAMED: Final = frozenset({"schema", "table"})
-#: Maximum granted tickets read per lock, and maximum bytes of a key.
+#: Maximum number of granted tickets read per lock, and maximum size of a key in bytes.
 _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
 
@@ -26,9 +26,9 @@ _KEY_BYTES: Final = 392
 def waits(
     memory: ProcessMemory, layout: LockLayout, sessions: list[Session], holders: list[Session] | None = None
 ) -> list[Wait]:
-    """Return a Wait for each thread of ``sessions`` that waits for a metadata lock.
+    """Return a Wait for each thread of ``sessions`` that is waiting for a metadata lock.
 
-    The owners in a Wait are the threads that hold the lock, except threads that also wait for it. Only
+    The owners in a Wait are the threads that hold the lock, except threads that are also waiting for it. Only
     ``holders`` (by default, ``sessions``) are considered as owners.
     """
     if holders is None:
@@ -60,7 +60,7 @@ def waits(
 def _pending(
     memory: ProcessMemory, layout: LockLayout, part: Part, sessions: list[Session]
 ) -> dict[Session, int]:
-    """Return ``{connection: address of its ticket}`` for the connections that wait for a metadata lock."""
+    """Return ``{connection: address of its ticket}`` for the connections waiting for a metadata lock."""
     offset = part.offset("waiting_for")
     tickets = memory.numbers([session.address + offset for session in sessions])
     wanted = [(session, ticket) for session, ticket in zip(sessions, tickets, strict=True) if ticket]

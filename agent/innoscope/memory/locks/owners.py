@@ -1,4 +1,4 @@
-"""Find the owners of the locks that the threads in a snapshot wait for, by reading the server's memory.
+"""Find the owners of the locks that a snapshot's threads are waiting for, by reading the server's memory.
 
 The memory is never written (process_vm_readv). An owner is accepted only if its thread is in the snapshot.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Snapshot, Thread
     from innoscope.target.model import Target
 
-#: Maximum waiters and owners reported per lock, and maximum locks reported.
+#: Maximum number of waiters and owners reported per lock, and of locks reported.
 _MAX_WAITERS: Final = 1_000
 _MAX_OWNERS: Final = 3
 _MAX_LOCKS: Final = 20

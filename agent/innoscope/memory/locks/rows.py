@@ -1,9 +1,10 @@
-"""Find out which connection blocks each connection that waits for one of InnoDB's locks.
+"""Find the connection that blocks each connection waiting for one of InnoDB's locks.
 
 MySQL 8.0.18 and newer, and MariaDB 10.6 and newer, store the blocking transaction in the waiting one
-(``trx_lock_t::blocking_trx`` and ``wait_trx`` in trx0trx.h). On older servers, ``lock_queue`` reads the
-queue of the lock. The server changes all this while it is read. So a blocker is used only if the objects
-refer to each other, and if the waiting transaction still waits for the same lock and transaction afterwards.
+(``trx_lock_t::blocking_trx`` and ``wait_trx`` in trx0trx.h). On older servers, ``lock_queue`` reads the queue
+of the lock. The server changes these objects while they are read. Therefore a blocker is used only if the
+objects refer to each other, and if the waiting transaction is still waiting for the same lock and transaction
+afterwards.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ _ENCODED: Final = re.compile(r"@([0-9a-f]{4})")
 
 
 class RowWait(NamedTuple):
-    """The THD of the connection that blocks another one, and the name of the lock; None if unknown."""
+    """The THD of the connection that blocks another connection, and the name of the lock; None if unknown."""
 
     blocker: int | None
     name: str | None
 
 
 class _Pointers(NamedTuple):
-    """The lock and, if the server stores it, the transaction that a transaction waits for."""
+    """The lock and, if the server stores it, the transaction that a transaction is waiting for."""
 
     lock: int
     blocker: int
 
 
 class _Kept(NamedTuple):
-    """What is known of a waiting connection, as long as its thread does not run.
+    """Cached facts about a waiting connection. They are valid until its thread runs.
 
     ``runs`` is its run count, ``request`` the lock if its queue has to be read.
     """
@@ -65,10 +66,10 @@ class RowWaits:
         self._kept: dict[int, _Kept] = {}
 
     def read(self, counts: Mapping[int, int], *, partial: bool = False) -> dict[int, RowWait]:
-        """Return what connections wait for. Those that do not wait for a lock are omitted.
+        """Return what connections are waiting for. Those that are not waiting for a lock are omitted.
 
-        ``counts`` has the run count of the thread of each connection. Unless ``partial`` is set, what is
-        known of other connections is forgotten.
+        ``counts`` has the run count of the thread of each connection. Unless ``partial`` is set, the cached
+        facts about other connections are dropped.
         """
         others = {thd: one for thd, one in self._kept.items() if thd not in counts} if partial else {}
         kept = {thd: one for thd, one in self._kept.items() if counts.get(thd) == one.runs}
@@ -125,7 +126,7 @@ class RowWaits:
     def _learn(
         self, transactions: Mapping[int, int], pointers: Mapping[int, _Pointers], counts: Mapping[int, int]
     ) -> dict[int, _Kept]:
-        """Return what is constant while a thread waits. Locks of other transactions are omitted."""
+        """Return the facts that do not change during a wait. Locks of other transactions are omitted."""
         if not transactions:
             return {}
         part = self._part
@@ -180,5 +181,5 @@ class RowWaits:
 
 
 def decoded(name: str) -> str:
-    """Return the name of a table that InnoDB knows by the name of its file."""
+    """Return the name of a table, decoded from the file name by which InnoDB knows it."""
     return _ENCODED.sub(lambda match: chr(int(match[1], 16)), name)

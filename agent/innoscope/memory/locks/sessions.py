@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from innoscope.memory.locks.layout import Part, ProcessMemory
 
-#: Maximum connections to read, and maximum bytes of a statement.
+#: Maximum number of connections to read, and maximum size of a statement in bytes.
 _MOST: Final = 20_000
 _TEXT_BYTES: Final = 1_024
 #: Offsets in a std::set: root, left and right child, value (libstdc++, stl_tree.h).

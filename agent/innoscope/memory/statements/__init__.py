@@ -1,1 +1,1 @@
-"""Find the statement that each thread executes, in the server's memory."""
+"""Find the statement that each thread is executing, in the server's memory."""

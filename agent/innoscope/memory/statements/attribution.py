@@ -2,8 +2,8 @@
 
 Statements are read immediately before and after the stacks are copied. A statement is ``exact`` if its thread
 was off the CPU when the stack was copied, and has not run between that time and the read of the statement.
-The statement of another thread is used only if the thread executes the same command before and after the
-snapshot; it is marked ``running``.
+The statement of any other thread is used only if the thread was executing the same command before and after
+the snapshot. It is marked ``running``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CommandReader(Protocol):
     """The parts of ``_native.StatementReader`` that attribution needs."""
 
     def find(self, known: Container[int]) -> list[int]:
-        """Choose the connections that execute a command, and return the ids of their threads."""
+        """Choose the connections that are executing a command, and return the ids of their threads."""
 
     def choose(self, tids: Sequence[int]) -> None:
         """Choose the connections of these threads."""
@@ -76,7 +76,7 @@ class BlockerFinder(Protocol):
     """The parts of ``Blockers`` that attribution needs."""
 
     def find(self, waiters: Sequence[Waiter], threads: Collection[int]) -> dict[int, Blocked]:
-        """Return what each of the waiting threads waits for, by thread id."""
+        """Return what each of the waiting threads is waiting for, by thread id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ _NOTHING: Final = Side({}, {}, {})
 class Attribution:
     """Takes snapshots of one server, with each thread's statement as its query. Not thread-safe.
 
-    If ``blockers`` is set, threads that wait for a lock also have what they wait for.
+    If ``blockers`` is set, each thread that is waiting for a lock also has the lock and its blocker.
     Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text, and
     no text leaves the core.
     """
@@ -173,7 +173,7 @@ class Attribution:
         return self._attached(snapshot, queries, self._blocked(waiters))
 
     def _blocked(self, waiters: Sequence[Waiter]) -> dict[int, Blocked]:
-        """Return what the threads wait for, without those that have run since their stack was copied.
+        """Return what the threads are waiting for, except threads that have run since their stack was copied.
 
         If that fails unexpectedly, snapshots continue without it.
         """
@@ -211,7 +211,7 @@ class Attribution:
         return replace(snapshot, threads=tuple(pair[1] if pair else thread for thread, pair in threads))
 
     def _after(self, before: Side) -> Side:
-        """Read the statements after a snapshot. Threads that were idle in it execute none."""
+        """Read the statements after a snapshot. Threads that were idle in it are not executing any."""
         tids = [tid for tid, thread in self._threads.items() if thread.wait not in IDLE]
         if not tids or self._reader is None:
             return _NOTHING
@@ -234,7 +234,7 @@ class Attribution:
         return dict(zip(new, self._reader.details(new, self._most_bytes > 0), strict=True))
 
     def _query(self, command: Command, trust: str, details: Mapping[Command, StatementDetails]) -> Query:
-        """Return the query of a command. It is cached while the thread executes the same command."""
+        """Return the query of a command. It is cached as long as the thread is executing the same command."""
         query = self._queries.get(command)
         if query is None:
             return self._described(command, trust, details[command])

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 #: Kind of the jobs that find layouts.
 LEARNING: Final = "layouts"
-#: Seconds between the first failure and the next attempt. Further failures double them, up to the maximum.
+#: Seconds between the first failure and the retry. Each further failure doubles the delay, up to the maximum.
 _RETRY_S: Final = 60.0
 _MAX_RETRY_S: Final = 3_600.0
 
@@ -52,7 +52,7 @@ class StatementSource:
 
     The first snapshots have no statements, because a job on ``workers`` first has to find the layout, which
     may take seconds. If this fails, or if reading statements fails, snapshots continue without statements,
-    the reason is logged, and another attempt follows later. Statements have digests, but no texts.
+    the reason is logged, and reading is retried later. Statements have digests, but no texts.
     """
 
     def __init__(
@@ -142,5 +142,5 @@ class StatementSource:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason of a failure. The message of an unexpected error may quote a statement."""
+    """Return the reason for a failure. The message of an unexpected error may quote a statement."""
     return error.in_one_line if isinstance(error, InnoscopeError) else f"unexpected {type(error).__name__}"

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum time that a snapshot stands for, as a multiple of the interval. Any longer gap was not observed.
+#: Maximum time that a snapshot represents, as a multiple of the interval. Any longer gap was not observed.
 _LONGEST_GAP: Final = 5
 #: Age in seconds at which the last snapshot is too old to export.
 _STALE_S: Final = 5.0
 #: Seconds until the next snapshot after a failure.
 _RETRY_S: Final = 5.0
-#: Number of cached stacks, besides twice those of the last snapshot. In a larger cache, only those of the
-#: last snapshot remain: threads that run have new stacks all day.
+#: Maximum number of cached stacks, in addition to twice those of the last snapshot. Beyond it, only those of
+#: the last snapshot are kept, because running threads have new stacks all day.
 _SPARE_STACKS: Final = 500
 _CLOSE_S: Final = 0.3
 #: The label ``kind`` of the metric ``threads``, by kind of thread. All other kinds get ``background``.
@@ -230,7 +230,7 @@ class WaitsCollector:
         return self._interval_s
 
     def _end_first(self) -> None:
-        """Run the calls that wait for the first snapshot."""
+        """Run the calls that are waiting for the first snapshot."""
         with self._lock:
             self._tried, calls = True, self._after_first
             self._after_first = []
@@ -294,7 +294,7 @@ class WaitsCollector:
                 snapshot.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
             )
 
-        if self._on_threads is not None and weight > 0:  # the first snapshot stands for no time
+        if self._on_threads is not None and weight > 0:  # the first snapshot represents no time
             self._on_threads(snapshot.taken_at, weight, busy)
 
 

@@ -40,7 +40,7 @@ _PROBE: Final = "statement"
 #: The trial ends after this many commands or seconds.
 _ENOUGH_HITS: Final = 2000
 _TRIAL_S: Final = 0.25
-#: Seconds in which the number of waits per statement is measured. Its statements are not in the result.
+#: Seconds for which the number of waits per statement is measured. Statements from that time are dropped.
 _WARM_UP_S: Final = 0.3
 #: The number of waits per statement that is assumed until then.
 _USUAL_WAITS: Final = 5.0
@@ -99,7 +99,7 @@ def _find(target: Target) -> tuple[TracedFunction, Command]:
 
 
 def _cost(target: Target, chosen: TracedFunction) -> Cost:
-    """Measure the cost with the programs of a trace, which do as much work at each call."""
+    """Measure the cost with the programs of a trace, which do as much work on each call."""
     options = TraceOptions(callers=True)
     with closing(Session(target, chosen, options, timed=True)) as session:
         return costs.measure(session, chosen, timed=True)
@@ -191,7 +191,7 @@ class _Run:
             raise refusal(rate, share, budget, self._cost)
 
     def _settle_every(self, stacks_per_s: float) -> None:
-        """Choose N by the statements so far, which are then dropped: all others have the same weight."""
+        """Choose N from the statements so far. They are dropped, so that all others have the same weight."""
         rate = self._rate()
         waits = self._sampler.stacks / max(self._sampled, 1)
         self._result.every = choose_every(rate, waits, stacks_per_s, self._options.seconds)

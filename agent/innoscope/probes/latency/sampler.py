@@ -88,7 +88,7 @@ class Sampler:
 
     @property
     def lost(self) -> int:
-        """Return the number of records that were lost, and of statements that were dropped."""
+        """Return the numbers of lost records and of dropped statements."""
         return self._program.lost + self._samples.missing_statements[1]
 
     @property
@@ -228,7 +228,7 @@ class Digests:
     def resolve(
         self, statements: list[Statement], digest: Callable[[tuple[int, int]], tuple[str, str] | None]
     ) -> list[Statement]:
-        """Replace the provisional ids of prepared statements by those of the digests that are known now."""
+        """Replace the provisional ids of prepared statements with those of the digests that are now known."""
         ids = {}
         for provisional, prepared in self._prepared.items():
             texts = digest(prepared)

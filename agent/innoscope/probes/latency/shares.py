@@ -56,8 +56,8 @@ class ClassShare:
 class Breakdown:
     """The latency of a set of statements in nanoseconds, and the shares of its wait classes.
 
-    ``tail`` is the number of statements that took p99 or longer, and ``tail_mean`` their mean. ``shares`` are
-    sorted by their share of the p99 excess, then of the mean, largest first.
+    ``tail`` is the number of statements that took p99 or longer, and ``tail_mean`` their mean. ``shares`` has
+    one element per wait class: largest contribution to the p99 excess first, then to the mean.
     """
 
     count: int

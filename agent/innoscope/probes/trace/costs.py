@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from innoscope.probes.trace.model import TracedFunction
     from innoscope.probes.trace.session import Session
 
-#: Maximum stacks per second: few enough to be read in time, but enough for shares that are accurate to
-#: 3 percentage points after 4 s.
+#: Maximum number of stacks per second: few enough to be read in time, but enough for shares that are accurate
+#: to 3 percentage points after 4 s.
 MAX_STACKS_PER_S: Final = 250.0
 MIN_STACKS_PER_S: Final = 10.0
 #: The share of the budget that stacks may use.

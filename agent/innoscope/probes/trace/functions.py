@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
-#: Maximum functions listed for an ambiguous name.
+#: Maximum number of functions listed for an ambiguous name.
 _LISTED: Final = 20
 _GLOB: Final = frozenset("*?[")
 

@@ -26,7 +26,7 @@ _ONLY: Final = struct.pack("=I", 0)
 _RING_BYTES: Final = 16 << 20
 #: Seconds between two reads of the call rate. The number of stacks per interval is limited.
 INTERVAL_S: Final = 0.1
-#: Maximum stacks per interval, as a multiple of the average: more than 1, because calls come in bursts.
+#: Maximum number of stacks per interval, as a multiple of the average: more than 1, to allow bursts of calls.
 _SLACK: Final = 2
 #: Kinds of stacks: those of the server, and those from calibration.
 REAL, REHEARSED = 0, 1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.fold import Report
     from innoscope.target.model import Target
 
-#: Maximum values listed individually.
+#: Maximum number of values listed individually.
 _VALUES: Final = 20
 _BAR: Final = 30
 #: Values at or above this limit are shown in hexadecimal, because most of them are addresses.

@@ -1,1 +1,1 @@
-"""Profile a server for a few seconds: CPU time, or the time that threads wait, by stack."""
+"""Profile a server for a few seconds: CPU time, or the time that threads spend waiting, by stack."""

@@ -43,7 +43,7 @@ class ThreadBuilder:
         return self._thread(tid, comm, place, running=False)
 
     def runnable(self, tid: int, comm: str, place: Place | None) -> Thread:
-        """Return the record of a thread that was preempted or woken at ``place`` and waits for a CPU."""
+        """Return the record of a thread that was preempted or woken at ``place`` and is waiting for a CPU."""
         if place is None:
             return Thread(tid, tid, comm, "R", Trust.INCOMPLETE, RUNNABLE, (_RUNNABLE_FRAME, *_NO_STACK))
         frames = (_RUNNABLE_FRAME, *self.frames(place.stack))

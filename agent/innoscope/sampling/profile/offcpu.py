@@ -87,7 +87,7 @@ class OffCpuProfiler:
         )
 
     def _take_snapshot(self) -> None:
-        """Capture the stacks of waits in progress. If that fails (the server may have ended), add a note."""
+        """Capture the stacks of waits in progress. If that fails (the server may have exited), add a note."""
         used = time.thread_time()
         try:
             with translating(self.target.pid):

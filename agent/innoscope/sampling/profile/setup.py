@@ -26,7 +26,7 @@ _RECORD_BYTES: Final = 22 << 10
 _BUFFERED_S: Final = 0.25
 #: Size in bytes of each perf event record, which always contains 60 KB of stack.
 _PERF_RECORD_BYTES: Final = 62 << 10
-#: The kernel's default limit for each CPU (perf_event_mlock_kb) without CAP_IPC_LOCK.
+#: Without CAP_IPC_LOCK, the kernel's default limit per CPU (perf_event_mlock_kb) is this and a header page.
 _MIN_PERF_RING: Final = 512 << 10
 
 
@@ -54,7 +54,7 @@ def perf_ring_bytes(frequency: float, cpus: int) -> int:
 
 
 def _power_of_two(bytes_per_s: float, least: int, most: int) -> int:
-    """Return a size for ``_BUFFERED_S`` of records, between ``least`` and ``most``."""
+    """Return a buffer size for ``_BUFFERED_S`` seconds of records: at least ``least``, at most ``most``."""
     size = least
     while size < bytes_per_s * _BUFFERED_S and 2 * size <= most:
         size *= 2

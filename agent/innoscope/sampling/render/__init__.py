@@ -50,7 +50,7 @@ def _lines(report: Report, form: str, by: str, limit: int | None, detail: text.D
 
 
 def encode(report: Report, form: str, *, limit: int | None = None) -> bytes:
-    """Return a whole report in any of FORMATS as bytes. The JSON format is that of folded snapshots."""
+    """Return a whole report in any of FORMATS as bytes. In JSON, it consists of folded snapshots."""
     if form == "pprof":
         return pprof.encode(report)
     if form == "json":

@@ -55,7 +55,7 @@ _SCRIPT = """
   show();
 })();
 """
-# The page must not load anything, whatever a statement or a thread name contains.
+# The page must not load anything, regardless of the contents of statements and thread names.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 

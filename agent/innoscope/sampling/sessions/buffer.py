@@ -38,7 +38,7 @@ _MAX_DIGESTS: Final = 5_000
 _MAX_TEXT: Final = 128
 _MAX_DIGEST: Final = 1_024
 _US: Final = 1e6
-#: Stands for None in an array.
+#: Placeholder for None in an array.
 _NONE: Final = -1
 _MAX_ID: Final = (1 << 63) - 1
 
@@ -77,7 +77,7 @@ class SampleBuffer:
     def add(self, taken_at: float, weight: float, threads: Iterable[tuple[str, Stack, Thread]]) -> None:
         """Add the busy threads of a snapshot, taken at Unix time ``taken_at``, with their kinds and stacks.
 
-        ``weight`` is the seconds that the snapshot stands for. If the names do not fit into a reply, which
+        ``weight`` is the seconds that the snapshot represents. If the names do not fit into a reply, which
         happens only with a hostile server, only the wait classes of the remaining threads are kept.
         """
         shapes: dict[Shape, int] = {}
@@ -133,7 +133,10 @@ class SampleBuffer:
         return self._samples > self._most or abs(now_us - self._entries[0].at) > self._span_us
 
     def _shape(self, kind: str, stack: Stack, thread: Thread, blocker: Query | None) -> tuple[Shape, int]:
-        """Return the shape of a thread, and its estimated size as JSON. ``blocker`` blocks the thread."""
+        """Return a thread's shape, and the shape's estimated size in JSON.
+
+        ``blocker`` is the query that blocks the thread.
+        """
         query = thread.query
         shape = Shape(
             kind,
@@ -158,13 +161,13 @@ class SampleBuffer:
         return known
 
     def _object(self, stack: Stack, thread: Thread) -> str | None:
-        """Return the name of the lock or latch that a thread waits for."""
+        """Return the name of the lock or latch that a thread is waiting for."""
         if thread.blocked is not None:
             return _cut(thread.blocked.object)
         return self._latch(stack.labels) if stack.wait in LATCH_WAITS else None
 
     def _latch(self, functions: tuple[str, ...]) -> str | None:
-        """Return the name of the latch that a thread with this stack waits for."""
+        """Return the name of the latch that a thread with this stack is waiting for."""
         if len(self._latches) >= _MAX_SHAPES:
             self._latches.clear()
         if functions not in self._latches:
@@ -182,7 +185,7 @@ class SampleBuffer:
 
 
 def is_busy(thread: Thread) -> bool:
-    """Return whether a thread executes a statement or has a wait class that is not idle."""
+    """Return whether a thread is executing a statement or has a wait class that is not idle."""
     return thread.query is not None or thread.wait not in IDLE
 
 

@@ -1,7 +1,7 @@
 """Name and list the history's folders, each of which has one Parquet file per table.
 
 A folder is written under a hidden name and renamed when it is complete. The name of a merged folder shows
-which folders it replaces. So even if the writer is killed, readers see each row exactly once.
+which folders it replaces. Therefore readers see each row exactly once, even if the writer is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HIDDEN: Final = "."
 class Part(NamedTuple):
     """A folder: its hour (in hours since 1970), and the first and last number of the parts it contains.
 
-    Numbers increase in the order of writing, whatever the clock shows.
+    Numbers increase in the order of writing, regardless of the clock.
     """
 
     hour: int
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     path: Path
 
     def replaces(self, other: Part) -> bool:
-        """Return whether this folder contains all rows of the other one."""
+        """Return whether this folder contains all rows of the other folder."""
         inside = self.first <= other.first and other.last <= self.last
         return self.hour == other.hour and inside and self.path != other.path
 

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The busy threads of one snapshot, as columns. ``weight`` is the seconds that the snapshot stands for.
+    """The busy threads of one snapshot, as columns. ``weight`` is the seconds that the snapshot represents.
 
     ``at`` is the Unix time in microseconds. ``shapes`` contains indexes of ``Batch.shapes``.
     """

@@ -33,8 +33,8 @@ COLUMNS: Final = {
 #: Columns whose values may be abbreviated to their first characters.
 _ABBREVIATED: Final = frozenset({"digest", "blocker_digest", "cause"})
 _INTEGERS: Final = frozenset({"connection", "blocker", "tid", "cause_connection"})
-#: Columns that are computed from all samples of a snapshot, and how long before the start of a time the
-#: computation needs samples, in seconds (agent/native/src/history/causes.rs).
+#: Columns that are computed from all samples of a snapshot, and how many seconds before the start of a time
+#: range the computation needs samples (agent/native/src/history/causes.rs).
 _COMPUTED: Final = frozenset({"cause", "cause_connection", "cause_state"})
 _LOOK_BACK_S: Final = 3_600.0
 #: Maximum number of groups. The samples of all others are added up in ``Answer.rest``.

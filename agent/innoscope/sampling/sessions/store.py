@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 _US: Final = 1_000_000
 #: Seconds between the end of an hour and the merging of its parts, because samples may arrive late.
 GRACE_S: Final = 120.0
-#: Minimum number of seconds between a failure and the next attempt to write.
+#: Minimum number of seconds between a failed write and the retry.
 RETRY_S: Final = 30.0
-#: A step of the clock: it has moved by more than this many seconds, relative to the monotonic clock.
+#: The clock was stepped if it has moved by more than this many seconds relative to the monotonic clock.
 _STEP_S: Final = 60.0
 #: Seconds without a step of the clock until parts may be removed because of their age.
 _STEADY_S: Final = 3_600.0
@@ -339,8 +339,8 @@ def _cursor_of(part: Part) -> dict[str, int]:
 def _ends(parts: Sequence[Part]) -> dict[Part, float]:
     """Return the Unix time at which the hour of each part ended. The parts are in the order of writing.
 
-    A part cannot be younger than those written later. So if the clock was ahead when a part was written, the
-    hours of later parts limit its end.
+    A part cannot be younger than those written later. Therefore, if the clock was ahead when a part was
+    written, the hours of later parts limit its end.
     """
     ends, end = {}, float("inf")
     for part in reversed(parts):

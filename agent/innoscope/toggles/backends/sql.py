@@ -53,7 +53,7 @@ class SqlWriter:
     """Sets global system variables of one target.
 
     ``warnings`` holds the server's warnings about changes that succeeded. The connection is opened on first
-    use and reused, because a server with too many connections might not accept another one.
+    use and reused, because a server with too many connections might not accept another connection.
     """
 
     kind = "sql"

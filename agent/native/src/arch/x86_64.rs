@@ -21,8 +21,8 @@ pub static X86_64: Arch = Arch {
     is_stepped,
     perf: PerfRegisters { bp: 6, sp: 7, ip: 8, lr: None },
     audit: 0xc000_003e, // AUDIT_ARCH_X86_64
-    // The descriptor begins with a tcbhead_t, which contains the pointers. The offset of the id is that of glibc
-    // 2.17 to 2.42.
+    // The descriptor begins with a tcbhead_t, which contains the pointers. The offset of the id is valid for
+    // glibc 2.17 to 2.42.
     descriptor: ThreadDescriptor { own: &[0, 16], tid: 0x2d0, tids: 0x200..0x400 },
 };
 
@@ -76,7 +76,7 @@ pub mod host {
 
     /// The system call that creates files without flags.
     pub const SYS_CREAT: Option<libc::c_long> = Some(libc::SYS_creat);
-    /// The system call that opens files relative to the current folder; its second argument has the flags.
+    /// The system call that opens files relative to the current directory; its second argument has the flags.
     pub const SYS_OPEN: Option<libc::c_long> = Some(libc::SYS_open);
 
     /// Return the registers of a thread that ptrace has stopped, with the number and the first argument of

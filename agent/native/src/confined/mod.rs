@@ -1,6 +1,6 @@
 //! Reads debug information in a confined child process.
 //!
-//! DWARF is large, its parsers are complex, and the file may belong to the observed process. So a child
+//! DWARF is large, its parsers are complex, and the file may belong to the observed process. Therefore a child
 //! process gets the open file, drops all other privileges ([`jail`]), and responds with lines of text, which
 //! are checked here. Its memory is released when it exits, its CPU time is limited, and if the file is
 //! truncated, SIGBUS kills only the child.
@@ -28,7 +28,7 @@ use crate::symbols::ElfFile;
 pub use child::serve;
 pub use jail::become_program;
 
-/// The descriptor numbers at which the child receives its files.
+/// The numbers of the file descriptors that the child inherits.
 const FILE: RawFd = 3;
 const SHARED: RawFd = 4;
 /// Maximum total size of the requests to one child, in bytes.

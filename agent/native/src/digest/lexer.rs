@@ -49,7 +49,7 @@ pub struct Lexeme {
 enum State {
     #[default]
     Start,
-    /// The dot after an identifier, before another one.
+    /// The dot between two identifiers.
     Dot,
     /// An identifier after a dot, even if it is a keyword or begins with a digit.
     Name,
@@ -336,7 +336,7 @@ impl Iterator for Lexer<'_> {
     }
 }
 
-/// Operators of several characters. An operator that is a prefix of another one comes after it.
+/// Operators of several characters. An operator that is a prefix of a longer operator comes after it.
 const OPERATORS: [&str; 12] = ["<=>", "->>", "<=", "<>", "<<", ">=", ">>", "!=", "&&", "||", ":=", "->"];
 const CHARACTERS: &str = "!%&()*+,-./:;<=>@[\\]^{|}~";
 const HINTABLE: [&str; 5] = ["SELECT", "INSERT", "REPLACE", "UPDATE", "DELETE"];

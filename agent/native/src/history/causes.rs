@@ -1,5 +1,5 @@
-//! Find the cause of each sample: the sample's own statement, or, if the thread waits for a lock, the root of
-//! the chain of connections that block each other in the same snapshot.
+//! Find the cause of each sample: the sample's own statement, or, if the thread is waiting for a lock, the root
+//! of the chain of blocking connections in the same snapshot.
 
 use parquet::column::reader::ColumnReader;
 use parquet::file::reader::RowGroupReader;
@@ -11,21 +11,21 @@ use crate::history::{Error, Result};
 
 /// The columns that this module computes: the statement, the connection, and one of the states below.
 pub const COLUMNS: [&str; 3] = ["cause", "cause_connection", "cause_state"];
-/// How long before the time asked for rows are read, and how long the last statement of a connection is
-/// remembered, in microseconds.
+/// How far before the requested start rows are read, and how long a connection's last statement is remembered,
+/// in microseconds.
 pub const LOOK_BACK_US: i64 = 3_600_000_000;
-/// Maximum connections whose last statement is remembered.
+/// Maximum number of connections whose last statement is remembered.
 const MOST_CONNECTIONS: usize = 100_000;
-/// Maximum rows of a snapshot that are considered together.
+/// Maximum number of rows of a snapshot whose causes are computed together.
 pub const MOST_ROWS: usize = 65_536;
-/// Wait classes of threads that are blocked by a connection, even if it is unknown by which one.
+/// Wait classes of threads that a connection blocks, even if that connection is not known.
 const LOCKS: [&str; 3] = ["row_lock", "metadata_lock", "user_lock"];
-/// Stand for a statement in `cause`.
+/// Placeholders for a statement in `cause`.
 const CYCLE: &str = "(cycle)";
 const UNKNOWN: &str = "(unknown blocker)";
 const IDLE: &str = "(idle transaction)";
 
-/// What `Causes` has to know of a row.
+/// The values of a row that `Causes` needs.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// Unix time in microseconds.
@@ -44,13 +44,13 @@ pub struct Row {
 enum Cause {
     /// The thread is not blocked.
     Itself { connection: Option<i64>, digest: u32 },
-    /// The connection at the end of the chain executes a statement.
+    /// The connection at the end of the chain is executing a statement.
     Executing { connection: i64, digest: u32 },
-    /// It executes none; `digest` is its last one.
+    /// It is idle; `digest` is its last statement.
     Idle { connection: i64, digest: Option<u32> },
     /// The chain leads back into itself.
     Cycle,
-    /// A thread of the chain waits for a lock whose holder is not known.
+    /// A thread of the chain is waiting for a lock whose holder is not known.
     Unknown,
 }
 
@@ -93,7 +93,7 @@ impl Readers {
 }
 
 impl Causes {
-    /// Read the next rows of a row group, of which the times and weights are known.
+    /// Read the next rows of a row group; their times and weights have already been read.
     pub fn read(&mut self, readers: &mut Readers, times: &[i64], weights: &[f64]) -> Result<Vec<Row>> {
         let rows = times.len();
         let (mut servers, mut digests, mut waits) = (Vec::new(), Vec::new(), Vec::new());
@@ -120,13 +120,13 @@ impl Causes {
         Ok((0..rows).map(row).collect())
     }
 
-    /// Return whether two rows are of the same snapshot.
+    /// Return whether two rows belong to the same snapshot.
     pub fn is_same_snapshot(one: &Row, other: &Row) -> bool {
         (one.at, one.server) == (other.at, other.server)
     }
 
-    /// Write the numbers of the values of the computed columns of each row of a snapshot. `each` gets the row's
-    /// position, and the values of `COLUMNS`.
+    /// Compute the causes of a snapshot's rows. Call `each` with each row's position and its values of
+    /// `COLUMNS`.
     pub fn each(&mut self, rows: &[Row], mut each: impl FnMut(usize, [Value; 3])) {
         let causes = self.of_snapshot(rows);
         for (at, cause) in causes.into_iter().enumerate() {
@@ -168,7 +168,8 @@ impl Causes {
             if let Some(cause) = known.get(&connection) {
                 break *cause;
             }
-            // While the chain is followed, its connections are marked. A mark that is met again is a cycle.
+            // While the chain is followed, its connections are marked. Reaching a marked connection again means
+            // a cycle.
             known.insert(connection, Cause::Cycle);
             path.push(connection);
             match rows.get(&connection) {
@@ -184,7 +185,8 @@ impl Causes {
         cause
     }
 
-    /// Return the last statement of a connection that executes none. It is remembered while others wait.
+    /// Return the last statement of a connection that is idle. It is remembered while other connections wait
+    /// for it.
     fn idle(&mut self, key: (u32, i64), at: i64) -> Cause {
         let last = self.last.get_mut(&key).filter(|last| at.saturating_sub(last.1) <= LOOK_BACK_US);
         let digest = last.map(|last| {

@@ -124,7 +124,7 @@ fn create(path: &Path, message: &str) -> Result<SerializedFileWriter<Output>> {
         .mode(MODE)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)?;
-    options.set_permissions(Permissions::from_mode(MODE))?; // whatever the umask is
+    options.set_permissions(Permissions::from_mode(MODE))?; // regardless of the umask
     let level = ZstdLevel::try_new(ZSTD_LEVEL)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))

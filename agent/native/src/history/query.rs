@@ -13,11 +13,11 @@ use crate::history::causes::{self, Causes, Readers};
 use crate::history::values::Codes;
 use crate::history::{Error, Result, file};
 
-/// Rows decoded at a time.
+/// Number of rows that are decoded at a time.
 pub(super) const BATCH: usize = 8_192;
 /// Maximum weight of a row in seconds. A larger one, which no sensor writes, counts as zero.
 const LONGEST_S: f64 = 86_400.0;
-/// Maximum bytes of a text in the result.
+/// Maximum size in bytes of a text in the result.
 const MOST_TEXT: usize = 16_384;
 
 /// A value of a column.

@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::history::schema::{DIGESTS, SAMPLES, SNAPSHOTS, STACKS, TEXTS};
 use crate::history::{Result, file};
 
-/// Maximum number of keys to remember of dictionary entries that are already in a file of this hour. Beyond
+/// Maximum number of remembered keys of dictionary entries that are already in a file of this hour. Beyond
 /// that, all keys are forgotten, and their entries may be written again.
 const MOST_KNOWN: usize = 100_000;
 
@@ -31,7 +31,7 @@ pub struct Row {
     pub shape: u32,
     /// The connection's id.
     pub connection: Option<i64>,
-    /// The id of the connection that the thread waits for.
+    /// The id of the connection that the thread is waiting for.
     pub blocker: Option<i64>,
 }
 
@@ -40,7 +40,7 @@ pub struct Row {
 pub struct Snapshot {
     /// Unix time in microseconds.
     pub at: i64,
-    /// The seconds that the snapshot stands for (docs/history.md).
+    /// The seconds that the snapshot represents (docs/history.md).
     pub weight: f64,
     /// The busy threads.
     pub rows: Vec<Row>,

@@ -1,4 +1,4 @@
-//! The schemas of the history's tables. Queries of users depend on the columns' names and types
+//! The schemas of the history's tables. Users' queries depend on the columns' names and types
 //! (docs/history.md).
 
 use std::sync::Arc;

@@ -41,7 +41,7 @@ use sampled_statements::{SampledStatements, Statement};
 use stacks::Stacks;
 use waits::Waits;
 
-/// Maximum number of records read at a time. Without a limit, reading would never end if a busy server fills
+/// Maximum number of records read at a time. Without a limit, reading would never end if a busy server filled
 /// the ring at the same rate.
 const MAX_RECORDS: usize = 50_000;
 /// Minimum time between two reads of the process's maps, which are read again if a stack leads to unknown

@@ -132,7 +132,7 @@ impl Account {
     }
 }
 
-/// The begin of a sampled statement. Its text is still in the ring.
+/// The start of a sampled statement. Its text is still in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatementBegin<'ring> {
     /// The number of the command.
@@ -165,11 +165,11 @@ pub enum Record<'ring> {
     WaitEnds(u32, WaitEnd),
     /// The exit of a thread: its id, time of exit, `Account` and name.
     ThreadEnds(u32, u64, Account, String),
-    /// The begin of a sampled statement of a thread.
+    /// The start of a thread's sampled statement.
     StatementBegins(u32, StatementBegin<'ring>),
-    /// The text of the prepared statement that a thread executes.
+    /// The text of the prepared statement that a thread is executing.
     StatementText(u32, &'ring [u8]),
-    /// The end of the sampled statement of a thread.
+    /// The end of a thread's sampled statement.
     StatementEnds(u32, StatementEnd),
 }
 

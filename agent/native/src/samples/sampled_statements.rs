@@ -10,11 +10,13 @@ use super::waits::Waits;
 use crate::digest::{Context, Normalized};
 use crate::statements::Digests;
 
-/// Number of the last prepared statement in MariaDB (LAST_STMT_ID in sql_prepare.h), whatever it is.
+/// The id by which MariaDB's clients refer to the last statement that they prepared (LAST_STMT_ID in
+/// sql_prepare.h).
 const LAST_PREPARED: u32 = u32::MAX;
 /// Maximum number of prepared statements whose digests are stored.
 const MAX_PREPARED: usize = 100_000;
-/// Maximum number of completed statements that wait to be taken. Beyond that, statements are dropped and counted.
+/// Maximum number of completed statements that are buffered until they are taken. Beyond that, statements are
+/// dropped and counted.
 const MAX_COMPLETE: usize = 100_000;
 
 /// A statement that has ended.
@@ -28,7 +30,7 @@ pub struct Statement {
     pub digest: Option<Arc<Normalized>>,
     /// The connection of a prepared statement, and the statement's number in it.
     pub prepared: Option<(u32, u32)>,
-    /// Its begin, end and time off the CPU.
+    /// Its start and end times, and its time off the CPU.
     pub end: StatementEnd,
     /// The time off the CPU by place; its sum is `end.waited`.
     pub waits: Vec<(Option<Place>, WaitTime)>,
@@ -60,7 +62,7 @@ impl SampledStatements {
         Self { digests, open, prepared, complete: Vec::new(), dropped: 0 }
     }
 
-    /// Record the begin of a statement.
+    /// Record the start of a statement.
     pub fn begins(&mut self, tid: u32, begin: StatementBegin<'_>, waits: &mut Waits) {
         waits.statement_begins(tid);
         let digest = self.digest(begin.text);
@@ -73,7 +75,7 @@ impl SampledStatements {
         (!text.is_empty()).then(|| self.digests.of(text))
     }
 
-    /// Record the text of the prepared statement that a thread executes.
+    /// Record the text of the prepared statement that a thread is executing.
     pub fn text(&mut self, tid: u32, text: &[u8]) {
         let Some(digest) = self.digest(text) else { return };
         let Some(open) = self.open.get_mut(&tid) else { return };

@@ -1,4 +1,4 @@
-//! Chooses how many context switches there are for each sampled stack.
+//! Chooses the number of context switches per sampled stack.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ const MAX_EARLIER_PERIODS: usize = 64;
 /// The period of the samples, which follows the rate of switches.
 pub(super) struct Period {
     max_stacks: u64,
-    /// The periods, and since when each was set.
+    /// The periods, and the time at which each was set.
     periods: VecDeque<(u64, u64)>,
     /// Number of switches since `adjusted_at`, except those of the idle task, which has no user stack.
     pub(super) switches: u64,

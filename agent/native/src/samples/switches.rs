@@ -22,7 +22,7 @@ pub enum Event {
     Stack { place: Place, every: u64 },
     /// The thread left its CPU. If it was preempted, it could have continued to run.
     Leaves { preempted: bool },
-    /// The thread was put on a CPU.
+    /// The thread was scheduled on a CPU.
     Arrives,
     /// The thread has waited since `since` or longer. A snapshot captured its stack.
     Waiting { place: Place, since: u64 },
@@ -33,11 +33,11 @@ pub enum Event {
 /// An event of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timed {
-    /// The time, ns of CLOCK_MONOTONIC.
+    /// The time of the event, in ns of CLOCK_MONOTONIC.
     pub at: u64,
     /// The thread id.
     pub tid: u32,
-    /// What happened.
+    /// The kind of event.
     pub event: Event,
 }
 
@@ -203,8 +203,9 @@ impl Thread {
     }
 
     /// Report the wait. Snapshots capture a wait with a probability that is proportional to its duration: on
-    /// average, one wait in `interval / duration`. They capture no thread that was woken and waits for a CPU.
-    /// Therefore, if stacks are also sampled, snapshots supply only the stacks of waits that they cannot miss.
+    /// average, one wait in `interval / duration`. They capture no thread that was woken and is waiting for a
+    /// CPU. Therefore, if stacks are also sampled, snapshots supply only the stacks of waits that they cannot
+    /// miss.
     fn wait_ends(&self, tid: u32, interval: u64, waits: &mut Waits) {
         let Account { wait: ns, switches, .. } = self.account;
         let duration = ns.blocked + ns.runnable;

@@ -70,7 +70,7 @@ impl Deref for Bytes {
 pub enum Consistency {
     /// The thread did not run: registers and stack are consistent.
     Consistent,
-    /// The thread was on a CPU: the registers are those of its last kernel entry.
+    /// The thread was on a CPU: the registers are from its last kernel entry.
     Running,
     /// The thread ran during the copy: registers and stack may be inconsistent.
     Torn,
@@ -89,7 +89,7 @@ pub struct RawThread {
     pub comm: String,
     /// Whether the thread ran during the copy.
     pub consistency: Consistency,
-    /// How often the thread was switched out or put on a CPU, depending on the source. The number changes
+    /// How often the thread was switched out or scheduled on a CPU, depending on the source. The number changes
     /// when the thread runs.
     pub switches: u64,
     /// The `run_count` of [`schedstat::Schedstat`], valid if the thread was off the CPU; 0 with ptrace.

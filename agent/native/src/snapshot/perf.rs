@@ -18,9 +18,9 @@ use crate::perf_event::{self, Ring};
 const PERIOD_NS: u64 = 20_000;
 /// Size of a ring buffer, a power-of-two number of pages; enough for one sample and the accompanying records.
 const RING_BYTES: usize = 128 << 10;
-/// Number of rings per CPU that are open at the same time; each takes 132 KB. No more threads than CPUs can
-/// run at once, and two rings per CPU are within a user's limit on locked memory (perf_event_mlock_kb, 516 KB
-/// per CPU).
+/// Number of rings per CPU that are open at the same time; each takes 132 KB, including its header page. At most
+/// one thread per CPU runs at any time. Two rings per CPU are within the default limit on a user's locked memory
+/// (perf_event_mlock_kb, 516 KB per CPU).
 const RINGS_PER_CPU: usize = 2;
 const MAX_RINGS: usize = 64;
 

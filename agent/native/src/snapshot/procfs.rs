@@ -3,7 +3,7 @@
 //!
 //! `/proc/PID/task/TID/syscall` gives the stack pointer and the instruction pointer of a blocked thread, but
 //! not its frame pointer (lib/syscall.c, `task_current_syscall`). `process_vm_readv` copies the stack. The
-//! third field of `schedstat` counts how often the thread was put on a CPU (`sched_info.pcount`,
+//! third field of `schedstat` counts how often the thread was scheduled on a CPU (`sched_info.pcount`,
 //! kernel/sched/stats.h, `sched_info_arrive`). If it is the same before and after the copy, the thread did not
 //! run in between. All of this needs only the permission to ptrace the process.
 

@@ -9,7 +9,7 @@ const USUAL_BYTES: u64 = 16 << 10;
 /// rotate.
 ///
 /// The number of groups is a power of two, and changes from snapshot to snapshot. A thread that would be
-/// selected with more groups is also selected with fewer. So no thread waits for more snapshots than the
+/// selected with more groups is also selected with fewer. Therefore no thread waits for more snapshots than the
 /// largest number of groups. If the numbers were not powers of two, some threads could wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Rotation {

@@ -2,9 +2,10 @@
 //! thread takes about a microsecond, and needs no privileges.
 //!
 //! The file contains the nanoseconds that the thread spent on a CPU, the nanoseconds that it waited for one,
-//! and the number of times that it was put on one (fs/proc/base.c, `proc_pid_schedstat`). The first number is
-//! updated when the thread leaves the CPU, and the last when it is put on one. So if their sum is the same at
-//! two times, and the thread was off the CPU at the second one, it did not run in between.
+//! and the number of times that it was scheduled on one (fs/proc/base.c, `proc_pid_schedstat`). The first
+//! number is updated when the thread leaves the CPU, and the last when it is scheduled on one. Therefore, if
+//! their sum is the same at two times, and the thread was off the CPU at the second time, it did not run in
+//! between.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +21,7 @@ const MAX_OPEN: usize = 256;
 /// The numbers in the file of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedstat {
-    /// How often the thread was put on a CPU.
+    /// How often the thread was scheduled on a CPU.
     pub times_run: u64,
     /// Nanoseconds on a CPU plus `times_run`, as in `run_count()` of snapshot.bpf.c.
     pub run_count: u64,

@@ -1,4 +1,4 @@
-//! Reads the commands that a server's connections execute, and their texts, from the server's memory.
+//! Reads the commands that a server's connections are executing, and their texts, from the server's memory.
 //!
 //! The memory is untrusted, so the number of connections and the length of each text are limited.
 
@@ -63,14 +63,14 @@ pub struct Layout {
     pub text: Field,
     /// The length of the text.
     pub length: Field,
-    /// Offset of the pointer to the user's name. If there are two offsets, the first is that of a pointer to a
-    /// structure, and the second is the offset in that structure.
+    /// Offset of the pointer to the user's name. If there are two offsets, the first locates a pointer to a
+    /// structure, and the second locates the pointer to the name in that structure.
     pub user: Vec<u64>,
     /// The same for the name of the default schema.
     pub schema: Vec<u64>,
 }
 
-/// A command that a connection executes. Two equal values stand for the same execution of a command.
+/// A command that a connection is executing. Equal values mean the same execution of the same command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Command {
     /// The address of the connection.
@@ -108,7 +108,7 @@ struct Served {
     tid: u32,
 }
 
-/// The result of [`Reader::scan`]: all connections, and those whose threads were read, the busy ones first.
+/// The result of [`Reader::scan`]: all connections, and those whose threads were read, busy connections first.
 pub struct Scan {
     thds: Vec<u64>,
     busy: usize,
@@ -174,9 +174,9 @@ impl Reader {
         }
     }
 
-    /// List all connections, and read the threads of those that execute a command (at most 1,000), that are
-    /// new, or whose turn it is: another connection may have reused the THD of one that has ended. As long as
-    /// the offset of the thread's id is unknown, a few others are read, too.
+    /// List all connections, and read the threads of those that are executing a command (at most 1,000) or are
+    /// new. The threads of the other connections are read in turn, because a new connection may have reused the
+    /// THD of one that has ended. While the offset of the thread's id is unknown, a few more are read.
     ///
     /// Errors: `Gone`, `Rights`.
     pub fn scan(&mut self) -> Result<Scan> {
@@ -217,10 +217,10 @@ impl Reader {
         Ok(descriptors.collect())
     }
 
-    /// Choose the connections that executed a command during the scan, and return the ids of their threads.
-    /// `known` returns whether the server has a thread with this id.
+    /// Choose the connections that were executing a command during the scan, and return the ids of their
+    /// threads. `known` returns whether the server has a thread with this id.
     ///
-    /// A thread that seems to execute several commands is omitted.
+    /// A thread that seems to be executing several commands is omitted.
     pub fn choose_busy(&mut self, mut scan: Scan, known: impl Fn(u32) -> bool) -> Vec<u32> {
         if let Some(descriptors) = &scan.descriptors {
             self.tid_at = offset_of_id(descriptors, known).or(self.tid_at);
@@ -304,7 +304,7 @@ impl Reader {
         if let [first, _] = offsets {
             let contexts = self.memory.numbers(bases.iter().map(|thd| thd.wrapping_add(*first)), 8)?;
             for (base, context) in bases.iter_mut().zip(contexts) {
-                // A security context outside of the THD is that of a routine's definer, not of the connection.
+                // A security context outside of the THD belongs to a routine's definer, not to the connection.
                 let is_inside = (1..THD_BYTES).contains(&context.wrapping_sub(*base));
                 *base = if is_inside { context } else { 0 };
             }
@@ -349,8 +349,8 @@ impl Reader {
     }
 }
 
-/// Return the fewest ranges that contain all fields without long gaps, by offset. For the kernel, another range
-/// costs about as much as a hundred more bytes.
+/// Return the fewest ranges that contain all fields without long gaps, by offset. An additional range costs the
+/// kernel about as much as 100 additional bytes.
 fn spans(fields: &[Field]) -> Vec<Field> {
     let mut fields = fields.to_vec();
     fields.sort_by_key(|field| field.offset);

@@ -105,7 +105,7 @@ fn find(reader: &mut Reader, known: impl Fn(u32) -> bool) -> Vec<u32> {
     reader.choose_busy(scan, known)
 }
 
-/// Return the connections that execute a command, by thread.
+/// Return the connections that are executing a command, by thread.
 fn executing(reader: &mut Reader) -> Vec<(u32, u64)> {
     find(reader, ALL);
     let mut found: Vec<_> =

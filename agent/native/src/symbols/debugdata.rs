@@ -31,7 +31,7 @@ fn unpack(xz: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Return the sum of the unpacked sizes of all chunks. The sum is checked before decompression, because the
-/// decompressor itself has no limit. The sizes are those of the chunks, because the decompressor does not use
+/// decompressor itself has no limit. The sizes are read from the chunks, because the decompressor does not use
 /// the index.
 fn unpacked_size(xz: &[u8]) -> Option<u64> {
     let header = xz.get(..STREAM_HEADER)?;

@@ -15,7 +15,7 @@ pub struct DebugSearch {
     pub dirs: Vec<PathBuf>,
     /// Debug files that have already been downloaded, by build-id (lower-case hex).
     pub fetched: HashMap<String, PathBuf>,
-    /// The root folder of the observed process (`/proc/PID/root`), which differs from ours if the process is
+    /// The root directory of the observed process (`/proc/PID/root`), which differs from ours if the process is
     /// in another mount namespace or a chroot. It is searched after our own file system.
     pub root: Option<PathBuf>,
     /// The folder with symbol packs; if empty, none are used.
@@ -25,7 +25,7 @@ pub struct DebugSearch {
 }
 
 impl DebugSearch {
-    /// Create the search for the files of a process. It includes the process's root folder and this host's
+    /// Create the search for the files of a process. It includes the process's root directory and this host's
     /// packs.
     pub fn of_process(pid: u32, dirs: Vec<PathBuf>, fetched: HashMap<String, PathBuf>) -> Self {
         let root = Some(format!("/proc/{pid}/root").into());

@@ -220,7 +220,7 @@ impl ElfFile {
     /// Return the section with this name, or `None` if it has no bytes in this file (like most sections of a
     /// debug file).
     ///
-    /// The section is read once and cached; a compressed section is decompressed at each call. If the section
+    /// The section is read once and cached; a compressed section is decompressed on each call. If the section
     /// headers are missing or malformed, `.eh_frame_hdr`, `.eh_frame` and `.text` are found through the
     /// program headers.
     pub fn section(&self, name: &str) -> Option<Section> {

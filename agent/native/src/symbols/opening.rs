@@ -69,7 +69,7 @@ pub fn follow(path: &Path, link: &Path) -> PathBuf {
     }
 }
 
-/// Return the path below a process's root folder (`/proc/PID/root`) of a file that the process maps.
+/// Return the path below a process's root directory (`/proc/PID/root`) of a file that the process maps.
 /// `mapped` is its path in /proc/PID/maps, which includes the folder of a chroot.
 pub fn in_root(root: &Path, mapped: &Path) -> PathBuf {
     let chroot = std::fs::read_link(root).unwrap_or_default();

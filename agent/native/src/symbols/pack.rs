@@ -1,7 +1,7 @@
 //! Symbol packs: the symbols and layouts of one build's debug file, small enough to be copied to every host
 //! that runs the build.
 //!
-//! docs/symbols.md describes the format. Packs are read as root on production hosts. So a pack is read
+//! docs/symbols.md describes the format. Packs are read as root on production hosts. Therefore a pack is read
 //! completely and only once, it is trusted only if its owner and mode allow it, and every length in it is
 //! checked before use.
 

@@ -97,7 +97,7 @@ pub(super) struct PrefixFilter<'name> {
 }
 
 impl<'name> PrefixFilter<'name> {
-    /// Maximum number of bytes that are compared. More bytes would exclude hardly any more names.
+    /// Maximum number of bytes that are compared. Comparing more bytes would exclude few additional names.
     const MAX_LENGTH: usize = 12;
 
     pub fn of(names: impl Iterator<Item = &'name str> + Clone) -> Self {

@@ -41,10 +41,10 @@ fn are_one(solutions: &[Solution]) -> bool {
 impl Unwinder {
     /// Infer the frame pointer at `frame`, which the walk reached through `addresses`.
     ///
-    /// In a function whose caller is found by the frame pointer, the frame pointer is the address of a word
-    /// on its stack. So each word is tried. A walk is a solution if it reaches the root and each of its
-    /// return addresses follows a call instruction. If there are several solutions, those whose first call
-    /// best fits the function of `frame` are kept. The frames of outer callers give solutions that skip some
+    /// In a function whose caller is found by the frame pointer, the frame pointer is the address of a word on
+    /// its stack. Therefore each word is tried. A walk is a solution if it reaches the root and each of its
+    /// return addresses follows a call instruction. If there are several solutions, those whose first call best
+    /// fits the function of `frame` are kept. The frames of outer callers give solutions that skip some
     /// callers, so the longest solution is accepted if each other solution is a tail of it.
     pub(super) fn infer(
         &mut self,

@@ -54,7 +54,7 @@ const FAMILIES = {
   other: [40, 16, 72],
 };
 
-/** Classes of threads that wait for work. They are hidden by default. */
+/** Classes of threads that are waiting for work. They are hidden by default. */
 export const IDLE = new Set(["idle", "background_idle"]);
 
 function hashed(text) {

@@ -5,7 +5,7 @@ import { el, fill } from "./dom.js";
 
 const DIGEST = /^[0-9a-f]{16}$/;
 
-/** Stands for threads whose statement is not known, as in /api/sessions?digest=. */
+/** Placeholder for threads whose statement is not known, as in /api/sessions?digest=. */
 export const UNKNOWN = "0".repeat(16);
 
 export class Filter {

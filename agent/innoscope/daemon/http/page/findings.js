@@ -9,7 +9,7 @@ const FUNCTIONS = 7;
 const unfolded = new Set(); // names of findings that are open; they stay open when the list is redrawn
 let shownServer = ""; // the server whose findings are shown
 
-/** Show a server's findings and the time that they are about, or `why`, the reason why they are missing. */
+/** Show a server's findings and the time that they cover, or `why`, the reason why they are missing. */
 export function findings(place, about, verdict, why) {
   if (verdict?.name !== shownServer) unfolded.clear();
   shownServer = verdict?.name ?? "";
@@ -29,7 +29,7 @@ export function findings(place, about, verdict, why) {
   );
 }
 
-/** Describe the time that the findings are about. `of` is missing if no time was requested. */
+/** Describe the time that the findings cover. `of` is missing if no time was requested. */
 function time({ of, begun, seconds }) {
   const times = `${clock(begun)} – ${clock(begun + seconds)}`;
   if (!of) return "of the last minute";

@@ -1,6 +1,6 @@
 // The part of the page's URL after "#": the server and the selection, so that a link can be shared.
 
-/** Return what the URL asks for, as an object of strings. */
+/** Return the selection in the URL, as an object of strings. */
 export function wanted() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }

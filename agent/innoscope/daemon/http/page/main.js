@@ -18,7 +18,7 @@ import { statements } from "./statements.js";
 import * as tables from "./tables.js";
 import * as words from "./words.js";
 
-const FIRST_WAIT = 2; // seconds until the next attempt if the agent does not respond; doubled up to MAX_WAIT
+const FIRST_WAIT = 2; // seconds until the retry if the agent does not respond; doubled up to MAX_WAIT
 const MAX_WAIT = 30;
 const AROUND = 60; // seconds selected before and after a mark on the time axis
 const STACKS_EVERY = 3; // steps between two requests for stacks
@@ -234,7 +234,7 @@ function stacksChanged() {
   fetchSessions().then(showHour);
 }
 
-/** Show a new filter. Only that of a statement needs new data. */
+/** Show a new filter. Only a filter by statement needs new data. */
 function filterChanged(part) {
   selected();
   if (!page.status) return;
@@ -247,7 +247,7 @@ function filterChanged(part) {
   showStacks();
 }
 
-/** Remove the findings, which are not about the selected server and time. */
+/** Remove the findings, because they do not cover the selected server and time. */
 function forgetFindings() {
   page.findingsRequests++;
   found.findings(by("findings-list"), by("findings-about"), null);
@@ -328,7 +328,7 @@ function showClasses(hour = shownHour()) {
 
 function showStatements() {
   const { stacks } = page.status;
-  const current = page.sessions?.range === spans.text ? page.sessions : {}; // none of another time
+  const current = page.sessions?.range === spans.text ? page.sessions : {}; // none from another time
   const why = stacks.served ? current.why : `Not shown: ${stacks.why}.`;
   statements(by("statements"), by("statements-about"), { ...current, why }, filter, label);
   say(by("selected"), `Selected: ${spans.words()}`);

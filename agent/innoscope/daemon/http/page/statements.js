@@ -1,4 +1,4 @@
-// The statements that client threads executed in the selected time, the most sessions first.
+// The statements that client threads were executing in the selected time, those with the most sessions first.
 
 import { color } from "./colors.js";
 import { el, fill, say, table } from "./dom.js";
