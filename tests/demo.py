@@ -1,6 +1,6 @@
 """``make run``: dump the stacks of the host's server, or of a temporary one under load, then run an agent.
 
-The agent's sensor takes a snapshot once a second until Ctrl-C. Nothing is left behind.
+The agent's sensor takes one snapshot per second until Ctrl-C. Nothing is left behind.
 """
 
 from __future__ import annotations

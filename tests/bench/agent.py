@@ -1,7 +1,7 @@
 """Measure the cost of the agent and the sensor with all collectors: ``python -m bench agent``.
 
 The agent and the sensor observe a server with idle connections: over SQL, in its memory, with probes, and
-with one snapshot a second. The agent is scraped every 5 s.
+with one snapshot per second. The agent is scraped every 5 s.
 """
 
 from __future__ import annotations

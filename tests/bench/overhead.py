@@ -1,4 +1,4 @@
-"""Measure the cost of one snapshot a second: ``python -m bench overhead``.
+"""Measure the cost of one snapshot per second: ``python -m bench overhead``.
 
 The benchmark measures the CPU time and memory of the process that takes the snapshots, and the effect on the
 server.
@@ -30,7 +30,7 @@ SNAPSHOTS = "snapshots"
 #: Seconds between two samples of the memory and CPU time of the process that takes the snapshots.
 _READING = 5.0
 
-#: Fraction of the long run that counts as start-up.
+#: Fraction of the long run that counts as startup.
 _SETTLED = 0.1
 
 
@@ -42,7 +42,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
         Helper("snapshot_process", str(server.pid), "auto") as snapshots,
     ):
         assert load is not None
-        snapshots.command("every 1")  # from here on, take one snapshot a second
+        snapshots.command("every 1")  # from here on, take one snapshot per second
         own = _long_run(name, snapshots, settings.seconds)
         snapshots.command("pause")
         trials = alternate(
@@ -60,7 +60,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def _long_run(name: str, snapshots: Helper, seconds: float) -> dict[str, Any]:
-    """Measure for ``seconds``, with one snapshot a second; report the CPU time of start-up separately."""
+    """Measure for ``seconds``, with one snapshot per second; report the CPU time of startup separately."""
     say(f"{name}: one snapshot a second for {seconds:.0f} s")
     snapshots.command("take")
     start_cpu = cpu_seconds(snapshots.pid)

@@ -21,7 +21,7 @@ from innoscope.target.discover import find_one
 if TYPE_CHECKING:
     from innoscope.probes.governor import Governor
 
-#: Number of decisions, one a second, until the governor has measured all rates and has settled.
+#: Number of decisions, one per second, until the governor has measured all rates and has settled.
 _SETTLED = 10
 #: Number of decisions before a window: enough to measure the current rates for one full period.
 _READY = 2

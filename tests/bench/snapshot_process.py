@@ -1,7 +1,7 @@
 """Helper process: take snapshots of one server with a warm engine.
 
-Without commands, ``python -m bench.snapshot_process PID METHOD`` takes one snapshot a second until its input
-closes. Each reply is one line of JSON. Commands:
+Without commands, ``python -m bench.snapshot_process PID METHOD`` takes one snapshot per second until its
+input closes. Each reply is one line of JSON. Commands:
 
 - ``every S``, ``rest S``: take snapshots at intervals of S seconds, measured from start to start, or from end
   to start.

@@ -1,7 +1,7 @@
 """Measure the CPU time of statements in a snapshot: ``python -m bench statements --server mysql-5.6.24``.
 
-Snapshots with and without statements alternate. Of the server's connections, a tenth is busy: they wait with
-the same statements all the time, or execute short statements, which differ in each snapshot.
+Snapshots with and without statements alternate. A tenth of the server's connections are busy. They either
+wait in the same statements all the time, or execute short statements that differ in each snapshot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEADER = ("server", "busy connections", "statements", "snapshot, CPU ms", "with
 
 
 def run(name: str, settings: Settings) -> dict[str, list[Record]]:
-    """Measure without busy connections, with waiting ones, and with changing statements."""
+    """Measure without busy connections, with waiting connections, and with changing statements."""
     busy = settings.connections // 10
     scenes: dict[str, tuple[type[Workload], ...]] = {
         "idle": (),

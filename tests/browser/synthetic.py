@@ -118,7 +118,7 @@ def _frame(text: str) -> Frame:
 
 
 def hour(end: float, *, server: str = "mysql-5.6.24", seed: int = 1) -> Iterator[Chunk]:
-    """Yield the chunks of an hour with one snapshot a second, oldest first."""
+    """Yield the chunks of an hour with one snapshot per second, oldest first."""
     stacks = _Stacks(server, seed)
     last = end // CHUNK_S * CHUNK_S
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
@@ -145,7 +145,7 @@ def probes() -> list[dict[str, Any]]:
 
 
 INSERT_STOCK: Final = "INSERT INTO `stock` VALUES (...) ON DUPLICATE KEY UPDATE `quantity` = ?"
-#: The statements that client threads execute, by wait class. Of several, threads take turns.
+#: The statements that client threads execute, by wait class. If there are several, threads take turns.
 STATEMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "row_lock": (INSERT_STOCK,),
     "deadlock_search": (INSERT_STOCK,),
@@ -159,7 +159,7 @@ STATEMENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _OTHER_STATEMENTS: Final = ("INSERT INTO `lines` ( `order_id` , `item` ) VALUES (...)", "COMMIT")
 _KINDS: Final = {"purge": "purge", "page_write": "page_cleaner", "doublewrite": "page_cleaner"}
-#: Seconds that each of the synthetic samples stands for.
+#: Seconds that each synthetic sample represents.
 _WEIGHT_S: Final = 5.0
 
 

@@ -33,7 +33,7 @@ shift && exec "$@"
 
 @contextlib.contextmanager
 def _without_answer(server: Server) -> Iterator[Server]:
-    """Connect to a server whose name server never answers, until each connection waits for DNS."""
+    """Connect to a server whose name server never answers, until each connection is waiting for DNS."""
     with _silent_name_server() as queries, _private(server) as private, contextlib.ExitStack() as stack:
         for _ in range(_CLIENTS):
             _connect(stack, private)

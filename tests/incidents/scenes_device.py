@@ -44,7 +44,7 @@ def _slow_commits(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _ddl(server: Server) -> Iterator[None]:
-    """Run a client that creates and drops a table, and one that changes a view, each once a second."""
+    """Run a client that creates and drops a table, and one that changes a view, each once per second."""
     create = "CREATE TABLE a1 (a INT PRIMARY KEY) ENGINE=InnoDB"
     tables = [*repeating([create, "DROP TABLE a1"]), "--rate=1"]
     views = [*repeating(["CREATE OR REPLACE VIEW v1 AS SELECT 1"]), "--rate=1"]

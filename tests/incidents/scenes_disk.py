@@ -37,7 +37,7 @@ def _inserting(server: Server, size_mib: int) -> Iterator[None]:
         with Clients(server, _CLIENTS, "shop", repeating([insert, "DELETE FROM t$R"], rows=_CLIENTS)):
             yield
     finally:
-        # A thread that waits for free space keeps the file open until it tries again, after a minute.
+        # A thread that is waiting for free space keeps the file open until it retries, after a minute.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 

@@ -96,7 +96,7 @@ def _without_replica(server: Server) -> Iterator[None]:
 
 
 def _waits(server: Server) -> bool:
-    """Return whether a commit waits for an acknowledgement."""
+    """Return whether a commit is waiting for an acknowledgement."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT 1 FROM information_schema.PROCESSLIST"

@@ -52,7 +52,7 @@ def _locked(server: Server) -> Iterator[None]:
 
 
 def _occupy(server: Server, crowd: Crowd, statement: str, state: str) -> None:
-    """Send the statement on all connections; wait until all execute it or the server does not respond."""
+    """Send the statement on all connections; wait until all execute it or the server hangs."""
     listed = f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = '{state}'"
     with contextlib.closing(server.connect(read_timeout=2)) as monitor, monitor.cursor() as cursor:
         crowd.send(statement)

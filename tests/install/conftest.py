@@ -35,7 +35,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the core for the older glibc; without ``--full``, the one of `make setup`, for this host.
 
     The former takes two minutes to build, and is built only if no earlier run built it from the same sources.
-    The test that compares the packages with a second build from nothing also detects an outdated core.
+    The test that compares the packages with a second build from scratch also detects an outdated core.
     """
     if not scale.chosen.full:
         return HERE

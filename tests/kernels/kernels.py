@@ -21,8 +21,8 @@ X86_64 = Machine(
     "x86_64", "amd64", "qemu-system-x86", ("qemu-system-x86_64", "-cpu", "max"), "ttyS0",
     ("mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11"),
 )  # fmt: skip
-#: The servers are those of which Debian has packages. In 11.8, the compiler has signed return addresses. The
-#: standard algorithm for signatures takes QEMU ten times as long as ``pauth-impdef``.
+#: The servers are those for which Debian has packages. MariaDB 11.8 is compiled with signed return addresses.
+#: The standard algorithm for signatures takes QEMU ten times as long as ``pauth-impdef``.
 AARCH64 = Machine(
     "aarch64", "arm64", "qemu-system-arm",
     ("qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"), "ttyAMA0",

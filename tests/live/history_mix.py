@@ -31,7 +31,7 @@ TEXTS = {
     "commit": "INSERT INTO `log` ( `b` ) VALUES ( REPEAT (...) )",
 }
 WAITERS, READERS, BURNERS, WRITERS = 3, 2, 2, 4
-#: The server's options. Commits wait for others before they write the binary log together.
+#: The server's options. Commits wait for other commits, and then write the binary log together.
 COMMITS: dict[str, str | int | None] = {"log_bin": "binlog", "binlog_group_commit_sync_delay": 60_000}
 #: Seconds for which locks are held and statements use a CPU: minimum and maximum.
 HELD_S, BURN_S = (0.1, 0.5), (0.05, 0.15)
@@ -45,7 +45,7 @@ _SETUP = (
 
 
 class Mix:
-    """Context manager: run the mix until the block ends. ``seconds`` are by statement."""
+    """Context manager: run the mix until the block ends. ``seconds`` contains the time of each statement."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""The history's statements of 100 connections are those that the clients log, on a busy host too."""
+"""The history's statements of 100 connections are those that the clients log, even on a busy host."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _found(
 
 
 def _process_lists(idle: Idle) -> list[tuple[float, dict[int, str]]]:
-    """Read the process list once a second while the clients run."""
+    """Read the process list once per second while the clients run."""
     listed = []
     for _ in range(LOAD_S):
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""The sensor's snapshots name the connection that blocks each thread that waits for a lock, and the lock."""
+"""The sensor's snapshots name each waiting thread's lock, and the connection that blocks the thread."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_holder_of_a_metadata_lock_is_named(server: Server, snapshots: Attributi
         found: Counter[tuple[str, int | None, str | None]] = Counter()
         for _ in range(12):
             found += _blocked(snapshots.take_snapshot())
-    # The ALTER wakes up once a second. Then it is not exact, and has no blocker.
+    # The ALTER wakes up once per second. It is then not exact, and has no blocker.
     named = found["metadata_lock", holder, f"table {load.database}.t1"]
     assert {one[1] for one in found} <= {holder, None}
     assert named >= 0.95 * found.total(), found
@@ -86,7 +86,7 @@ def test_holder_of_a_metadata_lock_is_named(server: Server, snapshots: Attributi
 def test_chain_of_waiting_transactions_is_followed_link_by_link(
     server: Server, snapshots: Attribution
 ) -> None:
-    """A holds row 1; B holds row 2 and waits for A; the others wait for B."""
+    """A holds row 1; B holds row 2 and is waiting for A; the others are waiting for B."""
     with Idle(server, 1) as idle:
         idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
         idle.sql(f"INSERT INTO {idle.database}.t1 VALUES (1, 0), (2, 0)")
@@ -113,7 +113,7 @@ def _rows_waiting(snapshots: Attribution) -> int:
 
 
 class _Passing:
-    """Clients that lock one row in turn. ``holder`` is the one that certainly holds it."""
+    """Clients that lock one row in turn. ``holder`` is the client that is known to hold it."""
 
     def __init__(self, server: Server, database: str) -> None:
         self.holder: tuple[int, int] | None = None
@@ -174,7 +174,7 @@ def test_no_wrong_blocker_is_named_while_a_row_lock_passes_from_client_to_client
 
 
 def _roots(snapshot: Snapshot) -> list[int | None]:
-    """Return the connection at the end of the chain of each thread that waits for a row; None if unknown."""
+    """Return the connection at the end of the chain of each thread waiting for a row; None if unknown."""
     waiting = {
         thread.query.connection_id: thread.blocked.connection if thread.blocked else None
         for thread in snapshot.threads

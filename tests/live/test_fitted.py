@@ -61,7 +61,7 @@ def test_next_engine_loads_the_stored_program(tmp_path: Path, monkeypatch: pytes
 
 
 def _waiting(snapshot: Snapshot) -> dict[int, tuple[str, ...]]:
-    """Return the stacks of the threads that wait for the row lock, by thread id."""
+    """Return the stacks of the threads that are waiting for the row lock, by thread id."""
     return {
         thread.tid: tuple(frame.label for frame in thread.frames)
         for thread in snapshot.threads

@@ -1,6 +1,6 @@
-"""The history's shares are those of performance_schema where that is right, and of the scheduler where not.
+"""The history's shares equal performance_schema's where these are right, otherwise the scheduler's.
 
-A mix of four statements runs for ten minutes. The history's shares by statement are compared with
+A mix of four kinds of statements runs for ten minutes. The history's shares by statement are compared with
 events_statements_summary_by_digest. Its shares by wait class are compared with an off-CPU profile, whose
 times are those of the scheduler, and with a sampler of events_waits_current.
 """
@@ -39,7 +39,7 @@ POINTS = 0.03
 #: The agent fetches samples every 10 s.
 FETCHED_S = 11
 LATCHES = "mutex or rwlock"
-#: Names of wait events, by their start, and what they show.
+#: What a wait event shows, by the beginning of its name.
 EVENTS = {
     "wait/io/table/": "row lock",  # the handler call in which the thread waits
     "wait/lock/metadata/": "metadata lock",
@@ -75,7 +75,7 @@ FROM performance_schema.events_statements_summary_by_digest GROUP BY DIGEST_TEXT
 
 
 class WaitSampler(threading.Thread):
-    """Samples events_waits_current once a second, as tools do that have no other source.
+    """Samples events_waits_current once per second, like tools that have no other source.
 
     ``as_shown`` counts the latest wait of each active thread; ``unfinished`` only waits that have not ended.
     """
@@ -117,7 +117,7 @@ def _activity(event: str | None) -> str:
 
 @dataclass(frozen=True)
 class Observed:
-    """The seconds of the mix by each source, by statement or by activity."""
+    """The seconds of the mix according to each source, by statement or by activity."""
 
     by_digest: dict[str | None, float]
     by_wait: dict[str, float]

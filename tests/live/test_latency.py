@@ -36,7 +36,7 @@ MS: Final = 1e6
 BUDGET: Final = 0.25
 #: Statements per second that do not wait, so that the mean is low.
 FAST: Final = 300
-#: The least share of the p99 excess of the class that is to be found.
+#: Minimum share of the p99 excess for the class that the profile must find.
 SHARE: Final = 0.8
 LAZY: Final = ("--innodb-flush-log-at-trx-commit=0",)
 #: Wait classes of a commit: a client flushes the redo log, and others wait for it or for a log thread.
@@ -62,7 +62,7 @@ def profile(server: Server, seconds: float = SECONDS, budget: float = BUDGET) ->
 
 
 def excess(result: LatencyResult, *waits: str) -> float:
-    """Return the share of these classes in the p99 excess, without the time in which the host had no CPU."""
+    """Return the share of these classes in the p99 excess, excluding runnable time."""
     assert result.overall is not None
     shares = {share.wait: share.excess or 0 for share in result.overall.shares}
     return sum(shares.get(wait, 0) for wait in waits) / (1 - shares.get("runnable", 0))
@@ -131,7 +131,7 @@ def test_slow_commits(name: str) -> None:
 
 @contextmanager
 def holding_a_row(server: Server, database: str) -> Iterator[None]:
-    """Lock the row for 50 ms, again and again, while the block runs."""
+    """Lock the row for 50 ms, repeatedly, while the block runs."""
     stop = threading.Event()
 
     def hold() -> None:

@@ -57,7 +57,7 @@ class Reader:
         return metadata.waits(self._memory, self._layout, self.sessions())
 
     def holders(self) -> list[set[int]]:
-        """Return the connections that hold the lock, for each connection that waits."""
+        """Return the connections that hold the lock, for each waiting connection."""
         found = self.sessions()
         connections = {session.thread: session.connection for session in found}
         waits = metadata.waits(self._memory, self._layout, found)
@@ -80,7 +80,7 @@ def test_layouts_of_other_versions_are_refused(server: Server) -> None:
 
 @contextlib.contextmanager
 def _table_written(server: Server) -> Iterator[int]:
-    """Let readers wait for LOCK TABLES … WRITE while another has a compatible lock (HANDLER … OPEN)."""
+    """Let readers wait for LOCK TABLES … WRITE while a client has a compatible lock (HANDLER … OPEN)."""
     with Idle(server, 1) as idle:
         idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY) ENGINE=InnoDB")
         with (
@@ -163,7 +163,7 @@ def test_all_of_many_connections_are_read(server: Server) -> None:
 
 
 class _Passing:
-    """Clients that lock one table in turn. ``holder`` is the one that certainly holds it."""
+    """Clients that lock one table in turn. ``holder`` is the client that is known to hold it."""
 
     def __init__(self, server: Server, database: str) -> None:
         self.holder: tuple[int, int] | None = None

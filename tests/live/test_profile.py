@@ -103,7 +103,7 @@ def test_cpu_profile_agrees_with_perf() -> None:
 def test_number_of_samples_matches_the_cpu_time() -> None:
     """Check that there is one sample for each period of CPU time.
 
-    This holds for CPU-bound threads. If threads sleep and wake thousands of times a second, the kernel's
+    This holds for CPU-bound threads. If threads sleep and wake thousands of times per second, the kernel's
     clock samples them 5 to 12 % too often on a virtual machine. perf has the same error.
     """
     with Server("mysql-5.6.24") as server, Burn(server, 2):

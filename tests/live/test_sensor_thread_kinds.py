@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: Options that make the page cleaner write all dirty pages at once, but no client, because the data fits.
+#: With these options, the page cleaner writes all dirty pages immediately. Clients write none: the data fits.
 _EAGER: Final = (
     "--innodb-max-dirty-pages-pct=0",
     "--innodb-io-capacity=5000",

@@ -114,7 +114,7 @@ def _query(connection: Any, statement: str) -> None:
 
 
 def _in_place(server: Server) -> set[int]:
-    """Return the connections that execute a statement which does not end."""
+    """Return the connections that are executing a statement that does not end."""
     return {
         connection
         for connection, (_, schema, command, statement) in _list(server).items()
@@ -288,7 +288,7 @@ def _complete(log: Log) -> Log:
 
 
 def _fits(wait: str, text: str | None) -> bool:
-    """Return whether a thread with this wait class can execute the statement."""
+    """Return whether a thread with this wait class can be executing the statement."""
     if wait == "row_lock":
         return text is not None and text.startswith("UPDATE")
     return wait != "user_sleep" or text is None or not text.startswith("SELECT BENCHMARK")

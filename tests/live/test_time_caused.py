@@ -1,4 +1,4 @@
-"""`innoscope history --by cause` charges the time of a convoy to the statement of its head."""
+"""`innoscope history --by cause` charges a convoy's time to the statement of the connection at its head."""
 
 from __future__ import annotations
 

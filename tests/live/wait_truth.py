@@ -40,7 +40,7 @@ _OF_CLUSTERS: Final = {
     "galera": {"galera_wait"},
     "group-replication": {"group_replication_wait", "fsync_binlog", "group_commit"},
 }
-#: Classes that are never correct, because clients read each reply at once.
+#: Classes that are never correct, because clients read each reply immediately.
 _NEVER: Final = {"network_send"}
 #: The expected class on servers that differ from the others. From 8.0.22 to 8.3, by default only dedicated
 #: threads write and flush the redo log (innodb_log_writer_threads), and all other threads wait for them.

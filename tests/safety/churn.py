@@ -1,4 +1,4 @@
-"""Run clients that connect to a server and disconnect at once."""
+"""Run clients that connect to a server and disconnect immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connect to a server and disconnect at once, in a loop.
+"""Connect to a server and disconnect immediately, in a loop.
 
 Arguments: socket, clients, connections per second of all clients (0: no limit), maximum seconds.
 """

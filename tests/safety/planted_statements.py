@@ -120,7 +120,7 @@ def _prepared() -> tuple[str, ...]:
 
 
 def _send(stack: contextlib.ExitStack, server: Server, before: tuple[str, ...], statement: str) -> None:
-    """Send a statement on a connection of its own, and do not wait for its result."""
+    """Send a statement on a new connection, and do not wait for its result."""
     connection: Any = server.connect(database=DATABASE, autocommit=None, client_flag=CLIENT.MULTI_STATEMENTS)
     stack.callback(connection._force_close)
     for one in before:
@@ -129,7 +129,7 @@ def _send(stack: contextlib.ExitStack, server: Server, before: tuple[str, ...], 
 
 
 def _wait(server: Server, number: int) -> None:
-    """Wait until this number of statements runs."""
+    """Wait until this number of statements are running."""
     listed = (
         f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = '{DATABASE}' AND COMMAND <> 'Sleep'"
     )

@@ -111,7 +111,7 @@ def test_agent_has_no_literals(name: str, tmp_path: Path) -> None:
 
 
 def _lasting(pid: int) -> dict[str, set[str]]:
-    """Return the mappings with secrets of the search that found fewest: a query may be in progress."""
+    """Search repeatedly, because a query may be in progress; return the result with the fewest mappings."""
     searches = []
     for _ in range(5):
         searches.append(dict(_in_memory(pid)))

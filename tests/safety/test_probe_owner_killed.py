@@ -147,7 +147,7 @@ def _marked() -> set[Path]:
 
 
 def _lives(process: Path) -> bool:
-    """Return whether a process runs or is still closing its descriptors; False for a zombie."""
+    """Return whether a process is running or still closing its descriptors; False for a zombie."""
     with suppress(OSError):
         states = [file.read_text().rpartition(")")[2].split()[0] for file in process.glob("task/*/stat")]
         return any(state not in "ZX" for state in states)

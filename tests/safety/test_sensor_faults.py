@@ -275,7 +275,7 @@ def test_without_bpf_the_sensor_reads_stacks_by_procfs_and_stops_no_thread(serve
 
 
 def test_a_server_that_ends_while_probes_are_prepared_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the collector reports at once that the server has exited, instead of timing out."""
+    """Check that the collector immediately reports that the server has exited, instead of timing out."""
     with Server("mysql-5.6.24") as server:
 
         def known_late(attachment: Attachment) -> HitCost:

@@ -145,7 +145,7 @@ def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, acco
 def test_no_greeting_makes_the_client_send_the_password_to_an_unverified_server(
     folder: Path, account: str, first: str, form: str
 ) -> None:
-    """Try all greetings. Over TLS, PyMySQL sends the password at once if a greeting names sha256_password."""
+    """Try all greetings. Over TLS, PyMySQL immediately sends the password if one names sha256_password."""
     self_signed(folder)
     both = folder / "both.pem"
     both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())

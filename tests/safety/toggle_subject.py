@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ACCOUNT = Account()
 #: Number of kills at random times in each test.
 KILLS = count(quick=4, full=200)
-#: Maximum seconds until a server runs, responds and is no longer traced.
+#: Maximum seconds until a server is running, responds and is no longer traced.
 WELL_S = 2.0
 _MAIN = Path(__file__).with_name("toggle_main.py")
 
@@ -90,7 +90,7 @@ class Subject:
         return changes[-1] if changes else None
 
     def assert_well(self) -> None:
-        """Check that within WELL_S the server runs, responds and is not traced."""
+        """Check that within WELL_S the server is running, responds and is not traced."""
         deadline = time.monotonic() + WELL_S
         while held := held_threads(self.server.pid):
             assert time.monotonic() < deadline, held

@@ -49,7 +49,7 @@ def reset_peak(pid: int) -> None:
 
 
 class Scraper(threading.Thread):
-    """Scrape five times a second. Like Prometheus, keep the connection, and reconnect if it was closed."""
+    """Scrape five times per second. Like Prometheus, keep the connection, and reconnect if it was closed."""
 
     def __init__(
         self, host: Host, address: str, port: int, headers: dict[str, str], tls: ssl.SSLContext | None

@@ -1,4 +1,4 @@
-"""Check that a server runs, responds and is not traced."""
+"""Check that a server is running, responds and is not traced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def held_threads(pid: int) -> list[tuple[str, str, int]]:
 
 
 def assert_well(server: Server) -> None:
-    """Check that the server runs, responds and is not traced, without waiting: the tool has been reaped."""
+    """Check that the server is running, responds and is not traced. Do not wait: the tool has been reaped."""
     assert server.running
     assert held_threads(server.pid) == []
     patience = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}

@@ -30,7 +30,7 @@ class Clock:
 
 
 def shape(wait: str = "row_lock", user: str | None = "app", stack: tuple[str, ...] = STACK) -> Shape:
-    """Return a shape of a client thread that executes STATEMENT."""
+    """Return a shape of a client thread that is executing STATEMENT."""
     return Shape("connection", user, "shop", DIGEST, "Query", wait, None, None, "exact", "exact", stack)
 
 

@@ -63,7 +63,7 @@ def snapshot_of(*threads: Thread, taken_at: float = 1_700_000_000.0, notes: tupl
 
 
 def mixed() -> Snapshot:
-    """Return a snapshot: three idle threads, two that wait for a row lock (one torn), one on CPU (stale)."""
+    """Return a snapshot: three idle threads, two waiting for a row lock (one torn), one on CPU (stale)."""
     return snapshot_of(
         thread(1),
         thread(2),

@@ -26,7 +26,7 @@ STACK = ("futex", "lock_wait_suspend_thread")
 
 
 class FakeSensor:
-    """A fake sensor that returns one snapshot per second, with ten threads that wait for row locks."""
+    """A fake sensor that returns one snapshot per second, with ten threads that are waiting for row locks."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, bool]] = []

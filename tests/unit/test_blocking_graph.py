@@ -64,7 +64,7 @@ def test_holder_is_described_in_one_line() -> None:
 
 
 def test_chain_leads_to_its_root() -> None:
-    """Threads 1, 2 and 3 wait for thread 4, and thread 4 waits for thread 5."""
+    """Threads 1, 2 and 3 are waiting for thread 4, which is waiting for thread 5."""
     other = held(5, 4, name="the metadata lock of table d.t", wait="metadata_lock", owner_wait="idle")
     [found] = blockers(evidence(held(4, 1, 2, 3), other), "opening_tables")
     assert found.thread == 5
@@ -76,7 +76,7 @@ def test_chain_leads_to_its_root() -> None:
 
 
 def test_row_lock_continues_a_chain() -> None:
-    """The holder of the metadata lock waits for a row lock. The idle holder of that row lock is the root."""
+    """The holder of the metadata lock is waiting for a row lock, whose idle holder is the root."""
     statements = (
         Statement(7, "app", "web1", "Query", "updating", 8, "UPDATE t", 70),
         Statement(8, "app", "web2", "Sleep", "", 31, "", 80),

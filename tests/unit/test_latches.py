@@ -1,4 +1,4 @@
-"""The latch for which a thread waits is derived from the thread's stack."""
+"""The latch that a thread is waiting for is derived from the thread's stack."""
 
 from __future__ import annotations
 

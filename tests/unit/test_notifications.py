@@ -1,4 +1,4 @@
-"""Captured incidents are reported to a webhook: once, in its format, also after failures and restarts."""
+"""Captured incidents are reported to a webhook once and in its format, even after failures and restarts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_text_of_others_is_escaped_and_bounded(form: str) -> None:
 
 
 def _folder_with(folder: Path, *names: str) -> Watch:
-    """Write incident files and their index, as an agent leaves them that could not report them."""
+    """Write incident files and their index, as an agent that could not report them leaves them."""
     about = {
         name: {
             "server": "orders", "at": INCIDENT.at, "trigger": INCIDENT.trigger, "finding": INCIDENT.finding,

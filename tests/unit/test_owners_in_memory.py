@@ -124,7 +124,7 @@ VTABLE = 0x7000
 
 
 def _locked(memory: FakeMemory, *, ring: bool) -> list[sessions.Session]:
-    """Set up a lock on d.t that connection 7 holds and 8 waits for; 9 waits for something else."""
+    """Set up a lock on d.t that connection 7 holds and 8 is waiting for; 9 is waiting for something else."""
     connections = [sessions.Session(0x10000 * number, 70 + number, number, "") for number in (7, 8, 9)]
     holder, waiter, other = (one.address for one in connections)
     for one in connections:
@@ -266,7 +266,7 @@ def test_a_thd_that_moves_while_the_array_is_read_is_found_once() -> None:
 
 
 def _granted(version: tuple[int, ...], **changes: int) -> tuple[int, ...]:
-    """Return the owners if connection 8 waits for a lock that connection 7 holds, with ``changes``."""
+    """Return the owners if connection 8 is waiting for a lock held by connection 7, with ``changes``."""
     found = _stripped(version)
     mdl = found.metadata
     assert mdl is not None
@@ -329,7 +329,7 @@ LATCH = {
 
 
 def _rw_lock(word: int) -> tuple[FakeMemory, Part]:
-    """Return an rw-lock whose lock_word is ``word``; thread 78 waits, and thread 77 was the last writer."""
+    """Return an rw-lock whose lock_word is ``word``; thread 78 is waiting; 77 was the last writer."""
     memory = FakeMemory()
     memory.put(0x100, 0x1000)
     memory.put(0x1000, 1, 2, 0x2000)

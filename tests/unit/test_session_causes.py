@@ -131,7 +131,7 @@ def test_cycles_and_unknown_blockers_are_named(tmp_path: Path) -> None:
 
 
 def test_root_may_be_a_thread_that_is_not_counted(tmp_path: Path) -> None:
-    """Conditions apply to the samples that are charged. The applier is no client, but blocks one."""
+    """Conditions apply to the samples that are charged. The applier is not a client, but blocks one."""
     write(tmp_path, {0: [One(9, FIRST, "on_cpu", kind="applier"), One(2, SECOND, blocker=9)]})
     assert causes(tmp_path) == {(FIRST, 9, "executing"): 1.0}
     answer = ask(tmp_path, "digest", where=(Condition("cause", (digest_id(FIRST)[:6],)),))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOUR = 3600
-#: Every this many steps of the writer, it is killed.
+#: The writer is killed before each step whose number is a multiple of this.
 KILL_EVERY = count(quick=12, full=1)
 
 
@@ -217,7 +217,7 @@ def test_late_samples_of_a_merged_hour_are_merged_too(tmp_path: Path) -> None:
 
 
 def _write(folder: Path, kill_at: int, written: Path) -> None:
-    """Write three hours; be killed before step ``kill_at``. Note which ticks were complete."""
+    """Write three hours; be killed before step ``kill_at``. Record which ticks were complete."""
     steps = iter(range(1_000_000))
 
     def step(_: str) -> None:

@@ -118,7 +118,7 @@ def test_the_undo_is_moot_if_the_change_was_killed_before_it_began(world: World)
 
 
 def _helpers(ident: str) -> list[int]:
-    """Return the pids of helper processes that wait for this change to expire."""
+    """Return the pids of helper processes that are waiting for this change to expire."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

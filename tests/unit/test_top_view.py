@@ -35,7 +35,7 @@ SQL = {tid: Query(tid, "app", "web1", "shop", "Query", "updating", 1, "UPDATE t1
 
 
 class FakeSource:
-    """A source that first raises ``errors``, then returns 20 idle threads and 10 that wait for row locks."""
+    """A source that first raises ``errors``, then returns 20 idle threads and 10 waiting for row locks."""
 
     def __init__(self, *errors: InnoscopeError | None, slow_s: float = 0.0) -> None:
         self.snapshots = 0

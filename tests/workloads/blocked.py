@@ -79,7 +79,7 @@ class RowLock(Workload):
         self._waiters.send(*(f"UPDATE t1 SET b = b + 1 WHERE a = {row}" for row in rows))
 
     def reached(self) -> bool:
-        """Return whether all waiters wait for a lock."""
+        """Return whether all waiters are waiting for a lock."""
         rows = self.sql(
             "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
         )

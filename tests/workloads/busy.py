@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 #: Number of operations after which a load counts as started. The number is low, because 1,000 clients that
-#: update one row complete only 50 operations a second.
+#: update one row complete only 50 operations per second.
 _WARM = 50
 
 #: A server with fewer dirty pages than this counts as clean, because background work always dirties some.
