@@ -94,7 +94,8 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
         sensing = stack.enter_context(Sensing(*families, "--budget", 1, only=[busy, other]))
         receiver, webhook = stack.enter_context(Receiver()), stack.enter_context(Webhook())
         places = (
-            f"[notify]\nurl = '{webhook.url}'\n[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",
+            f"[notify]\nurl = '{webhook.url}'\n",
+            f"[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",
             f"[[server]]\nname = '{OTHER_NAME}'\nsocket = '{other.folder.inside}/s.sock'\n",
             f"[[server]]\nname = '{DOWN_NAME}'\nhost = '127.0.0.2'\nport = 1\n",
             _watch(folder / "incidents"),
