@@ -459,8 +459,9 @@ def detect(feature: HostFeature) -> Feature:
     - ``bpf``, ``bpf-nosleep``: load and run the sleepable or the other snapshot program on this process
     - ``procfs``: copy the threads of this process by reading /proc
     - ``perf``: sample the user registers and the stack of a thread with a perf event
-    - ``profile-bpf``, ``profile-perf``: profile the CPU time of this process by BPF or by perf events
-    - ``profile-waits-perf``: profile the waits of this process by perf events
+    - ``profile-bpf``, ``profile-perf``: profile this process's CPU time with BPF or with perf events,
+      respectively
+    - ``profile-waits-perf``: profile this process's waits with perf events
     - ``uprobe-links``: count the calls of all threads with a BPF link for uprobes
     - ``ptrace``: seize, interrupt and detach a child process
     """
@@ -499,7 +500,7 @@ def normalize(
     statement: bytes, *, max_chars: int, version: int, mysql_9: bool, certain: bool
 ) -> tuple[str, str]:
     """Return two normalized texts of an SQL statement: one truncated to ``max_chars`` characters, and the
-    complete text by the rules of MySQL 9, regardless of ``mysql_9``. See ``target.digests``."""
+    complete text according to MySQL 9's rules, regardless of ``mysql_9``. See ``target.digests``."""
 
 def is_unfinished(statement: bytes) -> bool:
     """Return whether an SQL statement ends within a string, a quoted name or a comment.
@@ -800,7 +801,8 @@ class SampledStatement:
     tid: int
     command: int  # enum_server_command
     digest: tuple[str, str] | None  # the result of ``normalize``; None if the text is unknown
-    prepared: tuple[int, int] | None  # the connection of a prepared statement, and its number there; if known
+    # (connection id, statement number within it) of a prepared statement; None if unknown
+    prepared: tuple[int, int] | None
     began: int
     ended: int
     blocked_ns: int

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Window = dict[str, float]
 
-#: The name of the control arm, in which nothing runs, as in the windows around it.
+#: The name of the control arm, in which nothing runs, just as in the empty windows before and after it.
 CONTROL = "control"
 
 

@@ -55,7 +55,7 @@ def _short_ranges(server: Server) -> Repeated:
 
 
 def _scattered(server: Server) -> Repeated:
-    """Read every other page of one or two extents; the pages in between are not needed."""
+    """Read every other page of one or two extents, so that read-ahead fetches pages that no query needs."""
     ids = ", ".join(f"$R + {_ROWS_OF_TWO_PAGES * n}" for n in range(20))
     return Repeated(server, 8, [f"SELECT COUNT(pad) FROM lab.wide WHERE a IN ({ids})"], among=_WIDE)
 

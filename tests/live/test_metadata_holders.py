@@ -40,7 +40,7 @@ HOLD_S, SECONDS = 0.02, 120
 
 
 class Reader:
-    """A reader of connections and metadata locks, which works as ``diagnose`` does."""
+    """Reads connections and metadata locks in the same way as ``diagnose``."""
 
     def __init__(self, server: Server) -> None:
         self._pid = server.pid

@@ -24,7 +24,7 @@ _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(505)
 
 
 async def silent(reader: Reader, _writer: Writer, _number: int) -> str:
-    """Connect and send nothing."""
+    """Send nothing, and wait for the agent to reply or close the connection."""
     return "ended" if await reader.read(1) == b"" else "answered"
 
 

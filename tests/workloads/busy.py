@@ -54,7 +54,7 @@ class _Loaded(Workload):
 
     @abstractmethod
     def script(self) -> Sequence[str]:
-        """Return the sysbench script of each client, with its options."""
+        """Return the sysbench script that every client runs, followed by its options."""
 
     def begin(self) -> None:
         self.prepare()

@@ -36,7 +36,7 @@ COMMANDS = {
     "profile": "Profile CPU time, or with --off-cpu waiting time.",
     "latency": "Explain why the p99 of statements is slow, by wait class.",
     "trace": "Trace one function: call rate, latency, callers, arguments.",
-    "history": "Show what busy threads did in the last hours, from files.",
+    "history": "Show what busy threads did over the past hours, from files.",
     "diff": "Compare two dumps, recordings or incident files.",
     "replay": "Play back a recording of `top --record`.",
     "targets": "List the MySQL and MariaDB servers on this host.",

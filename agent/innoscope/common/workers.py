@@ -31,7 +31,7 @@ _CHECK_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A job and how to run it.
+    """A unit of work for the worker threads.
 
     ``run`` does the work and never raises. ``lost`` is called if the thread dies during the job. ``kind``
     selects the threads. ``owner`` names the server in the log.

@@ -1,4 +1,4 @@
-"""Assign wait classes to stacks by the rules of ``probes/catalog/waits.yaml``."""
+"""Assign wait classes to stacks according to the rules in ``probes/catalog/waits.yaml``."""
 
 from __future__ import annotations
 

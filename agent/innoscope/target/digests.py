@@ -78,12 +78,12 @@ def rules(flavour: str, version: tuple[int, ...]) -> Rules:
 
 
 def of_normalized(text: str, newest: str) -> Digest:
-    """Return the digest of a statement by its text and its text by the rules of MySQL 9."""
+    """Return the digest of a statement, given its text and its text according to MySQL 9's rules."""
     return Digest(digest_id(newest), text)
 
 
 def digest_id(newest: str) -> str:
-    """Return the id of a digest by its complete text by the rules of MySQL 9."""
+    """Return the id of a digest, given its complete text according to MySQL 9's rules."""
     return blake2s(newest.encode(), digest_size=_ID_BYTES).hexdigest()
 
 

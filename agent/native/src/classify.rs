@@ -1,5 +1,5 @@
-//! Assigns a wait class to each stack and a kind to each thread, by the rules of probes/catalog/waits.yaml and
-//! threads.yaml.
+//! Assigns a wait class to each stack and a kind to each thread, according to the rules in
+//! probes/catalog/waits.yaml and threads.yaml.
 
 mod patterns;
 

@@ -45,11 +45,11 @@ enum Token<'a> {
 pub struct Normalized {
     /// The server's own text.
     pub text: String,
-    /// The text by the rules of MySQL 9, of which the id is a hash.
+    /// The text according to MySQL 9's rules. The id is a hash of it.
     pub newest: String,
 }
 
-/// Normalize a statement by the rules of the server, with at most `max_chars` characters, and of MySQL 9.
+/// Normalize a statement according to the server's rules, with at most `max_chars` characters, and MySQL 9's.
 pub fn normalize_both(statement: &[u8], context: Context, max_chars: usize) -> Normalized {
     let newest = normalize(statement, Context { words: Words::Mysql9, ..context });
     let text = if context.words == Words::Mysql9 { newest.clone() } else { normalize(statement, context) };

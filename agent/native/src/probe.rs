@@ -64,14 +64,14 @@ pub fn perf() -> (bool, String) {
 /// Period of the clocks that are started as a test.
 const PROFILE_PERIOD_NS: u64 = 10_000_000;
 
-/// Start a CPU profile of this process by BPF. Return whether it works, and the details.
+/// Start a CPU profile of this process with BPF. Return whether it works, and the details.
 pub fn profile_bpf() -> (bool, String) {
     let target = Target { pid: std::process::id(), start_time: 0, kernel: false, ring_bytes: 1 << 20 };
     let started = OnCpu::new(target, PROFILE_PERIOD_NS).and_then(|mut profile| profile.begin());
     describe(started.map(|()| (true, "a program ran on the clock of each CPU".to_owned())))
 }
 
-/// Start a CPU profile of this process by perf events. Return whether it works, and the details.
+/// Start a CPU profile of this process with perf events. Return whether it works, and the details.
 pub fn profile_perf() -> (bool, String) {
     let options = Options { period_ns: PROFILE_PERIOD_NS, kernel: false, ring_bytes: 128 << 10 };
     let started = PerfOnCpu::new(std::process::id(), options).and_then(|mut profile| {
@@ -85,7 +85,7 @@ pub fn profile_perf() -> (bool, String) {
     }))
 }
 
-/// Open the events of a profile of this process's waits by perf events. Return whether it works, and the details.
+/// Open the perf events of a profile of this process's waits. Return whether it works, and the details.
 pub fn profile_waits_perf() -> (bool, String) {
     let options = switch_events::Options { kernel: false, max_stacks: 1, ring_bytes: 512 << 10 };
     let started = PerfOffCpu::new(std::process::id(), options).and_then(|mut profile| {

@@ -21,7 +21,7 @@ use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust, p
 use crate::symbols::{DebugSearch, limits};
 use crate::unwind::{End, Unwinder, Walk};
 
-/// Maximum number of threads that are retried because they ran. The others are returned as they were copied.
+/// Maximum number of threads that are copied again because they ran during the copy. The rest keep their first copy.
 const MAX_RETRIED: usize = 1_000;
 /// The cache is cleared, to limit memory, when it holds more than twice the distinct stacks of the last
 /// snapshot plus this number. Threads on a CPU have new stacks in each snapshot.

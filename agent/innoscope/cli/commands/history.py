@@ -120,7 +120,7 @@ def _dir_option(function: Any) -> Any:
 
 @click.group("history", cls=_ReportGroup, epilog=_EPILOG)
 def command() -> None:
-    """Show what busy threads did in the last hours or days: statements, waits, users, stacks.
+    """Show what busy threads did over the past hours or days: statements, waits, users, stacks.
 
     The agent stores one sample per second of each busy thread. Database time is the sum of the times for
     which client threads were busy. Divided by the time observed, it is the average number of active sessions.

@@ -1,4 +1,4 @@
-"""Take snapshots with the statement of each thread, read from memory without stopping a thread.
+"""Take snapshots that include each thread's statement, read from memory without stopping any thread.
 
 Statements are read immediately before and after the stacks are copied. A statement is ``exact`` if its thread
 was off the CPU when the stack was copied, and has not run between that time and the read of the statement.

@@ -42,7 +42,7 @@ pub struct Options {
     pub ring_bytes: usize,
 }
 
-/// Measures the waits of a process's threads by perf events.
+/// Measures the waits of a process's threads with perf events.
 pub struct PerfOffCpu {
     pid: u32,
     switches: EventSet,

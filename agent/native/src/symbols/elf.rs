@@ -187,7 +187,7 @@ impl ElfFile {
         Some(crc.value())
     }
 
-    /// Return true if this was created by [`ElfFile::from_bytes`] and not from a file.
+    /// Return true if the content came from [`ElfFile::from_bytes`] rather than from a file.
     pub fn is_in_memory(&self) -> bool {
         self.file().is_none() && !self.content.is_confined()
     }

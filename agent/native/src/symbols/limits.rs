@@ -8,8 +8,8 @@ pub const FILE_BYTES: u64 = 48 << 20;
 /// Maximum bytes of all files of one process that may be held in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
 /// Maximum bytes of the files of all observed processes that may be held in memory: half of the sensor unit's
-/// `MemoryMax`. The files of the largest server take 16 MiB, and each further process that runs the same
-/// files takes 2 MiB.
+/// `MemoryMax`. The files of the largest server take 16 MiB; each additional process that maps the same
+/// files adds 2 MiB.
 pub const ALL_BYTES: u64 = 384 << 20;
 /// Maximum number of files that are read per process: a server maps 10 to 60, but a process can
 /// map 65,530.
