@@ -65,14 +65,15 @@ _PARALLEL = frozenset({
     "browser", "fuzz", "install", "unit", "test_alerts.py", "test_bad_input.py", "test_blockers.py",
     "test_blocking.py", "test_completeness.py", "test_dashboard_data.py", "test_dashboard_schema.py",
     "test_diagnose_less.py", "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py",
-    "test_google_pprof.py", "test_hostile_files.py", "test_incident_live.py", "test_incident_secrets.py",
-    "test_latch_owners.py", "test_memory.py", "test_metadata_holders.py", "test_namespaces.py",
-    "test_oracle.py", "test_profile_ends.py", "test_push.py", "test_rule_tools.py", "test_secrets.py",
-    "test_server_digests.py", "test_servers.py", "test_session_history.py", "test_settings.py",
-    "test_sql.py", "test_sql_strangers.py", "test_stripped.py", "test_symbols.py", "test_toggle_chaos.py",
-    "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py", "test_toggle_memory.py",
-    "test_toggle_memory_refusals.py", "test_toggle_server_refusals.py", "test_toggle_sql.py",
-    "test_units.py", "test_unknown_versions.py", "test_unstick.py", "test_waits.py", "test_web_requests.py",
+    "test_google_pprof.py", "test_history_secrets.py", "test_hostile_files.py", "test_incident_live.py",
+    "test_incident_secrets.py", "test_latch_owners.py", "test_memory.py", "test_metadata_holders.py",
+    "test_namespaces.py", "test_oracle.py", "test_profile_ends.py", "test_push.py", "test_rule_tools.py",
+    "test_secrets.py", "test_server_digests.py", "test_servers.py", "test_session_history.py",
+    "test_settings.py", "test_sql.py", "test_sql_strangers.py", "test_stripped.py", "test_symbols.py",
+    "test_time_caused.py", "test_toggle_chaos.py", "test_toggle_effects.py", "test_toggle_facts.py",
+    "test_toggle_faults.py", "test_toggle_memory.py", "test_toggle_memory_refusals.py",
+    "test_toggle_server_refusals.py", "test_toggle_sql.py", "test_units.py", "test_unknown_versions.py",
+    "test_unstick.py", "test_waits.py", "test_web_requests.py",
 })  # fmt: skip
 
 
