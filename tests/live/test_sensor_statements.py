@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.common.samples import by_series
 from innoscope.common.supervision import Supervisor
 from innoscope.common.workers import Workers
 from innoscope.metrics.collectors.waits import WaitsCollector, open_with_statements
 from innoscope.target.digests import digest
 from innoscope.target.discover import find_one
-from safety.sensing import Sensing, values
+from safety.sensing import Sensing, outcome
 from scale import few
 from servers import ADDED, NAMES, TRIED, Server
 from waiting import until
@@ -24,6 +24,8 @@ from workloads import Crowd, Idle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from innoscope.common.samples import Value
+    from innoscope.daemon.protocol.messages import ServerReply
     from innoscope.memory.statements.source import StatementSource
     from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Target
@@ -123,15 +125,18 @@ def test_snapshots_of_the_collector_contain_the_statements(server: Server) -> No
 def test_sensor_reads_statements_and_keeps_no_literals(server: Server) -> None:
     with Sensing(only=[server]) as sensing:
         with _busy(server):
-            sensing.until(server, lambda reply: values(reply, "waits").get(("statements_up", ())) == 1)
-            time.sleep(3)  # snapshots with statements
+            sensing.until(server, lambda reply: _exact(reply) == SLEEPERS + WAITERS)
             assert SECRET not in sensing.log
         assert "statements are read from memory" in sensing.log
-        sensing.until(server, lambda reply: ("statements_up", ()) in values(reply, "waits"))
-        time.sleep(2)
+        sensing.until(server, lambda reply: _exact(reply) == 0)
         found = _occurrences(sensing.pid, SECRET.encode())
     print(server.name, found)
     assert not found
+
+
+def _exact(reply: ServerReply) -> Value | None:
+    """Return the number of threads with an exact statement; None while the first snapshot is being taken."""
+    return by_series(outcome(reply, "waits").samples).get(("statement_threads", ("exact",)))
 
 
 def _occurrences(pid: int, text: bytes) -> list[str]:
@@ -139,11 +144,7 @@ def _occurrences(pid: int, text: bytes) -> list[str]:
     found = []
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            (
-                span,
-                mode,
-                *_,
-            ) = line.split()
+            span, mode, *_ = line.split()
             if not mode.startswith("rw"):
                 continue
             start, end = (int(one, 16) for one in span.split("-"))
