@@ -129,9 +129,7 @@ def test_sensor_reads_statements_and_keeps_no_literals(server: Server) -> None:
             sensing.until(server, lambda reply: _value(reply, "statement_threads", "exact") == STATEMENTS)
             assert SECRET not in sensing.log
         assert "statements are read from memory" in sensing.log
-        ended = _snapshots(
-            sensing.until(server, lambda reply: _value(reply, "statement_threads", "exact") == 0)
-        )
+        reply = sensing.until(server, lambda reply: _value(reply, "statement_threads", "exact") == 0)
         # Later snapshots overwrite the copies of the stacks, which may contain literals.
         sensing.until(server, lambda later: _snapshots(later) >= _snapshots(reply) + 3)
         found = _occurrences(sensing.pid, SECRET.encode())
