@@ -24,7 +24,6 @@ from workloads import Crowd, Idle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.common.samples import Value
     from innoscope.daemon.protocol.messages import ServerReply
     from innoscope.memory.statements.source import StatementSource
     from innoscope.sampling.model import Snapshot
@@ -130,22 +129,20 @@ def test_sensor_reads_statements_and_keeps_no_literals(server: Server) -> None:
             assert SECRET not in sensing.log
         assert "statements are read from memory" in sensing.log
         reply = sensing.until(server, lambda reply: _value(reply, "statement_threads", "exact") == 0)
-        # Later snapshots overwrite the copies of the stacks, which may contain literals.
-        sensing.until(server, lambda later: _snapshots(later) >= _snapshots(reply) + 3)
+        # Later snapshots overwrite the copies of the stacks, which may contain literals. Each one copies the
+        # server's own threads, more than 15.
+        copied = _value(reply, "thread_samples", "exact")
+        sensing.until(server, lambda later: _value(later, "thread_samples", "exact") > copied + 100)
         found = _occurrences(sensing.pid, SECRET.encode())
     print(server.name, found)
     assert not found
 
 
-def _value(reply: ServerReply, metric: str, *labels: str) -> Value | None:
-    """Return the value of a series about waits; None while the first snapshot is being taken."""
-    return by_series(outcome(reply, "waits").samples).get((metric, labels))
-
-
-def _snapshots(reply: ServerReply) -> int:
-    """Return the number of snapshots so far."""
-    taken = _value(reply, "look_seconds")
-    return taken.count if isinstance(taken, Histogram) else 0
+def _value(reply: ServerReply, metric: str, label: str) -> float:
+    """Return the value of a series about waits; -1 while the first snapshot is being taken."""
+    value = by_series(outcome(reply, "waits").samples).get((metric, (label,)), -1)
+    assert not isinstance(value, Histogram)
+    return value
 
 
 def _occurrences(pid: int, text: bytes) -> list[str]:
