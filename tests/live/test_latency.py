@@ -24,7 +24,8 @@ from servers import Server
 from workloads import Fsync, Oltp, Readers, UpdateStorm, Writers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from innoscope.probes.latency.model import LatencyResult
     from innoscope.probes.latency.shares import Breakdown
@@ -86,24 +87,29 @@ def worst(result: LatencyResult) -> str:
 
 
 @contextmanager
-def sleeping(server: Server, short_s: float, long_s: float) -> Iterator[None]:
-    """Run statements of known durations while the block runs: one in 50 is long."""
+def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run ``work`` in a thread while the block runs. It must return soon after the event is set."""
     stop = threading.Event()
-
-    def repeat() -> None:
-        with closing(server.connect()) as connection, connection.cursor() as cursor:
-            for number in itertools.count():
-                if stop.is_set():
-                    return
-                cursor.execute(f"SELECT SLEEP({short_s if number % 50 else long_s})")
-
-    thread = threading.Thread(target=repeat)
+    thread = threading.Thread(target=work, args=(stop,))
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
+
+
+def sleeping(server: Server, short_s: float, long_s: float) -> AbstractContextManager[None]:
+    """Run statements of known durations while the block runs: one in 50 is long."""
+
+    def repeat(stop: threading.Event) -> None:
+        with closing(server.connect()) as connection, connection.cursor() as cursor:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                cursor.execute(f"SELECT SLEEP({short_s if number % 50 else long_s})")
+
+    return in_background(repeat)
 
 
 @pytest.mark.parametrize("name", few(SERVERS, "mysql-5.6.24", reason="known durations on mysql-5.6.24"))
@@ -129,12 +135,10 @@ def test_slow_commits(name: str) -> None:
         assert worst(result).startswith("INSERT INTO T1")
 
 
-@contextmanager
-def holding_a_row(server: Server, database: str) -> Iterator[None]:
+def holding_a_row(server: Server, database: str) -> AbstractContextManager[None]:
     """Lock the row for 50 ms, repeatedly, while the block runs."""
-    stop = threading.Event()
 
-    def hold() -> None:
+    def hold(stop: threading.Event) -> None:
         with closing(server.connect(database=database, autocommit=False)) as connection:
             while not stop.is_set():
                 with connection.cursor() as cursor:
@@ -142,13 +146,7 @@ def holding_a_row(server: Server, database: str) -> Iterator[None]:
                 stop.wait(0.05)
                 connection.commit()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return in_background(hold)
 
 
 @pytest.mark.parametrize("name", few(SERVERS, "mariadb-11.4.5", reason="row locks on mariadb-11.4.5"))

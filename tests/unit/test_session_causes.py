@@ -171,7 +171,6 @@ def test_table_shows_the_causing_statement(
 
 
 def test_view_blockers_has_the_same_roots(tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
     snapshots = {
         0: [One(1, FIRST, "on_cpu")],
         1: [One(2, SECOND, blocker=1), One(3, THIRD, blocker=2)],

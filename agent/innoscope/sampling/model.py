@@ -33,7 +33,7 @@ AT_REST: Final = frozenset({Trust.EXACT, Trust.INFERRED})
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """What a thread is waiting for: the connection that blocks it, and the lock's name. None if unknown."""
+    """The connection that blocks a waiting thread, and the name of the lock; None if unknown."""
 
     connection: int | None
     object: str | None
