@@ -56,21 +56,6 @@ CONTRASTS = """async () => {
   box.remove(); return found; }"""
 
 
-@pytest.fixture(scope="module")
-def chunks() -> list[Chunk]:
-    return list(synthetic.hour(time.time()))
-
-
-@pytest.fixture(scope="module")
-def agent(chunks: list[Chunk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
-    folder = tmp_path_factory.mktemp("page")
-    with (
-        synthetic.FakeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor,
-        scene.agent_of(sensor) as one,
-    ):
-        yield one
-
-
 @pytest.fixture
 def page(browser: Browser, agent: scene.Running) -> Iterator[Page]:
     """Yield the drawn page; fail if it logged something or sent a request elsewhere."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import time
 from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
-from browser import scene, synthetic
-from browser.test_live_page import NAME, until
+from browser import scene
+from browser.test_live_page import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,17 +48,6 @@ COLORS = """async (names) => {
   const box = document.createElement('i'); document.body.append(box);
   const found = names.map((wait) => { box.style.color = color(wait); return getComputedStyle(box).color; });
   box.remove(); return found; }"""
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
-    folder = tmp_path_factory.mktemp("page")
-    chunks = list(synthetic.hour(time.time()))
-    with (
-        synthetic.FakeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor,
-        scene.agent_of(sensor) as one,
-    ):
-        yield one
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,17 +22,6 @@ DIGEST = digest_id(synthetic.INSERT_STOCK)[:16]
 #: A script that returns the number of classes that the chart draws, and the largest number of threads in it.
 CHART = """(({ data }) => [data.length - 1, Math.max(...data.slice(1).flat())])(
   uPlot.sync('hour').plots.find((one) => one.root.closest('#threads-chart')))"""
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
-    folder = tmp_path_factory.mktemp("page")
-    chunks = list(synthetic.hour(time.time()))
-    with (
-        synthetic.FakeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor,
-        scene.agent_of(sensor) as one,
-    ):
-        yield one
 
 
 @pytest.fixture
